@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clozeline.train.view.view import make_site
 from tests.support.browser import chromium
-from tests.support.local_page import running
+from tests.support.http_clients import running
 
 ROWS = 3
 #: Left, top, width and height of the legend and the first rows, in CSS pixels.

@@ -23,10 +23,16 @@ class Packing(NamedTuple):
     row_starts: Tensor | None = None  # int32 [B + 1], where each packed row begins, and T
 
 
-def position_ids(rows: Tensor | Packing | None) -> Tensor | None:
+#: Where tokens are. Of padded rows a mask, bool [B, S], False at padding; None: no row has padding,
+#: which is faster. Of packed ones the number of each token's piece, int64 [B, S], from 1 on and 0
+#: at padding. Of unpadded ones a `Packing`.
+Rows = Tensor | Packing | None
+
+
+def position_ids(rows: Rows) -> Tensor | None:
     """The position of each token in its sequence, int64 [B, S] or [T]; None: 0 to S - 1 in all.
 
-    `rows` as for `attend`. Positions start again with each piece of a packed row.
+    Positions start again with each piece of a packed row.
     """
     if isinstance(rows, Packing):
         return rows.position_ids
@@ -37,16 +43,12 @@ def position_ids(rows: Tensor | Packing | None) -> Tensor | None:
     return slot - (slot * is_first).cummax(1).values
 
 
-def attend(
-    qkv: Tensor, rows: Tensor | Packing | None, *, dropout_prob: float, window: int | None = None
-) -> Tensor:
+def attend(qkv: Tensor, rows: Rows, *, dropout_prob: float, window: int | None = None) -> Tensor:
     """Attention of each token over its row, [..., N, D], from `qkv` [..., 3, N, D].
 
-    For padded rows, [B, S, ...], `rows` is a mask, bool [B, S], False at padding, or None where no
-    row has padding, which is faster; for packed ones the number of each token's piece, int64
-    [B, S], from 1 on and 0 at padding. For unpadded rows, [T, ...], it is a `Packing`. With a
-    `window` a token attends to itself and to that many tokens on either side. Raises ValueError
-    for dropout on unpadded rows in half precision on CUDA: no kernel supports it.
+    Both begin with [B, S], for unpadded rows with [T]. With a `window` a token attends to itself
+    and to that many tokens on either side. Raises ValueError for dropout on unpadded rows in half
+    precision on CUDA: no kernel supports it.
     """
     if not isinstance(rows, Packing):
         return _attend_padded(qkv, rows, dropout_prob, window)

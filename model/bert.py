@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from clozeline.model.attention import Packing, attend, position_ids
+from clozeline.model.attention import Packing, Rows, attend, position_ids
 from clozeline.model.config import BertConfig
 from clozeline.model.cpu_kernels import Dropout
 from clozeline.model.positions import (
@@ -45,23 +45,15 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.word_embeddings = nn.Embedding(config.padded_vocab_size, config.hidden_size)
-        self.position_embeddings = (
-            nn.Embedding(config.max_position_embeddings, config.hidden_size)
-            if config.has_position_table
-            else None
-        )
-        self.token_type_embeddings = (
-            nn.Embedding(config.type_vocab_size, config.hidden_size)
-            if config.type_vocab_size
-            else None
-        )
+        size, types = config.hidden_size, config.type_vocab_size
+        positions = config.max_position_embeddings if config.has_position_table else 0
+        self.word_embeddings = nn.Embedding(config.padded_vocab_size, size)
+        self.position_embeddings = nn.Embedding(positions, size) if positions else None
+        self.token_type_embeddings = nn.Embedding(types, size) if types else None
         self.norm = layer_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, rows: Tensor | Packing | None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, rows: Rows) -> Tensor:
         packing = rows if isinstance(rows, Packing) else None
         length = input_ids.shape[1] if packing is None else packing.max_seqlen
         longest = self.config.max_position_embeddings
@@ -78,7 +70,7 @@ class Embeddings(nn.Module):
         embedded: Tensor = self.dropout(self.norm(x))
         return embedded
 
-    def _segments(self, token_type_ids: Tensor, rows: Tensor | Packing | None) -> Tensor:
+    def _segments(self, token_type_ids: Tensor, rows: Rows) -> Tensor:
         """Rows of the segment table: A is 0, or 1 where 0 is padding."""
         if not self.config.padding_segment:
             return token_type_ids
@@ -106,11 +98,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
     def forward(
-        self,
-        x: Tensor,
-        rows: Tensor | Packing | None,
-        rotation: Rotation | None,
-        kept: Tensor | None,
+        self, x: Tensor, rows: Rows, rotation: Rotation | None, kept: Tensor | None
     ) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
         if rotation is not None:
@@ -159,11 +147,7 @@ class Layer(nn.Module):
         self.recomputes = False
 
     def forward(
-        self,
-        x: Tensor,
-        rows: Tensor | Packing | None,
-        rotation: Rotation | None,
-        kept: Tensor | None = None,
+        self, x: Tensor, rows: Rows, rotation: Rotation | None, kept: Tensor | None = None
     ) -> Tensor:
         """The next states [B, S, H], or [B, P, H] of the tokens `kept`, int64 [B, P]."""
         if not (self.recomputes and self.training and torch.is_grad_enabled()):
@@ -174,11 +158,7 @@ class Layer(nn.Module):
         return output
 
     def _forward(
-        self,
-        x: Tensor,
-        rows: Tensor | Packing | None,
-        rotation: Rotation | None,
-        kept: Tensor | None,
+        self, x: Tensor, rows: Rows, rotation: Rotation | None, kept: Tensor | None
     ) -> Tensor:
         dtype = x.dtype  # autocast makes norms return float32
         inputs = self.attention_norm(x) if self.pre_norm else x
@@ -233,11 +213,9 @@ class BertEncoder(nn.Module):
         With `positions`, int64 [B, P], only the states [B, P, H] there: what follows the attention
         of the last layer, most of its arithmetic, is computed for these tokens and [CLS] alone.
 
-        `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
-        padding, with at least one True per row; None without padding, which is faster; for packed
-        rows int64 [B, S], the piece of each token from 1 on, 0 at padding. With a `packing`, rows
-        are concatenated without padding: ids and types are [T], the hidden states [T, H], the
-        pooled [CLS] is that of each sequence, and the mask is ignored.
+        `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: the mask, None or pieces of
+        `Rows`, with at least one token per row. With a `packing` ids and types are [T], the hidden
+        states [T, H], the pooled [CLS] is that of each sequence, and the mask is ignored.
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
@@ -261,7 +239,7 @@ class BertEncoder(nn.Module):
         pooled = pooled.squeeze(1) if packing is None else pooled  # [B, H]
         return hidden, pooled if self.pooler is None else torch.tanh(self.pooler(pooled))
 
-    def _rotations(self, x: Tensor, rows: Tensor | Packing | None) -> dict[bool, Rotation]:
+    def _rotations(self, x: Tensor, rows: Rows) -> dict[bool, Rotation]:
         """The rotations of rotary positions in global (True) and local layers, computed once."""
         config = self.config
         if config.positions != "rotary":

@@ -8,7 +8,9 @@ The subpackages, in import order (each may import only those above it):
     commandline   what every command shares: options, config files, the next command
     dataset       what a finished folder holds: schema, shards, manifest, buckets
     sources       files and URLs to documents
-    tokenization  documents to sentences to token ids
+    sentences     documents to sentences
+    tokenization  sentences to token ids
+    curation      which documents stay: rules, near copies, exclusions, mixtures
     examples      bucketed documents to masked pairs
     job           the phases that run the steps: in workers, tasks or on Beam; what survives a crash
     report        a finished data set drawn on a page

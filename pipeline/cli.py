@@ -60,7 +60,6 @@ class BeamCommand(Command):
     """A command that keeps the arguments after `--` for Beam, in `ctx.obj`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Split at the first `--`."""
         cut = args.index("--") if "--" in args else len(args)
         ctx.obj = args[cut + 1 :]
         return super().parse_args(ctx, args[:cut])
@@ -110,17 +109,15 @@ def shards(
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
-    folders: dict[str, Any] = {"tokenizer": tokenizer, "out": out}
     if dry_run:
-        for line in plan_shards(sources, config=config, options=job, **folders):
+        for line in plan_shards(sources, tokenizer=tokenizer, out=out, config=config, options=job):
             click.echo(line)
         click.echo("Next: the same command without --dry-run", err=True)
         return
     manifest, is_new = build_shards(
-        sources, config=config, options=job, beam_args=beam_args, **folders
+        sources, tokenizer=tokenizer, out=out, config=config, options=job, beam_args=beam_args
     )
-    rejected = manifest.counts.get("rejected", 0)
-    if rejected:
+    if rejected := manifest.counts.get("rejected", 0):
         click.echo(f"warning: {rejected:,} rejected; see {out / 'rejected.jsonl'}", err=True)
     if truncated := manifest.counts.get("truncated", 0):
         ends = "source ends" if truncated == 1 else "sources end"

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Final, Literal, Self
 
 from clozeline.pipeline.commandline.config_options import option
@@ -16,9 +17,12 @@ from clozeline.pipeline.common.units import token_number
 
 PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
 Masking = Literal["tokens", "whole-words"]
-Format = Literal["arrow", "webdataset"]
-Deduplicate = Literal["exact", "near", "none"]
-Compression = Literal["none", "lz4", "zstd"]
+
+_text = partial(option, group="Text")
+_examples = partial(option, group="Examples")
+_masks = partial(option, group="Masks")
+_curation = partial(option, group="Curation")
+_shards = partial(option, group="Shards")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,123 +33,94 @@ class DataConfig:
     0.15
     """
 
-    num_shards: int | None = option(
-        None, "Number of training shards; defaults to one per 64 MB of text.", group="Shards"
+    num_shards: int | None = _shards(
+        None, "Number of training shards; defaults to one per 64 MB of text."
     )
-    validation: float = option(
-        0.01, "Fraction of the documents held out as validation shards.", group="Text"
-    )
-    pairs: PairScheme = option(
+    validation: float = _text(0.01, "Fraction of the documents held out as validation shards.")
+    pairs: PairScheme = _examples(
         "segments",
         "How A and B are chosen: `segments` (BERT: B is consecutive or random), `order` (ALBERT: "
         "in order or swapped), `sentences` (adjacent or random sentences), `none` (no B), `packed` "
         "(no B; several documents share a row, and attention stays inside each).",
-        group="Examples",
     )
-    max_seq_length: int = option(
-        128, "Maximum tokens per example, including [CLS] and [SEP].", group="Examples"
+    max_seq_length: int = _examples(128, "Maximum tokens per example, including [CLS] and [SEP].")
+    short_seq_prob: float = _examples(
+        0.1, "Fraction of examples built to a random shorter length (`segments`, `order`)."
     )
-    short_seq_prob: float = option(
-        0.1,
-        "Fraction of examples built to a random shorter length (`segments`, `order`).",
-        group="Examples",
-    )
-    masked_lm_prob: float = option(0.15, "Fraction of tokens to mask.", group="Masks")
-    max_predictions_per_seq: int | None = option(
+    masked_lm_prob: float = _masks(0.15, "Fraction of tokens to mask.")
+    max_predictions_per_seq: int | None = _masks(
         None,
         "Maximum masked tokens per example; defaults to max_seq_length * masked_lm_prob, "
         "rounded up.",
-        group="Masks",
     )
-    masking: Masking = option(
-        "tokens",
-        "What is masked: single `tokens`, or `whole-words` with all their tokens.",
-        group="Masks",
+    masking: Masking = _masks(
+        "tokens", "What is masked: single `tokens`, or `whole-words` with all their tokens."
     )
-    mask_token_prob: float = option(
-        0.8, "Fraction of masked tokens replaced by [MASK].", group="Masks"
+    mask_token_prob: float = _masks(0.8, "Fraction of masked tokens replaced by [MASK].")
+    random_token_prob: float = _masks(
+        0.1, "Fraction of masked tokens replaced by a random token; the rest are kept."
     )
-    random_token_prob: float = option(
-        0.1,
-        "Fraction of masked tokens replaced by a random token; the rest are kept.",
-        group="Masks",
+    dupe_factor: int = _examples(
+        1, "Examples made from each span of text, each with new pairs and masks."
     )
-    dupe_factor: int = option(
-        1, "Examples made from each span of text, each with new pairs and masks.", group="Examples"
+    min_characters: int = _text(16, "Drop paragraphs and documents with fewer characters.")
+    text_columns: tuple[str, ...] = _text(
+        ("text",), "Columns (or JSON keys) of the text; several are joined, one per line."
     )
-    min_characters: int = option(
-        16, "Drop paragraphs and documents with fewer characters.", group="Text"
+    max_document_bytes: int = _text(
+        64_000_000, "Reject documents of more bytes, so that a single one cannot take all memory."
     )
-    text_columns: tuple[str, ...] = option(
-        ("text",),
-        "Columns (or JSON keys) of the text; several are joined, one per line.",
-        group="Text",
-    )
-    max_document_bytes: int = option(
-        64_000_000,
-        "Reject documents of more bytes, so that a single one cannot take all memory.",
-        group="Text",
-    )
-    max_rejected: float = option(
+    max_rejected: float = _text(
         0.01,
         "Fail the job when more than this fraction of the documents is rejected. Sources that end "
         "early do not count.",
-        group="Text",
     )
-    deduplicate: Deduplicate = option(
+    deduplicate: Literal["exact", "near", "none"] = _curation(
         "exact",
         "What is dropped: `exact` copies of a text, `near` ones too (which keeps them out of the "
         "validation shards), or `none`.",
-        group="Curation",
     )
-    similarity: float = option(
+    similarity: float = _curation(
         0.8,
         "Jaccard similarity of the word 5-grams of two documents from which they are near "
         "duplicates (`--deduplicate near`).",
-        group="Curation",
     )
-    quality: tuple[str, ...] = option(
+    quality: tuple[str, ...] = _curation(
         (),
         "Rules that a document must pass: `gopher`, `c4`, `fineweb`, `none`, or one rule and its "
         "threshold, as in `min_words=50`; repeatable.",
-        group="Curation",
     )
-    exclude: tuple[str, ...] = option(
+    exclude: tuple[str, ...] = _curation(
         (),
         "Drop documents that share an n-gram of words with a text of this SOURCE, such as a test "
         "set; repeatable.",
-        group="Curation",
     )
-    exclude_ngram: int = option(
-        13, "Words in a row that a document may not share with --exclude.", group="Curation"
+    exclude_ngram: int = _curation(
+        13, "Words in a row that a document may not share with --exclude."
     )
-    mix: str = option(
+    mix: str = _curation(
         "",
         "Fraction of the tokens that the sources of a name (?mix=wiki) give, as in "
         "wiki=0.7,reviews=0.3; with --tokens.",
-        group="Curation",
     )
-    tokens: str = option(
+    tokens: str = _curation(
         "",
         "Tokens of the training documents in all, such as 200M, with --mix; documents are left out "
         "or repeated.",
-        group="Curation",
     )
-    format: Format = option("arrow", "File format of the shards.", group="Shards")
-    compression: Compression = option(
-        "none", "Compression inside a shard; `none` lets the loader memory-map it.", group="Shards"
+    format: Literal["arrow", "webdataset"] = _shards("arrow", "File format of the shards.")
+    compression: Literal["none", "lz4", "zstd"] = _shards(
+        "none", "Compression inside a shard; `none` lets the loader memory-map it."
     )
-    seed: int = option(0, "Random seed.", group="Examples")
+    seed: int = _examples(0, "Random seed.")
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_between("max_seq_length", self.max_seq_length, 8, 65_535)
         check_between("validation", self.validation, 0.0, 0.5)
-        check_between("max_rejected", self.max_rejected, 0.0, 1.0)
-        check_between("short_seq_prob", self.short_seq_prob, 0.0, 1.0)
         check_between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
-        check_between("mask_token_prob", self.mask_token_prob, 0.0, 1.0)
-        check_between("random_token_prob", self.random_token_prob, 0.0, 1.0)
+        for name in ("max_rejected", "short_seq_prob", "mask_token_prob", "random_token_prob"):
+            check_between(name, getattr(self, name), 0.0, 1.0)
         if self.mask_token_prob + self.random_token_prob > 1.0:
             raise ValueError(
                 f"mask_token_prob {self.mask_token_prob} and random_token_prob "
@@ -218,14 +193,17 @@ class DataConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the manifest stores them; of curation, what is not the default."""
-        found = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
-        return {n: v for n, v in found.items() if n not in CURATION or v != _stored(n)}
+        found = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in CURATION or value != getattr(DataConfig, name)
+        }
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The config of `to_dict`'s values. Raises ValueError for a dict with other fields."""
-        values = {name: _stored(name) for name in CURATION} | values
-        check_field_names(cls, values)
+        check_field_names(cls, {*CURATION, *values})
         tuples = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
         config = cls(**values | tuples)
         check_types(config)
@@ -234,9 +212,3 @@ class DataConfig:
 
 #: Fields that the manifest only has where they differ from the default.
 CURATION: Final = tuple(f.name for f in fields(DataConfig) if f.metadata["group"] == "Curation")
-
-
-def _stored(name: str) -> Any:
-    """The default of a field, as the manifest stores it."""
-    default = getattr(DataConfig, name)
-    return list(default) if isinstance(default, tuple) else default

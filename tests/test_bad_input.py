@@ -6,10 +6,8 @@ Commands run in-process where a process of its own is not the point.
 
 import bz2
 import json
-import lzma
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -33,13 +31,6 @@ def folder(tmp_path_factory):
     write_parquet(folder / "good.parquet", texts)
     write_tokenizer(folder / "tokenizer", texts)
     return folder
-
-
-@pytest.fixture(scope="module")
-def finished(folder):
-    """A data set to copy and to break."""
-    build(folder / "good.parquet", folder / "finished", "--num-shards=2")
-    return folder / "finished"
 
 
 def shards_line(source, out, *options):
@@ -118,26 +109,24 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(folder, tmp_pat
     assert said == f"warning: 5 rejected; see {out / REJECTED}\n"
 
 
-@pytest.mark.parametrize("ending", ["bz2", "xz"])
-def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(ending, folder, tmp_path):
-    whole = dump_of(articles(250))
-    packed = bz2.compress(whole, compresslevel=1) if ending == "bz2" else lzma.compress(whole)
-    source = folder / f"cut.xml.{ending}"
+def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(folder, tmp_path):
+    packed = bz2.compress(dump_of(articles(250)), compresslevel=1)
+    source, out = folder / "cut.xml.bz2", tmp_path / "out"
     source.write_bytes(packed[: len(packed) * 2 // 3])
-    line = refused(*shards_line(source, tmp_path / "out"), code=1)
-    assert line.startswith(f"{source} is not whole: truncated or corrupt {ending}: ")
+    line = refused(*shards_line(source, out), code=1)
+    assert line.startswith(f"{source} is not whole: truncated or corrupt bz2: ")
     assert line.endswith("Get the whole file, or add --allow-truncated to use what is there.")
     assert leftovers(tmp_path) == []
-    manifest, said = build(source, tmp_path / "out", "--allow-truncated")
+    manifest, said = build(source, out, "--allow-truncated")
     assert 50 < manifest.counts["documents"] < 200
     assert (manifest.counts["rejected"], manifest.counts["truncated"]) == (1, 1)
     assert said == (
-        f"warning: 1 rejected; see {tmp_path / 'out' / REJECTED}\n"
+        f"warning: 1 rejected; see {out / REJECTED}\n"
         "warning: 1 source ends early; the rest is missing\n"
     )
-    (only,) = rejected(tmp_path / "out")
+    (only,) = rejected(out)
     assert only["where"] == str(source)
-    assert only["reason"].startswith(f"truncated or corrupt {ending}")
+    assert only["reason"].startswith("truncated or corrupt bz2")
 
 
 def write_long_document(path, size):
@@ -164,8 +153,7 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder, tmp_path):
 
 def test_what_beam_refuses_is_one_line(folder, tmp_path):
     """In a process of its own, for Beam writes to the terminal itself and leaves."""
-    out = tmp_path / "out"
-    line = shards_line(folder / "good.parquet", out)
+    line = shards_line(folder / "good.parquet", tmp_path / "out")
     done = clozeline(*line, "--", "--direct_num_workers=many")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
@@ -173,7 +161,24 @@ def test_what_beam_refuses_is_one_line(folder, tmp_path):
         "value: 'many'."
     )
     assert "usage:" not in done.stderr
-    assert not out.exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("shards a --tokenizer b --workers=-1", "--workers is -1; give 0 (all cores) or more."),
+        ("shards a --tokenizer b --validation=nan", "--validation is nan; it must be 0.0 to 0.5."),
+        (f"pretrain a --seed={10**30}", "it must be 0 to 9223372036854775807."),
+        ("pretrain a --clip=inf", "--clip is inf; it must be 0 or more and finite."),
+        ("finetune a b --weight-decay=-1", "--weight-decay is -1.0; it must be 0 or more."),
+    ],
+)  # fmt: skip
+def test_impossible_numbers_are_one_line(line, message, tmp_path):
+    result = invoke(*line.split(), "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert message in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
 
 
 # --- tokenizers -----------------------------------------------------------------------------------
@@ -206,13 +211,9 @@ def test_a_vocabulary_that_is_not_berts_is_refused(name, write, message, folder,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder, tmp_path):
+def test_a_tokenizer_needs_text(tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n")
-    (tmp_path / "file").write_text("x")
-    learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out")
     assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
-    assert refused(*learn, tmp_path / "file").endswith("file is a file; give --out a folder.")
-    assert "cannot create the folder" in refused(*learn, tmp_path / "file" / "t")
     assert not (tmp_path / "t").exists()
 
 
@@ -222,10 +223,13 @@ def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder, tmp_path):
 def test_folders_that_are_files_are_named(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     good, file = folder / "good.parquet", tmp_path / "file"
-    assert refused(*shards_line(good, file)) == f"{file} is a file; give --out a folder."
+    learn = ("tokenizer", good, "--vocab-size=200", "--out")
+    for line in (shards_line(good, file), [*learn, file]):
+        assert refused(*line) == f"{file} is a file; give --out a folder."
+    for line in (shards_line(good, file / "out"), [*learn, file / "out"]):
+        assert refused(*line).endswith(" (Not a directory); give another path.")
     line = refused(*shards_line(good, tmp_path / "out", "--token-cache", file))
     assert line == f"cannot create the folder {file} (File exists); give another path."
-    assert "(Not a directory)" in refused(*shards_line(good, file / "out"))
     assert file.read_text() == "mine"
 
 
@@ -238,22 +242,18 @@ def test_a_folder_that_may_not_be_written_is_named(folder, tmp_path):
     assert str(tmp_path / "closed") in refused(*learn)
 
 
-def flip(path):
-    """Change one bit, in the middle."""
-    data = bytearray(path.read_bytes())
+def test_verify_names_the_shard_that_is_not_what_it_was(folder, tmp_path):
+    out = tmp_path / "out"
+    build(folder / "good.parquet", out, "--num-shards=2")
+    shard = out / "train-00001-of-00002.arrow"
+    data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def test_verify_names_the_shard_that_is_not_what_it_was(finished, tmp_path):
-    out = shutil.copytree(finished, tmp_path / "out")
-    assert invoke("verify", out).exit_code == 0
-    flip(out / "train-00001-of-00002.arrow")
+    shard.write_bytes(data)
     result = invoke("verify", out)
     assert (result.exit_code, result.stdout) == (1, "")
     progress, finding, last = result.stderr.splitlines()
     assert progress.startswith("verifying: 100% ")
-    assert finding == "train-00001-of-00002.arrow: the file does not have the manifest's sha256"
+    assert finding == f"{shard.name}: the file does not have the manifest's sha256"
     assert last.startswith("Error: 1 problem")
 
 
@@ -265,37 +265,10 @@ def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder
     """A limit on the size of files stands for the full disk: a write fails in its middle."""
     out = tmp_path / "out"
     line = shards_line(folder / "good.parquet", out, "--num-shards=1", "--block-bytes=20000")
-    with no_file_longer_than(most):  # the command inherits it
-        failed = clozeline(*line)
-    assert failed.returncode == 1, failed.stderr
-    assert f"File too large [while running '{step}']" in failed.stderr.splitlines()[-1]
-    assert failed.stderr.endswith("rerun the command to continue.\n")
-    assert "Traceback" not in failed.stderr
+    with no_file_longer_than(most):
+        said = refused(*line, code=1)
+    assert f"File too large [while running '{step}']" in said
+    assert said.endswith("rerun the command to continue.")
     assert leftovers(out) == []
     assert invoke(*line).exit_code == 0
     assert invoke("verify", out).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("command", "option", "message"),
-    [
-        ("shards", "--workers=-1", "--workers is -1; give 0 (all cores) or more."),
-        ("shards", "--validation=nan", "--validation is nan; it must be 0.0 to 0.5."),
-        ("pretrain", f"--seed={10**30}", "it must be 0 to 9223372036854775807."),
-        ("pretrain", "--clip=inf", "--clip is inf; it must be 0 or more and finite."),
-        ("finetune", "--weight-decay=-1", "--weight-decay is -1.0; it must be 0 or more."),
-    ],
-)
-def test_impossible_numbers_are_one_line(command, option, message, tmp_path):
-    arguments = {
-        "shards": ("shards", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"),
-        "pretrain": ("pretrain", tmp_path, "--out", tmp_path / "out"),
-        "finetune": ("finetune", tmp_path, tmp_path, "--out", tmp_path / "out"),
-    }
-    result = invoke(*arguments[command], option)
-    assert result.exit_code == 2
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(("Error: ", "Usage"))
-    assert message in last
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out").exists()

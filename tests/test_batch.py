@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.dataset.schema import Examples
-from clozeline.train.data.batch import collate, concatenate, digest_text, split
-from tests.support.batches import batch_digest
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
+from clozeline.train.data.batch import collate, digest_text
+from clozeline.train.data.shard_set import blank_examples
+from tests.support.batches import batch_digest, concatenate
 
 S, P, PAD = 9, 3, 5
 
@@ -125,20 +126,23 @@ def test_a_batch_does_not_share_memory_with_the_shard():
 def test_micro_batches_are_views_that_make_up_the_batch():
     batch = make(random_rows(12))
     for parts in (1, 2, 3, 4, 12):
-        micro_batches = split(batch, parts)
+        micro_batches = batch.split(parts)
         assert {len(micro) for micro in micro_batches} == {12 // parts}
         joined = concatenate(micro_batches).tensors()
         assert all(torch.equal(joined[k], v) for k, v in batch.tensors().items())
-    split(batch, 2)[1].input_ids[0, 0] = 77
+    batch.split(2)[1].input_ids[0, 0] = 77
     assert batch.input_ids[6, 0] == 77
     with pytest.raises(AssertionError, match="5 equal parts"):
-        split(batch, 5)
+        batch.split(5)
 
 
 def test_padding_rows_have_weight_0_and_no_tokens():
     batch = make(random_rows(3))
-    padded = batch.padded(5, pad_id=PAD)
-    assert len(padded) == 5
+    with_blank = concatenate_examples(
+        [to_examples(random_rows(3)), blank_examples(1, PAD, packed=False)]
+    )
+    rows = np.array([0, 1, 2, 3, 3])
+    padded = collate(with_blank, rows, max_seq_length=S, max_predictions=P, pad_id=PAD)
     assert padded.num_tokens == batch.num_tokens == sum(len(row["ids"]) for row in random_rows(3))
     assert padded.example_weights.tolist() == [1, 1, 1, 0, 0]
     assert padded.masked_lm_weights[3:].sum() == 0
@@ -153,7 +157,7 @@ def test_the_digest_of_a_batch_is_the_sum_of_its_parts_digests():
     whole = digest_text(batch_digest(batch, 100))
     for parts in (1, 2, 3, 4):
         size = 12 // parts
-        terms = [batch_digest(p, 100 + i * size) for i, p in enumerate(split(batch, parts))]
+        terms = [batch_digest(p, 100 + i * size) for i, p in enumerate(batch.split(parts))]
         assert digest_text(*terms) == whole
         assert digest_text(*reversed(terms)) == whole
         wrapped = torch.tensor(terms).sum().item()  # what an all_reduce gives

@@ -65,11 +65,11 @@ def test_calibration_error_by_hand():
     """Confidences 0.9 (right, wrong) and 0.6 (right, right): (2 * 0.4 + 2 * 0.4) / 4."""
     logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     found = Calibration.of(logits, np.array([0, 1, 1, 1]), temperature=1.0)
-    assert found.counts == (2, 2)
-    assert found.confidences == pytest.approx((0.6, 0.9))
-    assert found.accuracies == (1.0, 0.5)
+    assert found.counts == [2, 2]
+    assert found.confidences == pytest.approx([0.6, 0.9])
+    assert found.accuracies == [1.0, 0.5]
     assert found.error == found.error_before == pytest.approx(0.4)
-    assert Calibration.from_dict(json.loads(json.dumps(asdict(found)))) == found
+    assert Calibration(**json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_the_right_temperature_lowers_the_error():

@@ -12,6 +12,7 @@ from clozeline.pipeline.commandline.command import Command, group_of
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
+from tests.support.command import invoke, output_of, refused
 from tests.support.small_jobs import articles, clozeline, python, write_parquet, write_tokenizer
 from tests.test_docs import parse
 
@@ -64,16 +65,6 @@ def test_help_lists_the_commands_in_data_flow_order():
     assert result.output == HELP
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name):
-    result = CliRunner().invoke(main, [name, "--help"], prog_name="clozeline")
-    assert result.exit_code == 0
-    assert result.output.startswith(f"Usage: clozeline {name} ")
-    summaries = [line.strip() for line in HELP.splitlines() if line.startswith(f"  {name} ")]
-    assert summaries[0].removeprefix(name).strip() in result.output
-    assert CliRunner().invoke(main, [name, "-h"], prog_name="clozeline").output == result.output
-
-
 def test_every_option_has_a_help_text():
     undocumented = [
         f"{name} {option.opts[0]}"
@@ -88,65 +79,56 @@ def test_help_imports_nothing_heavy():
     assert python("-c", ASK_ALL_FOR_HELP) == "[]\n"
 
 
-def test_the_version_is_the_packages():
-    done = clozeline("--version")
-    assert done.stdout == f"clozeline {importlib.metadata.version('clozeline')}\n"
-
-
-def test_a_checkout_that_is_not_installed_has_an_unknown_version(monkeypatch):
-    assert own_version() == importlib.metadata.version("clozeline")
+def test_the_version_is_the_packages_and_unknown_in_a_checkout_that_is_not_installed(monkeypatch):
+    result = CliRunner().invoke(main, ["--version"], prog_name="clozeline")
+    assert result.output == f"clozeline {importlib.metadata.version('clozeline')}\n"
     monkeypatch.setattr(importlib.metadata.Distribution, "discover", lambda **_: iter(()))
     assert own_version() == "unknown"
 
 
-def test_options_after_two_dashes_go_to_beam_and_only_to_beam(tmp_path):
+@pytest.fixture
+def line(tmp_path):
+    """A job whose data set is to be in `tmp_path / "out"`."""
     texts = articles(40)
-    source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
-    ours = ("shards", source, "--tokenizer", tokenizer, "--out", out, "--seed=1")
+    source = write_parquet(tmp_path / "a.parquet", texts)
+    return ("shards", source, "--tokenizer", tokenizer, "--out", tmp_path / "out")
+
+
+def test_options_after_two_dashes_go_to_beam_and_only_to_beam(line, tmp_path):
     beams = [f"--runner={FN_API}", "--direct_running_mode=in_memory", "--job_name=runs"]
-    result = CliRunner().invoke(main, [str(part) for part in (*ours, "--", *beams)])
-    assert result.exit_code == 0, result.output
-    assert json.loads((out / "job.json").read_bytes())["beam_args"] == beams
-    assert read_manifest(out).config.seed == 1
+    output_of(*line, "--seed=1", "--", *beams)
+    assert json.loads((tmp_path / "out" / "job.json").read_bytes())["beam_args"] == beams
+    assert read_manifest(tmp_path / "out").config.seed == 1
     # They are spelled like our options, but after the dashes only Beam reads them.
-    line = (*ours, "--overwrite", "--", *beams, "--seed=2", "--pairs=none")
-    result = CliRunner().invoke(main, [str(part) for part in line])
-    assert result.exit_code == 2
-    assert "neither Beam nor the runner knows --seed=2 --pairs=none;" in result.output
+    said = refused(*line, "--overwrite", "--", *beams, "--seed=2", "--pairs=none")
+    assert "neither Beam nor the runner knows --seed=2 --pairs=none;" in said
 
 
-def test_a_job_prints_one_line_and_its_progress_to_standard_error(tmp_path):
-    texts = articles(40)
-    source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
-    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
-    done = clozeline("shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1")
+def test_a_job_prints_one_line_and_its_progress_to_standard_error(line, tmp_path, capfd):
+    done, out = invoke(*line, "--workers=1"), tmp_path / "out"
     rows = read_manifest(out).num_examples("train")
     assert done.stdout == f"{rows:,} training examples in 1 shard: {out}\n"
-    assert "tokenizing: 100%" in done.stderr
-    assert "\r" not in done.stderr
     assert done.stderr.endswith(f"Next: clozeline pretrain {out} --out {tmp_path}/run\n")
-    assert "2/2" in done.stderr
-    assert "INFO" not in done.stderr  # Beam's log goes to job.log
+    said = capfd.readouterr().err  # what the process itself has for standard error
+    assert "tokenizing: 100%" in said
+    assert "2/2" in said
+    assert "\r" not in said
+    assert "INFO" not in said  # the log goes to job.log
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(tmp_path):
-    for line in (
-        ("shards", "no.txt", "--tokenizer", tmp_path, "--out", tmp_path / "out"),
-        ("verify", tmp_path / "nothing"),
-        ("pretrain", tmp_path / "nothing", "--out", tmp_path / "run"),
-        ("predict", tmp_path / "nothing", "a text"),
-    ):
-        result = CliRunner().invoke(main, [str(word) for word in line])
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith("Error: ")
-        assert result.stderr.count("\n") == 1
-    done = clozeline(*line)  # the last one, as a process
+    """In a process of its own it is that of a call in this one, as all other tests have it."""
+    line = ("verify", tmp_path / "nothing")
+    result = invoke(*line)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"Error: {tmp_path}/nothing does not exist; check the path.\n"
+    done = clozeline(*line)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", result.stderr)
-    missing = CliRunner().invoke(main, ["shards", "no.txt"])
+    missing = invoke("shards", "no.txt")
     assert missing.exit_code == 2
     assert missing.stderr.endswith("\nError: Missing option '--tokenizer'.\n")
-    assert "No such command 'shard'" in CliRunner().invoke(main, ["shard"]).stderr
+    assert "No such command 'shard'" in invoke("shard").stderr
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ImportError("a library's")])
@@ -165,10 +147,25 @@ def test_an_interrupted_command_says_what_is_kept(error):
 # Help: options in groups, aligned, an example that the command takes
 
 
-def help_of(name, *, columns=100):
-    result = CliRunner().invoke(main, [name, "--help"], env={"COLUMNS": str(columns)})
+def help_of(name, *, columns=100, option="--help"):
+    result = CliRunner().invoke(
+        main, [name, option], prog_name="clozeline", env={"COLUMNS": str(columns)}
+    )
     assert result.exit_code == 0
     return result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_an_example_that_it_takes(name):
+    command, text = main.commands[name], help_of(name)
+    assert text.startswith(f"Usage: clozeline {name} ")
+    (summary,) = re.findall(rf"^  {name} +(.+)$", HELP, re.M)
+    assert summary in text
+    assert help_of(name, option="-h") == text
+    assert text.endswith(f"Example:\n  {command.example}\n")
+    assert command.example.startswith(f"clozeline {name} ")
+    for line in command.example.splitlines():
+        parse(line)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -184,18 +181,8 @@ def test_options_stand_in_groups_of_which_the_last_are_output_and_general(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("columns", [80, 200])
-def test_lines_are_short_and_descriptions_begin_in_one_column(name, columns):
-    text = help_of(name, columns=columns)
-    assert max(map(len, text.splitlines())) <= 100
-    rows = re.findall(r"^  (--?[a-z][^\n]*?  +)\S", text, re.M)
-    assert len({len(row) for row in rows}) == 1
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_example_is_one_that_the_command_takes(name):
-    example = main.commands[name].example
-    assert help_of(name).endswith(f"Example:\n  {example}\n")
-    assert example.startswith(f"clozeline {name} ")
-    for line in example.splitlines():
-        parse(line)
+def test_lines_are_short_and_descriptions_begin_in_one_column(name):
+    for text in (help_of(name, columns=80), help_of(name, columns=200)):
+        assert max(map(len, text.splitlines())) <= 100
+        rows = re.findall(r"^  (--?[a-z][^\n]*?  +)\S", text, re.M)
+        assert len({len(row) for row in rows}) == 1

@@ -13,8 +13,8 @@ from clozeline.pipeline.common.config_checks import (
     check_field_names,
     check_fraction,
     check_positive,
+    differences,
 )
-from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.units import byte_size, token_number
 
 

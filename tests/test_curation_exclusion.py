@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.counts import SAMPLES, Counts
-from clozeline.pipeline.curation.curate import Excluded, curate, text_hash
-from clozeline.pipeline.curation.exclusion import exclusion_of, texts_digest
+from clozeline.pipeline.curation.curate import curate, text_hash
+from clozeline.pipeline.curation.exclusion import Excluded, grams_of, texts_digest
 from clozeline.pipeline.curation.rules import quality_of
 from tests.test_curation_near import plain_words
 
@@ -18,10 +18,15 @@ def grams(text: str, size: int) -> set[tuple[str, ...]]:
     return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
 
 
+def excluded_of(texts: list[str], size: int, source: int = 0) -> Excluded:
+    hashes = [text_hash(text) for text in texts]
+    return Excluded(size, *grams_of(texts, size), hashes, [source] * len(texts))
+
+
 @given(TEXTS, TEXTS, st.integers(1, 4))
 def test_hits_are_those_of_the_definition(excluded, texts, size):
     """Of excluded texts with an n-gram in common, the first one is named."""
-    found = exclusion_of(excluded, size)[0].find(texts)
+    found = excluded_of(excluded, size).find(texts)
     first = {
         gram: i for i, text in reversed(list(enumerate(excluded))) for gram in grams(text, size)
     }
@@ -29,15 +34,15 @@ def test_hits_are_those_of_the_definition(excluded, texts, size):
     assert found == expected
 
 
-def test_texts_that_are_too_short_are_counted():
-    exclusion, short = exclusion_of(["one two three", "one two", ""], 3)
-    assert short == 2
-    assert len(exclusion.grams) == 1
+def test_texts_that_are_too_short_have_no_ngram():
+    grams, rows = grams_of(["", "one two", "one two three"], 3)
+    assert len(grams) == 1
+    assert rows.tolist() == [2]
 
 
 def test_capitals_and_punctuation_do_not_hide_a_text():
-    exclusion, _ = exclusion_of(["I would buy this lamp again, for half its price."], 5)
-    assert exclusion.find(
+    excluded = excluded_of(["I would buy this lamp again, for half its price."], 5)
+    assert excluded.find(
         ["They said: 'THIS LAMP -- again for HALF'", "this lamp for half its"]
     ) == [
         [0],
@@ -47,16 +52,15 @@ def test_capitals_and_punctuation_do_not_hide_a_text():
 
 def test_many_hashes_are_found_by_the_table_and_the_search():
     texts = [f"word{i} word{i + 1} word{i + 2}" for i in range(5000)]
-    exclusion, _ = exclusion_of(texts, 3)
-    assert (np.diff(exclusion.grams.astype(object)) > 0).all()
-    assert exclusion.find(texts) == [[i] for i in range(5000)]
-    assert exclusion.find([f"word{i} word{i} word{i}" for i in range(5000)]) == [[]] * 5000
+    excluded = excluded_of(texts, 3)
+    assert (np.diff(excluded.grams.astype(object)) > 0).all()
+    assert excluded.find(texts) == [[i] for i in range(5000)]
+    assert excluded.find([f"word{i} word{i} word{i}" for i in range(5000)]) == [[]] * 5000
 
 
 def test_what_is_dropped_is_counted_and_shown():
     tests = ["the lamp is good and I would buy it again"]
-    exclusion, _ = exclusion_of(tests, 5)
-    excluded = Excluded(exclusion, [text_hash(tests[0])], [3])
+    excluded = excluded_of(tests, 5, source=3)
     texts = ["too short", "indeed the lamp is good and cheap", "the lamp broke on the first day"]
     kept, counts = curate(texts, quality_of(["min_words=3"]), excluded)
     assert kept == texts[2:]

@@ -3,21 +3,25 @@
 The verdicts are kept by the hash of the document and need CLOZELINE_DATA. They are made again in an
 environment with `pip install "datatrove[io,processing]" spacy`:
 
-    cd tests/support; python datatrove_verdicts.py $CLOZELINE_DATA > datatrove_verdicts.json
+    cd tests/support; python datatrove_verdicts.py $CLOZELINE_DATA > datatrove_verdicts.csv
 """
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.curation import measures
 from clozeline.pipeline.curation.curate import text_hash
-from clozeline.pipeline.curation.measures import Text, without_boilerplate
+from clozeline.pipeline.curation.measures import (
+    MEASURES,
+    Text,
+    repeated_ngrams,
+    top_ngram,
+    without_boilerplate,
+)
 from clozeline.pipeline.curation.rules import RULES, SETS, SHARES, quality_of
-from tests.support.datatrove_verdicts import VERDICTS, real_texts
+from tests.support.datatrove_verdicts import real_texts, verdicts_of
 
 GOOD = "The river and the hill have names that people of the town know. " * 2
 
@@ -49,7 +53,7 @@ GOOD = "The river and the hill have names that people of the town know. " * 2
     ],
 )
 def test_measures_of_small_texts(name, text, expected):
-    assert getattr(measures, name)(Text(text)) == pytest.approx(expected)
+    assert MEASURES[name](Text(text)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +66,8 @@ def test_measures_of_small_texts(name, text, expected):
     ],
 )
 def test_measures_of_ngrams(size, text, top, repeated):
-    assert measures.top_ngram(Text(text), size) == pytest.approx(top)
-    assert measures.repeated_ngrams(Text(text), size) == pytest.approx(repeated)
+    assert top_ngram(Text(text), size) == pytest.approx(top)
+    assert repeated_ngrams(Text(text), size) == pytest.approx(repeated)
 
 
 def test_boilerplate_lines_go_and_citations_too():
@@ -123,7 +127,7 @@ def test_a_wrong_rule_is_one_line(given, message):
 @pytest.mark.skipif("CLOZELINE_DATA" not in os.environ, reason="needs CLOZELINE_DATA")
 def test_verdicts_agree_with_datatrove_on_real_text(filter_name, least):
     """Its words are spaCy's and its sentences Punkt's: at a threshold, a few differ."""
-    verdicts = json.loads(VERDICTS.read_text())[filter_name]
+    verdicts = verdicts_of(filter_name)
     texts = real_texts(Path(os.environ["CLOZELINE_DATA"]))
     quality = quality_of([filter_name])
     found = {text_hash(text): bool(quality.check(text)[1]) for text in texts}

@@ -1,10 +1,8 @@
 """The report: its numbers are those of the rows, and its page needs and runs nothing else."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import fields, replace
@@ -17,16 +15,16 @@ from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.charts import draw_lines, draw_points
+from clozeline.pipeline.report.dataset_card import CARD
 from clozeline.pipeline.report.html import Section, Table, printable
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.pipeline.view.site import REPORT, Site, Tab
-from clozeline.train.view.view import make_site
 from tests.support.command import invoke, refused
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_jobs import ROOT
+from tests.support.small_jobs import python
 from tests.test_inspect import example
 
 TOKENIZER = small_tokenizer()
@@ -77,34 +75,51 @@ class Parsed(HTMLParser):
         return next(row[1:] for row in reversed(self.rows) if row[0] == head)
 
 
-def page_text(folder):
-    make_site([folder]).export(folder.parent / "page.html")
-    return (folder.parent / "page.html").read_text()
-
-
 def rows_of(folder, split=None):
-    """Every row in plain Python: ids, positions, labels, length of A, kind."""
+    """Every row in plain Python: ids, positions, labels, kind."""
+    columns = ("input_ids", "masked_lm_positions", "masked_lm_labels")
     found = []
     for entry in read_manifest(folder).shards:
         examples = read_shard(folder / entry.name)
         for row in range(len(examples)) if split in (None, entry.split) else ():
-            one = examples.take(np.array([row]))
-            found.append(
-                (
-                    one.input_ids.values.tolist(),
-                    one.masked_lm_positions.values.tolist(),
-                    one.masked_lm_labels.values.tolist(),
-                    int(one.length_a[0]),
-                    int(one.next_sentence_label[0]),
-                )
-            )
+            ragged = (getattr(examples, name).slice(row, row + 1).values for name in columns)
+            label = int(examples.next_sentence_label[row])
+            found.append((*(values.tolist() for values in ragged), label))
     return found
 
 
+def report_of(folder):
+    """The page that is written into the folder."""
+    done = invoke("report", folder)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return (folder / REPORT).read_text()
+
+
 @pytest.fixture(scope="module")
-def html(small_folder):
+def html(small_folder, tmp_path_factory):
     """The page of 57 + 23 rows, one shard without any."""
-    return page_text(small_folder)
+    page = tmp_path_factory.mktemp("html") / "page.html"
+    assert invoke("report", small_folder, "--out", page).stdout == f"{page}\n"
+    return page.read_text()
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Parsed(html)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Tokens and names that are markup; swapped pairs; training rows alone; page and card."""
+    folder = tmp_path_factory.mktemp("hostile") / "data"
+    normalization = Normalization(lowercase=True, strip_accents=True)
+    tokenizer = Tokenizer([*SPECIAL_TOKENS, *HOSTILE], normalization)
+    config = replace(SMALL, pairs="order")
+    write_data_set(folder, train=(40, 0, 30), validation=(0,), config=config, tokenizer=tokenizer)
+    rejected = {"where": "<b>a</b>.xml, \x1b[31m", "reason": "<i>"}
+    (folder / "rejected.jsonl").write_text(json.dumps(rejected) + "\n")
+    report_of(folder)
+    return folder
 
 
 @pytest.fixture
@@ -149,8 +164,8 @@ def test_the_counts_of_parts_add_up_to_those_of_the_whole(small_folder):
     assert added.maskable_along.shape == (PARTS,)
 
 
-def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, html):
-    page, rows = Parsed(html), rows_of(small_folder)
+def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
+    rows = rows_of(small_folder)
     train, width = rows_of(small_folder, "train"), SMALL.max_seq_length
     tokens = sum(len(ids) for ids, *_ in rows)
     filled = sum(len(ids) for ids, *_ in train) / (len(train) * width)
@@ -160,7 +175,7 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, html):
     assert any(f"fill {filled:.1%} in train" in text for text in page.text)
 
     masked = Counter()
-    for ids, positions, labels, *_ in rows:
+    for ids, positions, labels, _ in rows:
         for position, label in zip(positions, labels, strict=True):
             is_mask, is_label = ids[position] == TOKENIZER.mask_id, ids[position] == label
             masked["[MASK]" if is_mask else "itself" if is_label else "another"] += 1
@@ -176,8 +191,7 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, html):
         assert page.row(split) == [*(f"{kinds[kind]:,}" for kind in (-1, 0, 1)), share]
 
 
-def test_every_shard_has_its_row(small_folder, html):
-    page = Parsed(html)
+def test_every_shard_has_its_row(small_folder, page):
     for entry in read_manifest(small_folder).shards:
         examples = read_shard(small_folder / entry.name)
         pairs = examples.next_sentence_label[examples.next_sentence_label >= 0]
@@ -189,27 +203,9 @@ def test_every_shard_has_its_row(small_folder, html):
         ]
 
 
-def test_the_counts_and_options_of_the_manifest_are_on_the_page(data_set):
-    manifest = replace(
-        read_manifest(data_set),
-        counts={"documents": 12_345, "rejected": 3},
-        dropped={"short_document": 7, "cut_tokens": 98_765},
-    )
-    write_manifest(data_set, manifest)
-    text = page_text(data_set)
-    page = Parsed(text)
-    for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345"):
-        assert page.text[value]
-    assert page.row("cut_tokens") == ["98,765"]
-    assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
-    assert page.row("max_seq_length") == ["16"]
-    assert page.row("num_shards") == ["3"]
-    assert page.row("max_predictions_per_seq") == ["3"]
-
-
-def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_folder, html):
-    text, counts = html, Counter()
-    for ids, positions, labels, *_ in rows_of(small_folder, "train"):
+def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_folder, html, page):
+    counts = Counter()
+    for ids, positions, labels, _ in rows_of(small_folder, "train"):
         for position, label in zip(positions, labels, strict=True):
             ids[position] = label
         counts.update(TOKENIZER.tokens[token] for token in ids)
@@ -217,57 +213,61 @@ def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_f
         del counts[special]
     used, pieces = len(counts), TOKENIZER.vocab_size - len(SPECIAL_TOKENS)
     rate = f"{used} of the {pieces} tokens of the vocabulary occur ({used / pieces:.1%})"
-    assert f"{rate} among {counts.total()} training tokens" in text
-    best = max(counts, key=lambda token: counts[token])
-    bars = Parsed(text).text
-    assert bars[best]
-    assert bars[f"{counts[best] / counts.total():.2%}"]
+    assert f"{rate} among {counts.total()} training tokens" in html
+    best, number = counts.most_common(1)[0]
+    assert page.text[best]
+    assert page.text[f"{number / counts.total():.2%}"]
 
 
-def test_the_first_rows_are_shown(small_folder, html):
-    page = Parsed(html)
+def test_the_first_rows_are_shown(small_folder, page):
     assert page.tags["article"] == 10
     name = read_manifest(small_folder).shards[0].name
     assert [page.text[f"{name}, row {row}"] for row in range(11)] == [1] * 10 + [0]
 
 
-def test_rejected_documents_are_listed_with_their_reasons(data_set):
+def test_counts_rejections_times_and_options_are_on_the_page_and_an_edited_card_is_kept(
+    data_set, html
+):
     where = "a.xml,\u2028page"  # no end of a line in JSON
     lines = [{"where": f"{where} {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
     written = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
     (data_set / "rejected.jsonl").write_text(written + "\n")
-    page = Parsed(page_text(data_set))
-    assert page.row("deep") == ["16"]
-    assert page.row("big") == ["9"]
+    job = {"cpu_seconds": 4_321.5, "stages": {"read": 1.5, "tokens": 1_234.5, "pairs": 0}}
+    (data_set / "job.json").write_text(json.dumps(job))
+    manifest = replace(
+        read_manifest(data_set),
+        counts={"documents": 12_345, "rejected": 3},
+        dropped={"short_document": 7, "cut_tokens": 98_765},
+    )
+    write_manifest(data_set, manifest)
+    (data_set / CARD).write_text("# Mine\n")
+    done = invoke("report", data_set)
+    assert done.stdout == f"{data_set / REPORT}\n"
+    assert done.stderr.startswith(f"warning: {data_set / CARD} was edited and is kept\n")
+
+    text = (data_set / REPORT).read_text()
+    page = Parsed(text)
+    for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345"):
+        assert page.text[value]
+    rows = {
+        "cut_tokens": "98,765", "deep": "16", "big": "9", "CPU time": "4,321.5 s",
+        "max_seq_length": "16", "num_shards": "3", "max_predictions_per_seq": "3",
+    }  # fmt: skip
+    assert {name: page.row(name) for name in rows} == {name: [rows[name]] for name in rows}
+    assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
     shown = [row for row in page.rows if row[0].startswith("a.xml")]
     assert shown == [[printable(line["where"]), line["reason"]] for line in lines[:10]]
     assert any("25 rejected; the first 10 are listed" in text for text in page.text)
-
-
-def test_the_times_are_those_of_the_job_or_not_recorded(data_set):
-    assert "CPU time of the stages: not recorded." in page_text(data_set)
-    job = {"cpu_seconds": 4_321.5, "stages": {"read": 1.5, "tokens": 1_234.5, "pairs": 0}}
-    (data_set / "job.json").write_text(json.dumps(job))
-    page = Parsed(page_text(data_set))
     assert page.text["CPU time of the stages: 1,236.0 s, summed over all workers."]
-    assert page.row("CPU time") == ["4,321.5 s"]
     assert page.text["1,234.5 s (100%)"]
+    assert "CPU time of the stages: not recorded." in html  # it has no job.json
 
 
 # --- the page -------------------------------------------------------------------------------------
 
 
-def write_hostile(folder):
-    normalization = Normalization(lowercase=True, strip_accents=True)
-    tokenizer = Tokenizer([*SPECIAL_TOKENS, *HOSTILE], normalization)
-    write_data_set(folder, train=(40, 0, 30), tokenizer=tokenizer)
-    rejected = {"where": "<b>a</b>.xml, \x1b[31m", "reason": "<i>"}
-    (folder / "rejected.jsonl").write_text(json.dumps(rejected) + "\n")
-    return folder
-
-
-def test_hostile_tokens_are_text_and_nothing_else(tmp_path):
-    html = page_text(write_hostile(tmp_path))
+def test_hostile_tokens_are_text_and_nothing_else(hostile):
+    html = (hostile / REPORT).read_text()
     page = Parsed(html)
     assert not page.tags.keys() & {"script", "img", "b", "i"}
     assert page.tags["article"] == 10
@@ -277,9 +277,7 @@ def test_hostile_tokens_are_text_and_nothing_else(tmp_path):
     assert page.row("<b>a</b>.xml, \\x1b[31m") == ["<i>"]
 
 
-def test_the_page_loads_nothing_and_its_ids_are_unique(html):
-    page = Parsed(html)
-    assert page.tags["svg"] >= 6
+def test_the_page_loads_nothing_and_its_ids_are_unique(page):
     ids = Counter(value for name, value in page.attributes if name == "id")
     assert set(ids.values()) == {1}
     named = {value for name, value in page.attributes if name in LOADING}
@@ -291,9 +289,9 @@ def test_the_page_loads_nothing_and_its_ids_are_unique(html):
     assert ("content", policy) in page.attributes
 
 
-def test_every_colour_of_a_chart_is_a_variable_of_the_page(html):
+def test_every_colour_of_a_chart_is_a_variable_of_the_page(html, page):
     used = set()
-    for name, value in Parsed(html).attributes:
+    for name, value in page.attributes:
         if name in ("style", "fill", "stroke"):
             used |= set(re.findall(r"(?:fill|stroke): *([^;]+)", f"{name}: {value}; {value}"))
     assert {"var(--ink)", "var(--series-1)", "var(--series-2)"} <= used
@@ -303,25 +301,21 @@ def test_every_colour_of_a_chart_is_a_variable_of_the_page(html):
         assert len(re.findall(f"{name[1]}: #", html)) == 2  # in light and in dark
 
 
-@pytest.mark.parametrize(
-    ("train", "validation", "pairs", "charts"),
-    [
-        ((20, 0, 9), (5,), "segments", 8),
-        ((20,), (0,), "segments", 7),  # no histogram of validation
-        ((20,), (), "segments", 7),
-        ((20,), (5,), "order", 8),
-        ((20,), (5,), "none", 6),  # no B, and no balance
-        ((1,), (), "none", 5),
-    ],
-)
-def test_what_does_not_exist_has_no_chart(train, validation, pairs, charts, tmp_path):
-    make = {"make": one_span} if pairs == "none" else {}
-    config = replace(SMALL, pairs=pairs)
-    write_data_set(tmp_path, train=train, validation=validation, config=config, **make)
-    html = page_text(tmp_path)
-    assert Parsed(html).tags["svg"] == charts
-    assert ("There are no pairs" in html) == (pairs == "none")
-    assert "nan" not in html
+def test_what_does_not_exist_has_no_chart(html, hostile, tmp_path):
+    none = replace(SMALL, pairs="none")
+    for name, rows in (("both", {"train": (20,), "validation": (5,)}), ("one", {"train": (1,)})):
+        write_data_set(tmp_path / name, config=none, make=one_span, **rows)
+    hostile_html = (hostile / REPORT).read_text()
+    assert "swapped pairs" in hostile_html
+    for text, charts, has_pairs in (
+        (html, 8, True),
+        (hostile_html, 7, True),  # no histogram of validation
+        (report_of(tmp_path / "both"), 6, False),  # no B, and no balance
+        (report_of(tmp_path / "one"), 5, False),
+    ):
+        assert Parsed(text).tags["svg"] == charts
+        assert ("There are no pairs" in text) != has_pairs
+        assert "nan" not in text
 
 
 def one_span(rows, *, split, shard, config, of):
@@ -356,57 +350,46 @@ def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence(tmp_path):
     assert (page.tags["figure"], page.tags["table"], page.tags["section"]) == (0, 1, 3)
 
 
-def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
-    folder = write_hostile(tmp_path / "data")
-    invoke("report", folder)
-    first = {name: (folder / name).read_bytes() for name in (REPORT, "README.md")}
-    (tmp_path / "matplotlibrc").write_text("xtick.labelsize: 30\naxes.linewidth: 9\n")
-    settings = {
-        "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"),
-        "PYTHONHASHSEED": "7",
-        "TZ": "Asia/Tokyo",
-    }
-    again = shutil.copytree(folder, tmp_path / "elsewhere" / "data")
-    (again / REPORT).unlink()
-    command = [sys.executable, "-W", "error", "-m", "clozeline", "report", str(again)]
-    subprocess.run(command, cwd=ROOT, env=os.environ | settings, check=True, capture_output=True)
-    assert {name: (again / name).read_bytes() for name in first} == first
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_page_and_card_are_written_into_the_folder_and_with_out_the_page_alone(data_set, tmp_path):
-    before, page = sorted(data_set.iterdir()), tmp_path / "page.html"
-    assert invoke("report", data_set, "--out", page).stdout == f"{page}\n"
-    assert sorted(data_set.iterdir()) == before
-    written = f"{data_set / REPORT} and {data_set / 'README.md'}\n"
-    assert invoke("report", data_set).stdout == written
-    assert (data_set / REPORT).read_text() == page.read_text()
-    assert not list(data_set.glob(".*"))
+def test_another_process_with_other_settings_writes_the_same_page_and_card(hostile, tmp_path):
+    (tmp_path / "matplotlibrc").write_text("xtick.labelsize: 30\naxes.linewidth: 9\n")
+    settings = {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "PYTHONHASHSEED": "7"}
+    again = shutil.copytree(hostile, tmp_path / "elsewhere" / "data")
+    written = [again / REPORT, again / CARD]
+    for path in written:
+        path.unlink()
+    before = {*again.iterdir()}
+    said = python("-W", "error", "-m", "clozeline", "report", again, TZ="Asia/Tokyo", **settings)
+    assert said == f"{written[0]} and {written[1]}\n"
+    assert {*again.iterdir()} == {*before, *written}
+    for path in written:
+        assert path.read_bytes() == (hostile / path.name).read_bytes()
 
 
-def test_a_data_set_in_a_store_has_the_same_report(data_set, tmp_path):
+def test_with_out_the_page_alone_is_written(small_folder, html):
+    assert not {REPORT, CARD} & {path.name for path in small_folder.iterdir()}
+
+
+def test_a_data_set_in_a_store_has_the_same_report(hostile):
     store = path_of("memory://report/data")
-    for path in (path for path in data_set.rglob("*") if path.is_file()):
-        place = store / path.relative_to(data_set).as_posix()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(path.read_bytes())
+    for path in (path for path in hostile.rglob("*") if path.is_file()):
+        if path.name not in (REPORT, CARD):
+            place = store / path.relative_to(hostile).as_posix()
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(path.read_bytes())
     result = invoke("report", "memory://report/data")
     assert result.exit_code == 0, result.output
-    invoke("report", data_set)
-    for name in (REPORT, "README.md"):
-        assert (store / name).read_bytes() == (data_set / name).read_bytes()
+    for name in (REPORT, CARD):
+        assert (store / name).read_bytes() == (hostile / name).read_bytes()
 
 
 def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
-    assert "is a folder; give --out the name of a file" in refused(
-        "report", data_set, "--out", tmp_path
-    )
-    lost = tmp_path / "lost" / "page.html"
-    assert f"{lost.parent} is not a folder; give --out a file" in refused(
-        "report", data_set, "--out", lost
-    )
+    said = refused("report", data_set, "--out", tmp_path)
+    assert "is a folder; give --out the name of a file" in said
+    said = refused("report", data_set, "--out", tmp_path / "lost" / "page.html")
+    assert f"{tmp_path / 'lost'} is not a folder; give --out a file" in said
     (data_set / "job.json").write_text("{")
     assert "job.json cannot be read" in refused("report", data_set)
     (data_set / "job.json").unlink()

@@ -150,4 +150,4 @@ def test_a_closed_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != closed)  # root may read all
     for name in ("*.csv", "a.csv", "more/*.csv"):
         with pytest.raises(InputError, match=r"closed cannot be read: permission denied"):
-            find_files([f"{closed}/{name}"])
+            find_files(f"{closed}/{name}")

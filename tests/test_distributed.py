@@ -8,7 +8,6 @@ process for its own part.
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -44,6 +43,7 @@ from clozeline.train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
 from tests.support.two_processes import MODEL, ROOT, TORCHRUN, run_jobs
+from tests.support.waiting import free_port
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
@@ -411,8 +411,7 @@ def test_the_summary_names_hosts_and_devices(hosts, line):
 
 
 def test_processes_that_do_not_meet_end_in_one_line(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in place.items():
         monkeypatch.setenv(name, value)

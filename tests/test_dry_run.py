@@ -11,9 +11,8 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.dry_run import _sample, dry_run, estimate
-from clozeline.pipeline.job.job import JobOptions, build_shards, job_context, plan_shards
+from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job, plan_shards
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_tokenizer
 
 CONFIG = DataConfig(max_seq_length=64, validation=0.0)
@@ -27,9 +26,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def facts(tokenizer: Path, out: Path, config: DataConfig = CONFIG, source: str = SOURCE):
     """Blocks, context and tokenizer of a job."""
-    blocks = list_blocks([source], block_bytes=1 << 20)
-    loaded = load_tokenizer(tokenizer)
-    return blocks, job_context(blocks, loaded, out, config, JobOptions()), loaded
+    job = plan_job([source], tokenizer, out, config, JobOptions(block_bytes=1 << 20))
+    return job.blocks, job.context, job.tokenizer
 
 
 def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path) -> None:

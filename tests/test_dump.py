@@ -6,6 +6,7 @@ import io
 import lzma
 import random
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -49,7 +50,7 @@ def until_cut(pages):
 def test_a_page_has_its_fields_and_entities_are_decoded_once():
     xml = page("R&amp;D", "B &amp;amp; &lt;b&gt; &quot;c&quot; &#39;&#x41; &amp;nbsp; &amp;#38;")
     expected = 'B &amp; <b> "c" \'A &nbsp; &#38;'
-    assert pages_of(xml) == [Page("R&D", 0, False, expected, 7)]
+    assert pages_of(xml) == [Page("R&D", 0, False, expected)]
 
 
 def test_header_and_footer_may_be_there_or_not():
@@ -100,7 +101,7 @@ def test_without_ns_the_title_and_the_header_give_the_namespace():
 )
 def test_text_may_be_empty_missing_or_deleted(text):
     xml = f"<page><title>A</title><id>7</id><revision>{text}</revision></page>"
-    assert pages_of(xml + page("B")) == [Page("A", 0, False, "", 7), *pages_of(page("B"))]
+    assert pages_of(xml + page("B")) == [Page("A", 0, False, ""), *pages_of(page("B"))]
 
 
 def test_the_last_revision_counts():
@@ -133,7 +134,6 @@ def test_xml_that_ends_inside_a_page_keeps_the_pages_before():
     xml = (SITEINFO + page("A") + page("B") + page("C")).encode()
     pages, cut = until_cut(read_pages(io.BytesIO(xml[:-20])))
     assert [p.title for p in pages] == ["A", "B"]
-    assert cut.pages == 2
     assert isinstance(cut, InputError)
     assert "after 2 pages" in str(cut)
 
@@ -146,14 +146,15 @@ def test_a_truncated_archive_keeps_the_pages_before(module, tmp_path):
     path.write_bytes(module.compress(xml.encode())[:-100_000])
     with module.open(path) as stream:
         pages, cut = until_cut(read_pages(stream))
-    assert len(pages) == cut.pages > 900
+    assert len(pages) > 900
+    assert f"after {len(pages):,} pages" in str(cut)
     assert pages == pages_of(xml)[: len(pages)]
 
 
 def test_a_dump_without_its_footer_is_truncated_between_pages():
     pages, cut = until_cut(read_pages(io.BytesIO((SITEINFO + page("A") + page("B")).encode())))
-    assert len(pages) == cut.pages == 2
-    assert "footer" in str(cut)
+    assert len(pages) == 2
+    assert "after 2 pages (the XML ends without a footer)" in str(cut)
 
 
 def test_a_damaged_stream_after_a_good_one_is_detected():
@@ -164,7 +165,7 @@ def test_a_damaged_stream_after_a_good_one_is_detected():
     with bz2.open(io.BytesIO(header + damaged)) as stream:
         for pages, cut in (until_cut(read_pages(stream)), until_cut(by_range)):
             assert [p.title for p in pages] == ["A"]
-            assert cut.pages == 1
+            assert "after 1 pages" in str(cut)
 
 
 class Dribble(io.BytesIO):
@@ -238,7 +239,7 @@ def multistream():
 
 def test_ranges_of_streams_give_the_pages_of_the_whole():
     dump, index = multistream()
-    ranges = read_index(io.BytesIO(index), io.BytesIO(dump))
+    ranges = list(pairwise(read_index(io.BytesIO(index), io.BytesIO(dump))))
     assert len(ranges) == 3
     assert (ranges[0][0], ranges[-1][1]) == (0, len(dump))
     parts = [list(read_range(io.BytesIO(dump), *span)) for span in ranges]
@@ -251,10 +252,10 @@ def test_ranges_of_streams_give_the_pages_of_the_whole():
 
 def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before():
     dump, index = multistream()
-    start, stop = read_index(io.BytesIO(index), io.BytesIO(dump))[0]
+    start, stop, *_ = read_index(io.BytesIO(index), io.BytesIO(dump))
     pages, cut = until_cut(read_range(io.BytesIO(dump), start, stop + 30))
     assert [p.title for p in pages] == ["A", "B"]
-    assert cut.pages == 2
+    assert "after 2 pages" in str(cut)
 
 
 def test_an_index_that_does_not_fit_its_dump_is_refused():
@@ -262,12 +263,12 @@ def test_an_index_that_does_not_fit_its_dump_is_refused():
     for wrong in (dump[:-200], b"x" + dump, b""):
         with pytest.raises(InputError, match="does not fit its dump: no stream begins at byte"):
             read_index(io.BytesIO(index), io.BytesIO(wrong))
-    for damaged in (b"one:2:A\n", b"-5:2:A\n"):
+    for damaged in (b"one:2:A\n", b"-5:2:A\n", b"9" * 30):
         with pytest.raises(InputError, match="index"):
             read_index(io.BytesIO(damaged), io.BytesIO(dump))
     with (
         bz2.open(io.BytesIO(bz2.compress(index)[:-9])) as cut,
-        pytest.raises(InputError, match="cannot be read"),
+        pytest.raises(InputError, match="does not fit"),
     ):
         read_index(cut, io.BytesIO(dump))
-    assert read_index(io.BytesIO(b""), io.BytesIO(dump)) == [(0, len(dump))]
+    assert read_index(io.BytesIO(b""), io.BytesIO(dump)) == [0, len(dump)]

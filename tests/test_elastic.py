@@ -18,7 +18,6 @@ from clozeline.pipeline.common.errors import CheckFailedError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.cli import main
-from clozeline.train.data.batch import split
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.loader_check import check_loader
 from clozeline.train.data.order import Order
@@ -60,7 +59,7 @@ def leg(folder, state, *, world_size, workers, accumulation, micro_batch_size, s
     for of_ranks in zip(*parts, strict=True):
         for loaded in of_ranks:
             assert loaded.next_position == of_ranks[0].next_position
-            micro_batches = split(loaded.batch, accumulation)
+            micro_batches = loaded.batch.split(accumulation)
             assert [len(micro) for micro in micro_batches] == [micro_batch_size] * accumulation
         rows += rows_of([joined(of_ranks)])
     return rows, state

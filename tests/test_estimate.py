@@ -22,7 +22,7 @@ from clozeline.train.engine.precision import autocast
 from clozeline.train.pretraining.estimate import Estimate
 from clozeline.train.pretraining.fake_step import Memory, WithoutDevice, backward, step_cost
 from clozeline.train.pretraining.micro_batch import longest_batch
-from clozeline.train.pretraining.step import forward_losses, split_batch, train_step
+from clozeline.train.pretraining.step import forward_losses, train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
 from tests.benchmarks.estimate_memory import measured_peak, predicted
 from tests.support.small_models import gradients
@@ -30,7 +30,6 @@ from tests.support.small_training import preset_of, train
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
 from tests.test_flops import LENGTH, ROWS, counted_flops
-from tests.test_step import make_batch
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -38,7 +37,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 @pytest.mark.parametrize("name", FORMS)
 def test_the_walk_over_the_graph_gives_autograds_gradients(name):
     form = FORMS[name]
-    [part, *_] = split_batch(form.loaded.batch, form.accumulation)
+    [part, *_] = form.loaded.batch.split(form.accumulation)
 
     def found(run):
         torch.manual_seed(0)
@@ -289,15 +288,15 @@ def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
     config, data = preset("bert-tiny", vocab_size=500), DataConfig(max_seq_length=32)
     training = training_config(batch_size=16, **changes)
     found = step_cost(config, training, data, rows=16 // passes, passes=passes, device=CPU).peak
-    batch = longest_batch(16, config, data, unpadded=training.unpadded)
+    real = longest_batch(16, config, data, unpadded=training.unpadded)
     sampler = WordSampler(np.ones(config.vocab_size), training.sampled_words, seed=0)
     with Memory(config.padded_vocab_size) as memory:
         model = BertForPretraining(config, seed=0).train()
         if training.activation_checkpointing:
             model.encoder.checkpoint_activations()
         optimizer = build_optimizer(model, training)
-        tensors = {name: value.clone() for name, value in batch.tensors().items()}
-        loaded = replace(make_batch(), batch=replace(batch, **tensors), num_tokens=0)
+        tensors = {name: value.clone() for name, value in real.batch.tensors().items()}
+        loaded = replace(real, batch=replace(real.batch, **tensors))
         for _ in range(2):
             train_step(
                 model,

@@ -13,7 +13,7 @@ from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.dataset.shards import rows_sha256
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from clozeline.pipeline.examples.pairs import make_pairs
+from clozeline.pipeline.examples.pairs import SCHEMES
 from tests.support.small import make_documents, small_tokenizer
 
 TOKENIZER = small_tokenizer()
@@ -51,13 +51,8 @@ def test_unmasked_rows_are_the_spans_of_the_pairs_between_special_tokens(shape, 
     documents = documents_of(shape)
     rows, length_a, labels, hashes = [], [], [], []
     for copy in range(copies):
-        pairs, _ = make_pairs(
-            documents,
-            pairs=kind,
-            key=stream_key(seed, "pairs/train", 0, copy),
-            max_seq_length=24,
-            short_seq_prob=config.short_seq_prob,
-        )
+        key = stream_key(seed, "pairs/train", 0, copy)
+        pairs, _ = SCHEMES[kind](documents, key, 24, config.short_seq_prob)
         for i in range(len(pairs)):
             a = documents.ids[pairs.a_start[i] : pairs.a_stop[i]].tolist()
             b = documents.ids[pairs.b_start[i] : pairs.b_stop[i]].tolist()
@@ -138,16 +133,11 @@ def test_rows_of_unknown_words_are_dropped_and_counted():
 
 def test_dropped_pairs_are_counted_once_per_copy():
     documents = documents_of([[[30]], [[2, 30, 4]]])
-    of_copies = [
-        make_pairs(
-            documents,
-            pairs=CONFIG.pairs,
-            key=stream_key(CONFIG.seed, "pairs/train", 0, copy),
-            max_seq_length=24,
-            short_seq_prob=CONFIG.short_seq_prob,
-        )[1]["cut_tokens"]
-        for copy in (0, 1)
-    ]
+    of_copies = []
+    for copy in (0, 1):
+        key = stream_key(CONFIG.seed, "pairs/train", 0, copy)
+        _, cut = SCHEMES[CONFIG.pairs](documents, key, 24, CONFIG.short_seq_prob)
+        of_copies.append(cut["cut_tokens"])
     assert min(of_copies) > 0
     for copies in (1, 2):
         _, dropped = examples_of(documents, replace(CONFIG, dupe_factor=copies))

@@ -107,30 +107,30 @@ def test_files_of_a_glob_are_sorted_and_come_once(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "a.log"):
         (tmp_path / name).write_text(name)
     (tmp_path / "folder.txt").mkdir()
-    found = find_files([f"{tmp_path}/*.txt", str(tmp_path / "a.txt"), f"{tmp_path}/**/a.*"])
-    names = ["a.txt", "b.txt", "a.log"]
+    found = find_files(f"{tmp_path}/**/*.*")
+    names = ["a.log", "a.txt", "b.txt"]
     assert [file.path for file in found] == [str(tmp_path / name) for name in names]
     assert [file.size for file in found] == [5, 5, 5]
 
 
 def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("")
-    assert [file.size for file in find_files([str(tmp_path / "a[1].txt")])] == [0]
+    assert [file.size for file in find_files(str(tmp_path / "a[1].txt"))] == [0]
 
 
 def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
-    before = find_files([str(path)])[0]
-    assert find_files([str(path)])[0] == before
+    before = find_files(str(path))[0]
+    assert find_files(str(path))[0] == before
     path.write_text("two!")
-    assert find_files([str(path)])[0].version != before.version
+    assert find_files(str(path))[0].version != before.version
 
 
 def test_urls_are_files_too() -> None:
     with fsspec.open("memory://corpus/a.txt", "wb") as file:
         file.write(b"text")
-    (found,) = find_files(["memory://corpus/*.txt"])
+    (found,) = find_files("memory://corpus/*.txt")
     assert found.path == "memory:///corpus/a.txt"
     with open_file(found.path) as stream:
         assert stream.read() == b"text"
@@ -151,7 +151,7 @@ def test_urls_are_files_too() -> None:
 )
 def test_a_missing_file_is_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
-        find_files([source.replace("{}", str(tmp_path))])
+        find_files(source.replace("{}", str(tmp_path)))
     assert message.replace("{}", str(tmp_path)) in str(error.value)
 
 

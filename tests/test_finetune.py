@@ -36,7 +36,7 @@ from clozeline.train.finetuning.results import ModelResult
 from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.inference.predict import Prediction, predict
 from clozeline.train.labelled.rows import Texts
-from clozeline.train.pretraining.resume_point import ResumePoint
+from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.start import Start, excluded_from_all
 from tests.support.command import invoke
 from tests.support.files import contents, no_file_longer_than, times
@@ -72,14 +72,14 @@ def write_rows(path: Path, count: int, *, seed: int, shuffled: bool = False) -> 
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """It has not learned anything."""
     folder = tmp_path_factory.mktemp("pretrained") / "run"
     return write_small_run(folder, BertForPretraining(MODEL, seed=7), TOKENIZER, max_seq_length=12)
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     return (
         write_rows(folder / "train.parquet", 500, seed=0),
@@ -88,27 +88,27 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def classifier(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def classifier(run, rows, tmp_path_factory):
     out = tmp_path_factory.mktemp("classifier") / "out"
     finetune(run, rows[0], out=out, test=rows[1], config=CONFIG)
     return out
 
 
 @pytest.fixture(scope="module")
-def pairs(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pairs(run, rows, tmp_path_factory):
     out = tmp_path_factory.mktemp("pairs") / "out"
     config = replace(QUICK, text="first", text_pair="second", max_examples=40)
     finetune(run, rows[0], out=out, config=config)
     return out
 
 
-def selection_of(result: ModelResult) -> Selection:
+def selection_of(result):
     assert result.selection is not None
     return result.selection
 
 
 @pytest.fixture(scope="module")
-def excluding(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunConfig]:
+def excluding(tmp_path_factory):
     """A test set, and the config of a run on shards without documents like its first two rows."""
     folder, texts = tmp_path_factory.mktemp("excluding"), articles(20)
     tests = [*(text[:400] for text in texts[:2]), "never seen " * 20]
@@ -122,9 +122,7 @@ def excluding(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunConfig]
     return source, RunConfig.of(MODEL, training_config(), manifest, folder)
 
 
-def test_a_test_set_is_known_to_be_excluded(
-    run: Path, rows: tuple[str, str], excluding: tuple[str, RunConfig], tmp_path: Path
-) -> None:
+def test_a_test_set_is_known_to_be_excluded(run, rows, excluding, tmp_path):
     test, config = excluding
     there = shutil.copytree(run, tmp_path / "run")
     write_run(there, replace(read_run(there), excluded=config.excluded), TOKENIZER)
@@ -135,9 +133,7 @@ def test_a_test_set_is_known_to_be_excluded(
         assert job.excluded == {"test": found, also: None}
 
 
-def test_weights_that_may_have_read_a_test_set_make_it_unknown(
-    excluding: tuple[str, RunConfig], tmp_path: Path
-) -> None:
+def test_weights_that_may_have_read_a_test_set_make_it_unknown(excluding, tmp_path):
     config = excluding[1]
     [[digest, found]] = config.excluded.items()
     without = replace(config, excluded={"of another": 1})
@@ -157,21 +153,14 @@ def test_weights_that_may_have_read_a_test_set_make_it_unknown(
 # Learning
 
 
-def test_a_planted_signal_is_learned(classifier: Path) -> None:
+def test_a_planted_signal_is_learned(classifier):
     report = json.loads((classifier / "report.json").read_text())
     assert report["finetuned"]["accuracy"] > 0.95
     assert report["finetuned"]["examples"] == 200
     assert report["finetuned"]["names"] == ["0", "1"]
 
 
-def test_shuffled_labels_are_not_learned(run: Path, tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "x.parquet", 500, seed=0, shuffled=True)
-    test = write_rows(tmp_path / "y.parquet", 200, seed=1)
-    report = finetune(run, source, out=tmp_path / "out", test=test, config=CONFIG)
-    assert 0.3 < report.finetuned.scores.accuracy < 0.7
-
-
-def test_the_encoder_starts_from_the_run(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
+def test_the_encoder_starts_from_the_run(run, rows, tmp_path):
     still = replace(QUICK, learning_rate=1e-12)
     finetune(run, rows[0], out=tmp_path / "out", config=still)
     found = load_file(tmp_path / "out" / "model.safetensors")
@@ -181,24 +170,7 @@ def test_the_encoder_starts_from_the_run(run: Path, rows: tuple[str, str], tmp_p
         torch.testing.assert_close(found[f"encoder.{name}"], value, atol=1e-8, rtol=0)
 
 
-def test_baselines_are_reported_on_the_same_test_rows(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
-    pytest.importorskip("sklearn")
-    config = replace(CONFIG, epochs=1, from_scratch=True, baseline=True, max_examples=300)
-    report = finetune(run, rows[0], out=tmp_path / "out", test=rows[1], config=config)
-    starts = [result.key.start for result in report.results]
-    assert starts == ["bag_of_words", "from_scratch", "pretrained"]
-    assert {result.key.examples for result in report.results} == {300}
-    assert {result.scores.examples for result in report.results} == {200}
-    values = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert values["bag_of_words"]["accuracy"] > 0.95
-    assert values["from_scratch"]["accuracy"] < values["bag_of_words"]["accuracy"]
-    lines = "\n".join(report.lines())
-    assert f"bag-of-words  accuracy {values['bag_of_words']['accuracy']:.4f}" in lines
-
-
-def test_bag_of_words_reads_no_further_than_the_model(run: Path, tmp_path: Path) -> None:
+def test_bag_of_words_reads_no_further_than_the_model(run, tmp_path):
     pytest.importorskip("sklearn")
     texts = ["w1 w2 w3 w4 w5 w6 good", "w1 w2 w3 w4 w5 w6 bad"] * 30
     source = str(tmp_path / "x.parquet")
@@ -212,18 +184,14 @@ def test_bag_of_words_reads_no_further_than_the_model(run: Path, tmp_path: Path)
     assert found == {8: 0.5, 9: 1.0}
 
 
-def test_without_a_test_file_a_share_is_held_out(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_without_a_test_file_a_share_is_held_out(run, rows, tmp_path):
     config = replace(QUICK, test_share=0.2, max_examples=None)
     report = finetune(run, rows[0], out=tmp_path / "out", config=config)
     assert report.rows == 400
     assert report.finetuned.scores.examples == 100
 
 
-def test_without_scikit_learn_the_report_says_what_is_missing(
-    run: Path, rows: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_scikit_learn_the_report_says_what_is_missing(run, rows, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     report = finetune(run, rows[0], out=tmp_path / "out", config=replace(QUICK, baseline=True))
     assert report.to_dict()["bag_of_words"] is None
@@ -233,30 +201,7 @@ def test_without_scikit_learn_the_report_says_what_is_missing(
 # The folder
 
 
-def test_the_same_seed_gives_the_same_bytes_in_another_process(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
-    code = (
-        "import sys, torch; from pathlib import Path\n"
-        "from clozeline.train.finetuning.finetune import finetune\n"
-        "from clozeline.train.finetuning.config import FinetuneConfig\n"
-        "torch.set_num_threads(1)\n"
-        "run, train, out = sys.argv[1:]\n"
-        "config = FinetuneConfig(max_examples=24, baseline=False, epochs=1, seed=5)\n"
-        "finetune(Path(run), train, out=Path(out), config=config)\n"
-    )
-    python("-c", code, run, rows[0], tmp_path / "there")
-    for seed in (5, 6):
-        config = FinetuneConfig(max_examples=24, baseline=False, epochs=1, seed=seed)
-        finetune(run, rows[0], out=tmp_path / str(seed), config=config)
-    there, here, other = (contents(tmp_path / name) for name in ("there", "5", "6"))
-    assert here == there
-    assert here["model.safetensors"] != other["model.safetensors"]
-
-
-def test_a_finished_folder_is_left_as_it_is(
-    run: Path, rows: tuple[str, str], classifier: Path
-) -> None:
+def test_a_finished_folder_is_left_as_it_is(run, rows, classifier):
     before = times(classifier)
     report = finetune(run, rows[0], out=classifier, test=rows[1], config=CONFIG)
     assert not report.is_new
@@ -264,9 +209,7 @@ def test_a_finished_folder_is_left_as_it_is(
     assert times(classifier) == before
 
 
-def test_another_config_is_refused_naming_what_differs(
-    run: Path, rows: tuple[str, str], classifier: Path
-) -> None:
+def test_another_config_is_refused_naming_what_differs(run, rows, classifier):
     other = replace(CONFIG, epochs=5)
     with pytest.raises(InputError, match=r"another config \(epochs 4 there, 5 now\)"):
         finetune(run, rows[0], out=classifier, test=rows[1], config=other)
@@ -274,9 +217,7 @@ def test_another_config_is_refused_naming_what_differs(
         finetune(run, rows[1], out=classifier, test=rows[1], config=CONFIG)
 
 
-def test_overwrite_replaces_the_folder(
-    run: Path, rows: tuple[str, str], classifier: Path, tmp_path: Path
-) -> None:
+def test_overwrite_replaces_the_folder(run, rows, classifier, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(classifier, out)
     assert finetune(run, rows[0], out=out, config=QUICK, overwrite=True).is_new
@@ -295,17 +236,13 @@ def test_overwrite_replaces_the_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_where_nothing_can_be_written_nothing_is_trained(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_where_nothing_can_be_written_nothing_is_trained(run, rows, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file is not writable; give"):
         finetune(run, rows[0], out=tmp_path / "file" / "out", config=CONFIG)
 
 
-def test_a_full_disk_leaves_no_half_of_a_classifier(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_full_disk_leaves_no_half_of_a_classifier(run, rows, tmp_path):
     with (
         no_file_longer_than(20_000),
         pytest.raises(InputError, match=r"pretrained-16-0\.safetensors cannot be written .*; free"),
@@ -314,17 +251,7 @@ def test_a_full_disk_leaves_no_half_of_a_classifier(
     assert list(contents(tmp_path)) == ["out/results/job.json"]
 
 
-def test_a_folder_gives_back_the_model(classifier: Path) -> None:
-    found = load_classifier(classifier)
-    probabilities = found.classify(Texts(["w1 good w2", "w1 bad w2", ""]))
-    assert probabilities.shape == (3, 2)
-    assert probabilities.sum(1) == pytest.approx(1)
-    assert probabilities.argmax(1).tolist()[:2] == [1, 0]
-
-
-def test_pooling_and_dropout_are_those_of_fine_tuning(
-    run: Path, rows: tuple[str, str], classifier: Path, tmp_path: Path
-) -> None:
+def test_pooling_and_dropout_are_those_of_fine_tuning(run, rows, classifier, tmp_path):
     metadata = json.loads((classifier / "classifier.json").read_text())
     assert metadata["pooling"] == "mean"
     assert metadata["model"]["hidden_dropout_prob"] == 0.1  # pretraining had none
@@ -336,35 +263,10 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     assert metadata["model"]["hidden_dropout_prob"] == 0.0
 
 
-def test_muon_trains_another_classifier_which_a_rerun_tells_apart(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
-    weights = {}
-    for optimizer in ("adamw", "muon"):
-        out, config = tmp_path / optimizer, replace(QUICK, optimizer=optimizer)
-        finetune(run, rows[0], out=out, config=config)
-        weights[optimizer] = load_file(out / "model.safetensors")
-    layer = "encoder.layers.0.attention.qkv.weight"
-    assert not torch.equal(weights["adamw"][layer], weights["muon"][layer])
-    with pytest.raises(InputError, match=r"another config .optimizer 'muon' there, 'adamw' now"):
-        finetune(run, rows[0], out=tmp_path / "muon", config=QUICK)
-
-
 # What is chosen, and on which rows
 
 
-def test_leaving_a_test_set_out_is_another_config(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    finetune(run, rows[0], out=out, test=rows[1], also_test=rows[1], config=QUICK)
-    with pytest.raises(InputError, match="holds a classifier of another config"):
-        finetune(run, rows[0], out=out, test=rows[1], config=QUICK)
-
-
-def test_files_of_others_in_the_results_stay(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_files_of_others_in_the_results_stay(run, rows, tmp_path):
     out = tmp_path / "out"
     finetune(run, rows[0], out=out, test=rows[1], config=QUICK)
     (out / "results").mkdir(exist_ok=True)
@@ -374,7 +276,7 @@ def test_files_of_others_in_the_results_stay(
     assert (out / "results" / "plot.png").read_bytes() == b"mine"
 
 
-def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
+def test_test_rows_decide_nothing(run, rows, tmp_path):
     """Other test rows with other labels: the same choices, the same bytes."""
     config = FinetuneConfig(baseline=False, epochs=1, max_examples=30, seeds=2)
     other = write_rows(tmp_path / "x.parquet", 20, seed=9, shuffled=True)
@@ -390,9 +292,7 @@ def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Pa
     assert reports[0].finetuned.scores.examples != reports[1].finetuned.scores.examples
 
 
-def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(run, rows, tmp_path):
     config = replace(QUICK, max_examples=60, seeds=3)
     report = finetune(run, rows[0], out=tmp_path / "all", test=rows[1], config=config)
     losses = {result.key.seed: selection_of(result).held_out.loss for result in report.results}
@@ -409,9 +309,7 @@ def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(
     assert shown in "\n".join(report.lines())
 
 
-def test_the_learning_rate_is_searched_and_stored(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_the_learning_rate_is_searched_and_stored(run, rows, tmp_path):
     config = FinetuneConfig(baseline=False, max_examples=40, epochs=2)
     report = finetune(run, rows[0], out=tmp_path / "out", test=rows[1], config=config)
     selection = selection_of(report.finetuned)
@@ -427,7 +325,7 @@ def test_the_learning_rate_is_searched_and_stored(
     assert again.lines() == report.lines()
 
 
-def test_large_sets_hold_rows_out_of_the_final_training(run: Path, tmp_path: Path) -> None:
+def test_large_sets_hold_rows_out_of_the_final_training(run, tmp_path):
     source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)
     test = write_rows(tmp_path / "y.parquet", 100, seed=1)
     config = FinetuneConfig(learning_rate=3e-3, baseline=False, batch_size=64)
@@ -438,9 +336,7 @@ def test_large_sets_hold_rows_out_of_the_final_training(run: Path, tmp_path: Pat
     assert report.finetuned.scores.accuracy > 0.95
 
 
-def test_mistakes_are_listed_with_the_most_confident_first(
-    run: Path, rows: tuple[str, str], tmp_path: Path
-) -> None:
+def test_mistakes_are_listed_with_the_most_confident_first(run, rows, tmp_path):
     report = finetune(run, rows[0], out=tmp_path / "o", test=rows[1], config=QUICK)
     wrong = report.finetuned.scores.examples * (1 - report.finetuned.scores.accuracy)
     assert len(report.mistakes) == min(10, round(wrong)) > 0
@@ -455,7 +351,7 @@ def test_mistakes_are_listed_with_the_most_confident_first(
         assert mistake.confidence == pytest.approx(answer.probability, abs=0.02)
 
 
-def test_imbalanced_classes_are_noted(run: Path, tmp_path: Path) -> None:
+def test_imbalanced_classes_are_noted(run, tmp_path):
     texts, labels = ["w1 good", *["w2 bad"] * 9] * 4, ["+", *["-"] * 9] * 4
     source = str(tmp_path / "x.parquet")
     pq.write_table(pa.table({"text": texts, "label": labels}), source)
@@ -478,7 +374,7 @@ EFFICIENCY = FinetuneConfig(
 
 
 @pytest.fixture(scope="module")
-def efficiency(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def efficiency(run, rows, tmp_path_factory):
     pytest.importorskip("sklearn")
     out = tmp_path_factory.mktemp("efficiency") / "out"
     finetune(
@@ -488,7 +384,7 @@ def efficiency(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPa
     return out
 
 
-def test_every_model_is_trained_on_every_size_with_every_seed(efficiency: Path) -> None:
+def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
     values = json.loads((efficiency / "report.json").read_text())
     keys = [(result["examples"], result["start"], result["seed"]) for result in values["results"]]
     neural = [
@@ -515,7 +411,7 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency: Path) 
     assert points[:3] == [(20, "pretrained"), (20, "from_scratch"), (20, "bag_of_words")]
 
 
-def test_the_curve_is_a_table_and_a_figure(efficiency: Path) -> None:
+def test_the_curve_is_a_table_and_a_figure(efficiency):
     lines = FinetuneReport.from_dict(read_report(efficiency)).lines()
     heads = [line.split() for line in lines if line.lstrip().startswith("rows ")]
     assert heads == [["rows", "fine-tuned", "from", "scratch", "bag-of-words"]] * 2
@@ -527,9 +423,7 @@ def test_the_curve_is_a_table_and_a_figure(efficiency: Path) -> None:
     assert not (efficiency / "results").exists()
 
 
-def test_a_killed_comparison_continues_with_the_missing_models(
-    run: Path, rows: tuple[str, str], efficiency: Path, tmp_path: Path
-) -> None:
+def test_a_killed_comparison_continues_with_the_missing_models(run, rows, efficiency, tmp_path):
     out, others = tmp_path / "out", [f"{rows[1]}?text=second"]
     code = (
         "import os, sys; from pathlib import Path\n"
@@ -575,17 +469,13 @@ def test_a_killed_comparison_continues_with_the_missing_models(
         ({"label_efficiency": "9999"}, "asks for 9,999 rows, but there are 450"),
     ],
 )
-def test_bad_input_is_one_clear_error(
-    run: Path, rows: tuple[str, str], tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_bad_input_is_one_clear_error(run, rows, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         finetune(run, rows[0], out=tmp_path / "out", config=FinetuneConfig(**changes))
     assert not (tmp_path / "out").exists()
 
 
-def test_other_test_rows_do_not_take_the_name_of_the_test_rows(
-    run: Path, rows: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_test_rows_do_not_take_the_name_of_the_test_rows(run, rows, tmp_path, monkeypatch):
     (tmp_path / "test").write_bytes(Path(rows[1]).read_bytes())
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"has the name of the --test rows; give \./test"):
@@ -609,12 +499,12 @@ def test_other_test_rows_do_not_take_the_name_of_the_test_rows(
         ({"layer_decay": 0.0}, "layer_decay is 0"),
     ],
 )
-def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_values_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         FinetuneConfig(**changes)
 
 
-def test_damaged_folders_are_named(classifier: Path, tmp_path: Path) -> None:
+def test_damaged_folders_are_named(classifier, tmp_path):
     with pytest.raises(InputError, match="is an empty folder; give a classifier"):
         load_classifier(tmp_path)
     out = tmp_path / "out"
@@ -631,11 +521,11 @@ def test_damaged_folders_are_named(classifier: Path, tmp_path: Path) -> None:
 # Predicting
 
 
-def labels_of(found: Iterator[Prediction]) -> list[str]:
+def labels_of(found):
     return [prediction.label for prediction in found]
 
 
-def test_texts_are_classified_in_order(classifier: Path) -> None:
+def test_texts_are_classified_in_order(classifier):
     texts = ["w1 w2 good", "bad", "w3 poor w3 w4 w5 w6", "fine w1"]
     found = list(predict(classifier, texts, batch_size=3))
     assert [prediction.text for prediction in found] == texts
@@ -643,7 +533,7 @@ def test_texts_are_classified_in_order(classifier: Path) -> None:
     assert all(0.5 <= prediction.probability <= 1 for prediction in found)
 
 
-def test_a_batch_is_answered_before_the_next_is_read(classifier: Path) -> None:
+def test_a_batch_is_answered_before_the_next_is_read(classifier):
     read = []
 
     def endless() -> Iterator[str]:
@@ -656,16 +546,14 @@ def test_a_batch_is_answered_before_the_next_is_read(classifier: Path) -> None:
     assert len(read) == 4
 
 
-def test_the_size_of_a_batch_changes_no_answer(classifier: Path, rows: tuple[str, str]) -> None:
+def test_the_size_of_a_batch_changes_no_answer(classifier, rows):
     texts = pq.read_table(rows[1])["text"].to_pylist()[:50]
     one, many = (list(predict(classifier, texts, batch_size=size)) for size in (1, 50))
     assert labels_of(iter(one)) == labels_of(iter(many))
     assert [p.probability for p in one] == pytest.approx([p.probability for p in many], abs=1e-5)
 
 
-def test_files_are_read_by_column_or_by_line(
-    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_by_column_or_by_line(classifier, tmp_path, monkeypatch):
     (tmp_path / "x.jsonl").write_text('{"text": "good"}\n{"text": "bad"}\n')
     (tmp_path / "x.csv").write_text("review,text\nbad,good\n")
     (tmp_path / "x.txt").write_bytes(b"good\r\n\nbad\xff\n")
@@ -678,9 +566,7 @@ def test_files_are_read_by_column_or_by_line(
     assert labels_of(predict(classifier, files=["-"])) == ["1", "0"]
 
 
-def test_files_to_predict_are_recognized_as_sources_are(
-    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_to_predict_are_recognized_as_sources_are(classifier, tmp_path, monkeypatch):
     (tmp_path / "packed.txt").write_bytes(gzip.compress(b"good\nbad\n"))
     (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbfgood\n")
     (tmp_path / "x.csv").write_text("text\ngood\nbad\n")
@@ -698,7 +584,7 @@ def test_files_to_predict_are_recognized_as_sources_are(
         list(predict(classifier, files=[str(tmp_path / "binary.txt")]))
 
 
-def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:
+def test_a_tab_parts_a_pair(pairs, tmp_path):
     (tmp_path / "x.csv").write_text("first,second\nw1 w2,good w3\n")
     files = [str(tmp_path / "x.csv")]
     line, alone, table = predict(pairs, ["w1 w2\tgood w3", "w1 w2"], files=files)
@@ -707,13 +593,7 @@ def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:
     assert alone.probability != line.probability
 
 
-def test_a_text_of_several_lines_is_one_line_of_output(classifier: Path, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text('text\n"w1 good\nw2"\nw3 bad\n')
-    lines = invoke("predict", classifier, "--file", tmp_path / "x.csv").stdout.splitlines()
-    assert [line.split("\t")[0::2] for line in lines] == [["1", "w1 good w2"], ["0", "w3 bad"]]
-
-
-def test_what_cannot_be_predicted_is_an_error(classifier: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_predicted_is_an_error(classifier, tmp_path):
     with pytest.raises(InputError, match="give a run"):
         predict(tmp_path, ["good"])
     with pytest.raises(InputError, match="trained on single texts"):

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.batch import Batch, LoadedBatch
-from clozeline.train.engine.distributed import World
-from clozeline.train.engine.flops import mfu, peak_flops, peak_of, step_flops
+from clozeline.train.engine.distributed import World, device_name
+from clozeline.train.engine.flops import mfu, peak_flops, step_flops
 from clozeline.train.engine.gpus import gpu_named
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
@@ -112,8 +112,8 @@ def test_the_utilization_is_that_of_all_devices():
 
 
 def test_an_unknown_device_has_no_peak_and_no_utilization():
-    assert peak_flops(torch.device("cpu"), "bf16") is None
-    assert peak_of("NVIDIA GeForce GTX 1080", "fp32") is None
+    assert peak_flops(device_name(torch.device("cpu")), "bf16") is None
+    assert peak_flops("NVIDIA GeForce GTX 1080", "fp32") is None
     assert mfu(4e12, seconds=2.0, peak=None) is None
 
 
@@ -129,10 +129,10 @@ def test_an_unknown_device_has_no_peak_and_no_utilization():
     ],
 )
 def test_devices_are_recognized_by_their_names(name, known):
-    assert peak_of(name, "bf16") == gpu_named(known).peak
+    assert peak_flops(name, "bf16") == gpu_named(known).peak
 
 
 def test_float32_has_the_peak_of_tf32():
     """494.7, 156 teraflops in the data sheets."""
-    assert peak_of("NVIDIA H100 80GB HBM3", "fp32") == pytest.approx(494.7e12, rel=1e-3)
-    assert peak_of("NVIDIA A100-SXM4-80GB", "fp32") == 156e12
+    assert peak_flops("NVIDIA H100 80GB HBM3", "fp32") == pytest.approx(494.7e12, rel=1e-3)
+    assert peak_flops("NVIDIA A100-SXM4-80GB", "fp32") == 156e12

@@ -2,8 +2,7 @@
 
 import pytest
 
-from clozeline.train.finetuning.gain import no_gain
-from clozeline.train.finetuning.label_efficiency import Point
+from clozeline.train.finetuning.label_efficiency import Point, no_gain
 
 FLAT, FALLING = [4.01, 4.0], [4.5, 4.0]
 

@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.http_server import HttpServer, _OwnSite, json_of
-from tests.support.http_clients import ask, ask_once, connect, raw
-from tests.support.local_page import request, running
+from tests.support.http_clients import ask, ask_once, connect, raw, request, running
 from tests.support.small_jobs import ROOT
 
 

@@ -21,8 +21,8 @@ from clozeline.model.huggingface.config import (
 )
 from clozeline.model.huggingface.convert import load_huggingface
 from clozeline.model.huggingface.names import FAMILIES
-from tests.support.small_huggingface import MODERN, SMALL, save_folder, shaken
-from tests.support.small_models import VOCAB, answers, batch_of, inputs_of
+from tests.support.small_huggingface import MODERN, SMALL, save_folder
+from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, shake, shaken
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -76,7 +76,7 @@ def assert_same_gradients(model, reference):
 )
 def test_pretraining_gives_the_outputs_and_gradients_of_transformers(config, tmp_path):
     config = replace(config, vocab_size=VOCAB, max_position_embeddings=24)
-    model, batch = shaken(BertForPretraining(config)), inputs_of()
+    model, batch = shaken(config).eval(), inputs_of()
     reference = in_transformers(save_folder(tmp_path / "saved", model), "BertForPreTraining")
 
     positions = batch_of()["masked_lm_positions"]
@@ -115,7 +115,8 @@ def test_pretraining_gives_the_outputs_and_gradients_of_transformers(config, tmp
 def test_classification_gives_the_outputs_and_gradients_of_transformers(
     config, labels, pooling, tmp_path
 ):
-    model, batch = shaken(BertForClassification(config, len(labels), pooling=pooling)), inputs_of()
+    model = shake(BertForClassification(config, len(labels), pooling=pooling)).eval()
+    batch = inputs_of()
     architecture = f"{'Modern' * (config is MODERN)}BertForSequenceClassification"
     options = {"architecture": architecture, "labels": labels, "pooling": pooling}
     folder = save_folder(tmp_path / "saved", model, **options)
@@ -156,7 +157,7 @@ def assert_holds(weights, model):
 )
 def test_models_saved_by_transformers_load_bit_for_bit(config, architecture, absent, tmp_path):
     """ModernBERT's config.json has another form then: a kind and a base for each layer."""
-    model = shaken(BertForPretraining(config))
+    model = shaken(config).eval()
     saved = save_folder(tmp_path / "saved", model, architecture=architecture)
     in_transformers(saved, architecture).save_pretrained(tmp_path / "reference")
     found = load_huggingface(tmp_path / "reference")

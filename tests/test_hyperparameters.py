@@ -12,13 +12,14 @@ from clozeline.model.config import preset
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.hyperparameters import (
     FEW_ROWS,
+    NOT_HELD_OUT,
     SEARCH_ROWS,
     HeldOut,
     Selection,
     candidate_rates,
     final_plan,
     final_split,
-    is_fixed,
+    given_plan,
     most_epochs,
     select_plan,
     selection_folds,
@@ -96,11 +97,12 @@ def test_where_nothing_is_left_to_choose_nothing_is_searched():
     rows = SEARCH_ROWS
     fixed = FinetuneConfig(learning_rate=5e-4, epochs=6)
     half = FinetuneConfig(learning_rate=5e-4)
-    assert [is_fixed(config, rows) for config in (fixed, half, FinetuneConfig())] == [1, 0, 0]
-    assert is_fixed(half, rows + 1)  # of a sample only the rate is searched
-    found = Selection.given(half, rows + 1)
+    assert given_plan(fixed, rows) == Plan(learning_rate=5e-4, epochs=6)
+    assert [given_plan(config, rows) for config in (half, FinetuneConfig())] == [None, None]
+    plan = given_plan(half, rows + 1)  # of a sample only the rate is searched
+    assert plan == final_plan(plan, rows + 1, half) == Plan(learning_rate=5e-4, epochs=4)
+    found = Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
     assert found.line() == "learning rate 0.0005, 4 epochs"
-    assert final_plan(found.plan, rows + 1, half) == Plan(learning_rate=5e-4, epochs=4)
 
 
 def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own():

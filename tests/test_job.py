@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
-from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.job.job import JobOptions, build_shards
 from clozeline.pipeline.job.job_log import error_of_a_worker, last_line
@@ -151,12 +151,6 @@ def test_other_sources_are_refused_whatever_is_gone_of_the_job(copy, lost):
         shards(copy)
 
 
-def test_a_data_set_that_does_not_record_its_sources_is_refused(copy):
-    write_manifest(copy / "out", replace(read_manifest(copy / "out"), sources_digest=""))
-    with pytest.raises(InputError, match=r"\(its sources are not recorded\)\. Give another --out"):
-        shards(copy)
-
-
 def test_the_same_files_in_another_folder_are_the_same_sources(copy):
     (copy / "moved").mkdir()
     (copy / "corpus.txt").rename(copy / "moved" / "corpus.txt")  # keeps the time of change
@@ -234,13 +228,6 @@ def test_the_cache_of_a_killed_job_goes_when_another_cache_finishes_it(tmp_path)
     assert list((tmp_path / "kept").iterdir())
     shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
     assert list((tmp_path / "kept").iterdir())
-
-
-def test_a_token_cache_of_an_earlier_version_is_refused(tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "0.tokens.arrow").touch()
-    with pytest.raises(InputError, match=r"earlier version \(0\.tokens\.arrow\); delete it\.$"):
-        shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
 
 
 def test_a_data_set_without_its_job_file_is_taken_as_it_is(finished, tmp_path):

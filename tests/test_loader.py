@@ -20,12 +20,12 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.data.batch import Batch, collate, concatenate, digest_text
+from clozeline.train.data.batch import Batch, collate, digest_text
 from clozeline.train.data.batch_reader import SLAB_ROWS, RankSlice
 from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.order import Order
 from clozeline.train.data.prefetch import prefetched
-from tests.support.batches import batch_digest
+from tests.support.batches import batch_digest, concatenate
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 

@@ -15,7 +15,7 @@ from clozeline.pipeline.dataset.shards import checksum
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.length_bins import assign_bins
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.unpadded import split_unpadded, with_dummy_row
+from clozeline.train.data.unpadded import with_dummy_row
 from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import GLOBAL, ORDER, N, counts, joined, load, originals
@@ -186,7 +186,7 @@ def test_unpadded_parts_make_up_the_batch(small_folder):
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
         assert counts(*of_ranks) == counts(loaded)
         assert {len(part.batch) for part in of_ranks} == {GLOBAL // 3}
-        for parts in (split_unpadded(loaded.batch, n) for n in (1, 2, 4)):
+        for parts in (loaded.batch.split(n) for n in (1, 2, 4)):
             assert {len(part) for part in parts} == {GLOBAL // len(parts)}
             together = concatenate_unpadded(parts).tensors()
             assert all(torch.equal(together[k], x) for k, x in loaded.batch.tensors().items())

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +12,13 @@ import torch.distributed as dist
 from clozeline.pipeline.common.errors import LostProcessError
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.lost_process import is_lost_process, lost_process_in_one_line
+from tests.support.waiting import free_port
 
 SCRIPT = Path(__file__).parent / "support" / "lost_rank.py"
 
 
 def start_two(kind: str, seconds: float, *, lost: int) -> list[subprocess.Popen[str]]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
@@ -61,8 +60,7 @@ def test_the_missing_process_is_named_with_its_host(kind, patience, lost, start)
 
 def test_a_process_that_was_cut_off_does_not_wait_for_the_store(monkeypatch):
     """The store itself answers nothing for as long as TCP sends again."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
     world = World(1, 2, None, dist.HashStore())  # type: ignore[arg-type]

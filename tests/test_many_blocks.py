@@ -14,12 +14,12 @@ import pytest
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.beam_graph import DoItem, make_pipeline, run_graph
 from clozeline.pipeline.job.phases import phases
+from tests.support.files import times
 from tests.support.small_jobs import (
     COMMAND,
     ROOT,
     articles,
     clozeline_ok,
-    identities,
     no_survivors,
     shard_digests,
     without_sources,
@@ -41,7 +41,7 @@ def run(blocks, context):
 
 
 def merged_files(context):
-    return identities(list(context.cache_dir.glob("*.merged")))
+    return times(context.cache_dir, "*.merged")
 
 
 def test_merged_files_give_the_same_bytes(tmp_path, monkeypatch):

@@ -1,18 +1,10 @@
 """Markup to text: what a reader sees, on any input, in linear time."""
 
-import bz2
-import contextlib
-import lzma
-import os
-import re
-from pathlib import Path
-
 import mwparserfromhell
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.pipeline.sources.mediawiki.dump import Page, TruncatedDump, read_pages
 from clozeline.pipeline.sources.mediawiki.markup import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -23,10 +15,6 @@ from clozeline.pipeline.sources.mediawiki.markup import (
     strip_markup,
 )
 from tests.support.hostile_markup import LONG, STUBBORN, UNITS
-
-DATA = os.environ.get("CLOZELINE_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
-DUMPS = Path(DATA or "") / "dumps"
 
 LITERALS = {
     # links
@@ -222,31 +210,3 @@ def test_the_budget_names_its_reason_just_past_each_limit():
     assert over_budget(deep + "{{") == "nesting_depth"
     assert over_budget(deep + "]]{{") is None
     assert over_budget("}}" * 999 + deep + "{{") == "nesting_depth"
-
-
-def articles(name):
-    pages: list[Page] = []
-    opener = lzma.open if name.endswith(".xz") else bz2.open
-    with opener(DUMPS / name) as stream, contextlib.suppress(TruncatedDump):
-        pages.extend(read_pages(stream))
-    return [page for page in pages if page.namespace == 0 and not page.redirect]
-
-
-REAL = [
-    "enwiki-slice-pages-articles.xml.bz2",
-    "enwiki-table-markup.xml.bz2",
-    "smallwiki-latest-pages-articles.xml.bz2",
-    "bgwiki-latest-pages-articles-shortened.xml.bz2",
-    "elwiki-truncated-100k.xml.xz",
-]
-BARE = re.compile(r"\[\[|\{\{|\{\||'''|</?(?:ref|br|div|span)\b|^[|*]|__[A-Z]+__")
-
-
-@needs_data
-@pytest.mark.parametrize("name", REAL)
-def test_real_pages_keep_no_bare_markup(name):
-    pages = articles(name)
-    assert all(over_budget(page.text) is None for page in pages)
-    lines = [line for page in pages for line in strip_markup(page.text).split("\n")]
-    bare = list(filter(BARE.search, lines))
-    assert len(bare) <= len(lines) // 2000, bare[:20]  # pages about markup spell it

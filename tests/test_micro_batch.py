@@ -121,13 +121,13 @@ def test_auto_is_the_whole_share_until_a_size_is_found():
 @pytest.mark.parametrize("pairs", ["segments", "none", "packed"])
 def test_the_tried_batch_is_as_long_as_one_can_be(pairs):
     data = DataConfig(max_seq_length=16, pairs=pairs, max_predictions_per_seq=3)
-    batch = longest_batch(6, TINY, data, unpadded=False)
+    batch = longest_batch(6, TINY, data, unpadded=False).batch
     assert batch.input_ids.shape == (6, 16)
     assert batch.num_tokens == 6 * 16
     assert batch.masked_lm_weights.sum() == 6 * 3
     assert (batch.attention_mask.dtype == torch.int64) == (pairs == "packed")
     assert (batch.token_type_ids.any()) == (pairs == "segments")
-    unpadded = longest_batch(6, TINY, data, unpadded=True)
+    unpadded = longest_batch(6, TINY, data, unpadded=True).batch
     assert isinstance(unpadded, UnpaddedBatch)
     assert (unpadded.num_tokens, len(unpadded.masked_lm_positions)) == (6 * 16, 6 * 3)
 

@@ -13,8 +13,8 @@ from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum
 from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
-from tests.support.small_huggingface import MODERN, change, save_folder, shaken
-from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed
+from tests.support.small_huggingface import MODERN, change, save_folder
+from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed, shaken
 from tests.test_huggingface import (
     assert_close,
     assert_same_gradients,
@@ -63,7 +63,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
 def test_pretraining_gives_the_outputs_and_gradients_of_transformers(is_padded, tmp_path):
     """The next-sentence head takes no part: `transformers` has none."""
-    model, batch = shaken(BertForPretraining(MODERN)), batch_of()
+    model, batch = shaken(MODERN).eval(), batch_of()
     reference = in_transformers(save_folder(tmp_path / "saved", model), "ModernBertForMaskedLM")
     labels, weights, _ = answers()
     positions, mask = batch["masked_lm_positions"], batch["attention_mask"]

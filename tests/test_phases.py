@@ -61,14 +61,14 @@ def phases_of(long, **changes):
 )
 def test_parts_take_their_fractions_and_share_the_rest(parts, starts):
     found = parse_parts(parts, name="phase", given=parts)
-    assert [value for value, _ in found] == [part.partition("@")[0] for part in parts]
-    assert [start for _, start in found] == starts
+    assert [value for _, value in found] == [part.partition("@")[0] for part in parts]
+    assert [start for start, _ in found] == starts
 
 
 def test_what_follows_an_at_may_belong_to_the_folder():
     assert parse_parts(["s3://me@host/a", "a@b@0.25"], name="phase", given="") == [
-        ("s3://me@host/a", 0.0),
-        ("a@b", 0.75),
+        (0.0, "s3://me@host/a"),
+        (0.75, "a@b"),
     ]
 
 

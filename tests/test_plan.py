@@ -14,7 +14,7 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
-from clozeline.train.pretraining.start import find_start
+from clozeline.train.pretraining.start import Start, find_start
 from tests.support.command import invoke
 from tests.support.small_training import go_back, preset_of, train
 
@@ -28,7 +28,7 @@ GPU = World(0, 1, torch.device("cuda", 0))
 def plan(shards, out, *, world=ALONE, **changes):
     chosen = {name: changes.pop(name, None) for name in ("preset", "dropout")}
     options = changes.pop("options", {})
-    start = find_start(out, world, **changes)
+    start = find_start(Start(out=out, **changes), world)
     return make_plan(read_manifest(shards), start, world, options=options, **chosen)
 
 

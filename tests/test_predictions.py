@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score, precision_recall_curve
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.labelled.predictions import PREDICTIONS, PrecisionRecall, Predictions
 from clozeline.train.view.predictions import PredictionPages
-from tests.support.local_page import request
+from tests.support.http_clients import request
 from tests.test_classifier_report import PREDICTED
 
 pytest_plugins = ["tests.support.view_fixtures"]

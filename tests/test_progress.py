@@ -27,7 +27,7 @@ def finish_block(context, block, *, rejected=0):
 
 def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
     blocks, context = work(tmp_path)
-    progress = Progress.of(blocks, context)
+    progress = Progress(blocks, context)
     seen = []
     for number, block in enumerate(blocks[:3]):
         progress.poll()
@@ -49,7 +49,7 @@ def test_only_files_of_this_job_are_counted(tmp_path):
     build(blocks, context)
     (context.out_dir / "train-00009-of-00099.arrow").touch()
     (context.cache_dir / "another.tokens").touch()
-    progress = Progress.of(blocks, context)
+    progress = Progress(blocks, context)
     progress.poll()
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)
     assert progress.done_shards == progress.shards
@@ -60,14 +60,14 @@ def test_a_damaged_token_cache_file_does_not_stop_the_progress(tmp_path):
     blocks, context = work(tmp_path)
     context.cache_path(blocks[0]).write_bytes(b"ARROW1")
     finish_block(context, blocks[1])
-    progress = Progress.of(blocks, context)
+    progress = Progress(blocks, context)
     progress.poll()
     assert progress.done_bytes == blocks[1].text_bytes
 
 
 def test_the_last_line_shows_that_everything_is_done(tmp_path):
     blocks, context = work(tmp_path)
-    progress, terminal = Progress.of(blocks, context), io.StringIO()
+    progress, terminal = Progress(blocks, context), io.StringIO()
     with click.Context(click.Command("shards")), show_progress(progress, terminal):
         build(blocks, context)
     shown = terminal.getvalue()

@@ -3,17 +3,20 @@
 import bz2
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from clozeline.pipeline.dataset.manifest import REJECTED, read_manifest
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
 from clozeline.pipeline.sources.sample.articles import make_articles
 from tests.support.command import output_of
 from tests.support.reference_text import comparisons, difference
 from tests.support.small_jobs import write_tokenizer
+from tests.support.small_sources import read
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
@@ -21,8 +24,7 @@ DUMPS = Path(DATA or "") / "dumps"
 SLICE = "enwiki-slice-pages-articles.xml.bz2"
 MULTISTREAM = "enwiki-slice-pages-articles-multistream.xml.bz2"
 
-#: Why a page becomes no document; "short_document": no paragraph of it is long enough.
-REASONS = ("redirect", "other_namespace", "empty", "short_document", "no_tokens")
+BARE = re.compile(r"\[\[|\{\{|\{\||'''|</?(?:ref|br|div|span)\b|^[|*]|__[A-Z]+__", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -31,81 +33,55 @@ def tokenizer(tmp_path_factory):
 
 
 def build(source, out, tokenizer, *options):
-    """The manifest of the dump's shards, and the warnings."""
-    said = output_of("shards", source, "--tokenizer", tokenizer, "--out", out, *options)
-    warnings = [line for line in said.split("\n") if line.startswith("warning")]
-    return read_manifest(out), "\n".join(warnings)
-
-
-def rejected(out):
-    """(The title of the page, the reason) for each rejected page."""
-    lines = (out / REJECTED).read_text().splitlines()
-    entries = [json.loads(line) for line in lines]
-    return [(Path(entry["where"]).name, entry["reason"]) for entry in entries]
-
-
-def accounts(manifest):
-    """How many pages became what."""
-    left_out = {name: manifest.dropped[name] for name in REASONS if name in manifest.dropped}
-    return {"documents": manifest.counts["documents"], **left_out}
+    """The manifest of the dump's shards."""
+    said = output_of(
+        "shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1", *options
+    )
+    return read_manifest(out), said
 
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "pages", "expected"),
+    ("name", "pages", "documents", "left_out"),
     [
-        ("enwiki-table-markup.xml.bz2", 5, {"documents": 5}),
-        (
-            "bgwiki-latest-pages-articles-shortened.xml.bz2",
-            3,
-            {"documents": 1, "other_namespace": 2},
-        ),
-        (
-            "smallwiki-latest-pages-articles.xml.bz2",
-            2004,
-            {
-                "documents": 895,
-                "redirect": 195,
-                "other_namespace": 906,
-                "empty": 7,
-                "short_document": 1,
-            },
-        ),
+        ("enwiki-table-markup.xml.bz2", 5, 5, {}),
+        ("bgwiki-latest-pages-articles-shortened.xml.bz2", 3, 1, {"other_namespace": 2}),
+        ("smallwiki-latest-pages-articles.xml.bz2", 2004, 896, {"redirect": 195,
+         "other_namespace": 906, "empty": 7}),
+        ("elwiki-truncated-100k.xml.xz", 933, 523, {"redirect": 26, "other_namespace": 383,
+         "empty": 1}),
+        (SLICE, 206, 106, {"redirect": 100}),
     ],
-)
-def test_every_page_of_a_real_dump_is_accounted_for(name, pages, expected, tokenizer, tmp_path):
-    manifest, warnings = build(DUMPS / name, tmp_path / "out", tokenizer, "--workers=1")
-    assert accounts(manifest) == expected
-    assert sum(expected.values()) == pages
-    assert manifest.counts["rejected"] == 0
-    assert "warning" not in warnings
+)  # fmt: skip
+def test_every_page_of_a_real_dump_is_accounted_for_and_keeps_no_bare_markup(
+    name, pages, documents, left_out
+):
+    found = read(DUMPS / name)
+    is_cut = "truncated" in name
+    assert len(found.texts) == documents
+    assert dict(found.counts) == left_out | ({"truncated": 1} if is_cut else {})
+    assert documents + sum(left_out.values()) == pages
+    assert [bad.where for bad in found.rejected] == [str(DUMPS / name)] * is_cut
+    assert all(f"truncated after {pages} pages" in bad.reason for bad in found.rejected)
+    lines = [line for text in found.texts for line in text.split("\n")]
+    bare = list(filter(BARE.search, lines))
+    assert len(bare) <= len(lines) // 2000, bare[:20]  # pages about markup spell it
 
 
 @needs_data
-def test_a_truncated_dump_is_one_rejection_and_its_whole_pages(tokenizer, tmp_path):
-    name, out = "elwiki-truncated-100k.xml.xz", tmp_path / "out"
-    options = ("--workers=1", "--allow-truncated")
-    manifest, warnings = build(DUMPS / name, out, tokenizer, *options)
-    expected = {"documents": 523, "redirect": 26, "other_namespace": 383, "empty": 1}
-    assert accounts(manifest) == expected
-    assert sum(expected.values()) == 933
-    assert manifest.counts["rejected"] == 1
-    assert f"warning: 1 rejected; see {out / REJECTED}" in warnings
-    ((where, reason),) = rejected(out)
-    assert where == name
-    assert "truncated after 933 pages" in reason
+def test_a_real_dump_goes_all_the_way(tokenizer, tmp_path):
+    name = "bgwiki-latest-pages-articles-shortened.xml.bz2"
+    manifest, said = build(DUMPS / name, tmp_path / "out", tokenizer)
+    assert (manifest.counts["documents"], manifest.counts["rejected"]) == (1, 0)
+    assert manifest.dropped["other_namespace"] == 2
+    assert "warning" not in said
 
 
 @needs_data
-def test_a_multistream_dump_read_in_parallel_gives_the_documents_of_the_whole(tokenizer, tmp_path):
-    whole, _ = build(DUMPS / SLICE, tmp_path / "whole", tokenizer, "--workers=1")
-    options = ("--workers=2", "--block-bytes=1000000")
-    parts, _ = build(DUMPS / MULTISTREAM, tmp_path / "parts", tokenizer, *options)
-    blocks = json.loads((tmp_path / "parts" / "job.json").read_text())["blocks"]
-    assert accounts(whole) == {"documents": 106, "redirect": 100}
-    assert blocks == 3
-    assert parts.dataset_digest == whole.dataset_digest
-    assert (parts.counts, parts.dropped) == (whole.counts, whole.dropped)
+def test_a_multistream_dump_in_blocks_gives_the_documents_of_the_whole():
+    sizes = {"block_bytes": 1_000_000}
+    assert len(list_blocks([str(DUMPS / MULTISTREAM)], **sizes)) == 3
+    assert read(DUMPS / MULTISTREAM, **sizes) == read(DUMPS / SLICE)
 
 
 def test_the_page_budget_names_each_page_past_a_limit(tokenizer, tmp_path):
@@ -120,13 +96,13 @@ def test_the_page_budget_names_each_page_past_a_limit(tokenizer, tmp_path):
     for (name, more), markup in zip(one_over.items(), within.values(), strict=True):
         pages[name] = markup + more
     source = tmp_path / "budget.xml"
-    source.write_text("<mediawiki>\n" + "".join(map(xml_page, *zip(*pages.items(), strict=True))))
-    with source.open("a") as file:
-        file.write("</mediawiki>\n")
+    body = "".join(xml_page(title, markup) for title, markup in pages.items())
+    source.write_text(f"<mediawiki>\n{body}</mediawiki>\n")
     out = tmp_path / "out"
-    manifest, _ = build(source, out, tokenizer, "--workers=1", "--max-rejected=1", "--pairs=none")
+    manifest, _ = build(source, out, tokenizer, "--max-rejected=1", "--pairs=none")
     assert (manifest.counts["documents"], manifest.counts["rejected"]) == (3, 3)
-    assert sorted(rejected(out)) == [
+    rejected = map(json.loads, (out / REJECTED).read_text().splitlines())
+    assert sorted((Path(entry["where"]).name, entry["reason"]) for entry in rejected) == [
         ("budget.xml: Deeper", "over the page budget: nesting_depth"),
         ("budget.xml: Longer", "over the page budget: markup_bytes"),
         ("budget.xml: Opener", "over the page budget: open_braces"),
@@ -138,12 +114,15 @@ def xml_page(title, markup):
     return f"<page><title>{title}</title><revision><text>{text}</text></revision></page>\n"
 
 
+def slice_pages():
+    with bz2.open(DUMPS / SLICE) as stream:
+        return [page.text for page in read_pages(stream) if not page.redirect]
+
+
 @needs_data
 @pytest.mark.slow
 def test_of_the_paragraphs_that_strip_code_gives_all_but_the_named_ones_are_ours():
-    with bz2.open(DUMPS / SLICE) as stream:
-        markup = [page.text for page in read_pages(stream) if not page.redirect]
-    rows, remains = comparisons((text, strip_markup(text)) for text in markup)
+    rows, remains = comparisons((text, strip_markup(text)) for text in slice_pages())
     last = rows[-1]
     assert last.same / last.ours > 0.985
     assert last.same / last.theirs > 0.97
@@ -154,8 +133,7 @@ def test_of_the_paragraphs_that_strip_code_gives_all_but_the_named_ones_are_ours
 @needs_data
 @pytest.mark.slow
 def test_differences_from_strip_code_are_seen():
-    with bz2.open(DUMPS / SLICE) as stream:
-        markup = [page.text for page in read_pages(stream) if not page.redirect][:4]
+    markup = slice_pages()[:4]
     whole, _ = comparisons((text, strip_markup(text)) for text in markup)
     halves, remains = comparisons((text, strip_markup(text)[::2]) for text in markup)
     assert halves[-1].same < whole[-1].same // 10

@@ -186,7 +186,7 @@ def test_a_glob_has_every_file_also_where_a_request_for_one_fails(store, monkeyp
     for name in ("a.txt", "b.txt"):
         (store / name).write_text("text")
     monkeypatch.setattr(MemoryFileSystem, "isfile", lambda *_: False)  # as fsspec answers then
-    found = [file.path.rpartition("/")[2] for file in find_files([f"{store}/*.txt"])]
+    found = [file.path.rpartition("/")[2] for file in find_files(f"{store}/*.txt")]
     assert found == ["a.txt", "b.txt"]
 
 

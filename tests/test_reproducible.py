@@ -18,12 +18,12 @@ import grpc
 import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from tests.support.files import times
 from tests.support.small_jobs import (
     ROOT,
     articles,
     clozeline,
     clozeline_ok,
-    identities,
     no_survivors,
     shard_digests,
     without_sources,
@@ -206,7 +206,7 @@ def test_a_kept_token_cache_serves_another_config_and_one_more_source(corpus, tm
     options = ("--block-bytes=20000", "--token-cache", kept)
 
     def cached():
-        return identities(list(kept.glob("*.tokens")))
+        return times(kept, "*.tokens")
 
     corpus.build(tmp_path / "fewer", *options, sources=corpus.files[:2])
     first = cached()

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST
+from tests.support.files import times
 from tests.support.small_jobs import (
     COMMAND,
     ROOT,
     articles,
     clozeline_ok,
-    identities,
     no_survivors,
     shard_digests,
     write_parquet,
@@ -130,8 +130,8 @@ def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(job, tmp_pat
     shards: list[Identities] = []
     for moment in CHAIN:
         with job.killed_at(moment, out, *options):
-            cached.append(identities(list(kept.glob("*.tokens"))))
-            shards.append(identities(list(out.glob("*-of-*.arrow"))))
+            cached.append(times(kept, "*.tokens"))
+            shards.append(times(out, "*-of-*.arrow"))
     # What a job had finished, the next one left alone and added to.
     assert counts(cached) == [0, 4, 12, 12, 12, 12]
     assert all(before.items() <= after.items() for before, after in pairwise(cached))
@@ -141,8 +141,8 @@ def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(job, tmp_pat
     assert shards[3].items() <= shards[5].items()
 
     clozeline_ok(*job.line(out, *options))
-    assert identities(list(kept.glob("*.tokens"))) == cached[-1]
-    assert identities(list(out.glob("*-of-*.arrow"))) == shards[-1]
+    assert times(kept, "*.tokens") == cached[-1]
+    assert times(out, "*-of-*.arrow") == shards[-1]
     job.assert_finished(out)
 
 

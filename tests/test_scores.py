@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.train.labelled.correlations import Correlations, pearson, ranks
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Correlations, Scores, pearson, ranks
 
 COUNTS = st.integers(2, 5).flatmap(
     lambda c: st.lists(

@@ -22,7 +22,7 @@ from clozeline.pipeline.sentences.punkt import (
 )
 from clozeline.pipeline.sentences.rules import BEGIN_LOWER, MIDDLE_UPPER, UPPER
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
-from tests.support.reference_chain import nltk_splitter, spans_of
+from tests.support.reference_chain import line_of, nltk_splitter, spans_of
 from tests.support.small_jobs import python
 
 ROOM = "clozeline.pipeline.sentences"
@@ -79,9 +79,9 @@ def real_data():
     return Path(os.environ["CLOZELINE_DATA"])
 
 
-def paragraphs_of(file, articles):
+def lines_of(file, articles):
     texts = pq.read_table(file, columns=["text"])["text"].slice(0, articles).to_pylist()
-    return [line for text in texts for line in text.split("\n")]
+    return [line for text in texts for line in map(line_of, text.split("\n")) if line]
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ def make_private(root):
 @pytest.fixture(scope="module")
 def learned():
     """What Punkt learns from half a million characters of articles."""
-    paragraphs = paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 200)
-    return train_punkt(paragraphs, "english")
+    lines = lines_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 200)
+    return train_punkt(lines, "english")
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,8 @@ def reference(parameters):
 
 
 def assert_nltks(text, splitter, reference):
-    assert spans_of(splitter, text, cut=False) == list(reference.span_tokenize(text)), repr(text)
+    line = line_of(text)
+    assert spans_of(splitter, line, cut=False) == list(reference.span_tokenize(line)), repr(line)
 
 
 # ---- The spans are NLTK's ----------------------------------------------------------------------
@@ -154,37 +155,23 @@ def test_spans_are_nltks(texts, splitter, reference):
     check()
 
 
-def test_paragraphs_are_split_as_each_alone(splitter, reference, monkeypatch):
-    """However many are joined before they are split, and whatever separates them there."""
+def assert_nltks_lines(lines, splitter, reference):
+    expected = [[line[a:b] for a, b in reference.span_tokenize(line)] for line in lines]
+    found, counts = splitter.split("\n".join(lines).encode(), cut=False)
+    assert found.to_list() == [sentence for part in expected for sentence in part]
+    assert counts.tolist() == list(map(len, expected))
+
+
+def test_lines_are_split_as_each_alone(splitter, reference, monkeypatch):
+    """Whatever the size of the slabs that they are split in."""
     odd = st.one_of(plain_texts, odd_texts, strange_texts, any_texts)
-    texts = st.one_of(odd.map(str.strip), odd, st.sampled_from(["", ".", "a\0.", "\0", "J. "]))
+    lines = st.one_of(odd.map(line_of).filter(bool), st.sampled_from([".", "J.", "?)", "a.", ")"]))
 
     @settings(max_examples=500, deadline=None, database=None)
-    @given(st.lists(texts, max_size=8), st.integers(1, 40))
-    def check(texts, size):
-        monkeypatch.setattr(f"{ROOM}.splitter.SLAB_CHARACTERS", size)
-        expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
-        found, counts = splitter.split(texts, cut=False)
-        assert found.to_list() == [sentence for part in expected for sentence in part]
-        assert counts.tolist() == list(map(len, expected))
-
-    check()
-
-
-def test_lines_are_split_as_paragraphs(splitter, monkeypatch):
-    """Whatever the size of the slabs that they are split in."""
-    odd = st.one_of(plain_texts, odd_texts, strange_texts)
-    lines = odd.map(lambda text: " ".join(text.replace("\0", " ").split("\n")).strip())
-    lines = lines.filter(lambda line: line and line.encode(errors="replace").decode() == line)
-
-    @settings(max_examples=200, deadline=None, database=None)
     @given(st.lists(lines, max_size=8), st.integers(1, 60))
     def check(lines, size):
-        expected, counts = splitter.split(lines, cut=False)
-        monkeypatch.setattr(f"{ROOM}.splitter.SLAB_CHARACTERS", size)
-        found, also = splitter.split_lines("\n".join(lines).encode(), cut=False)
-        assert found.to_list() == expected.to_list()
-        assert also.tolist() == counts.tolist()
+        monkeypatch.setattr(f"{ROOM}.splitter.SLAB_BYTES", size)
+        assert_nltks_lines(lines, splitter, reference)
 
     check()
 
@@ -212,41 +199,35 @@ def test_spans_are_nltks_on_words_in_the_parameters(parameters, splitter, refere
 
 def test_spans_are_nltks_on_every_short_text(splitter, reference):
     for length in range(6):
-        for text in map("".join, product('aA ."\n', repeat=length)):
+        for text in map("".join, product('aA ."\t', repeat=length)):
             assert_nltks(text, splitter, reference)
 
 
 @pytest.mark.parametrize("odd", ODD_SPACES + ODD_LETTERS)
 def test_spans_are_nltks_around_an_odd_character(odd, splitter, reference):
-    around = ["", "a", "a.", ".", "?", '."', "A", " ", "\n", ". .", "5."]
-    for before, between, after in product(around, ["", ".", " ", "\n", ". "], around):
-        for text in (before + odd + between + after, before + between + odd + after + "\nThe."):
+    around = ["", "a", "a.", ".", "?", '."', "A", " ", "\t", ". .", "5."]
+    for before, between, after in product(around, ["", ".", " ", "\t", ". "], around):
+        for text in (before + odd + between + after, before + between + odd + after + "\tThe."):
             assert_nltks(text, splitter, reference)
 
 
 def test_spans_are_nltks_on_real_articles(splitter, reference):
-    texts = [*paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300)]
-    expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
-    found, counts = splitter.split(texts, cut=False)
-    assert found.to_list() == [sentence for part in expected for sentence in part]
-    assert counts.tolist() == list(map(len, expected))
+    lines = lines_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300)
+    assert_nltks_lines(lines, splitter, reference)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["english", "learned"], indirect=True)
-def test_spans_are_nltks_on_every_article_of_a_file_line_ends_and_all(
-    parameters, splitter, reference
-):
-    file = real_data() / "wikipedia/train-00000-of-00006.parquet"
-    for text in pq.read_table(file, columns=["text"])["text"].to_pylist():
-        assert_nltks(text, splitter, reference)
+def test_spans_are_nltks_on_every_article_of_a_file(parameters, splitter, reference):
+    lines = lines_of(real_data() / "wikipedia/train-00000-of-00006.parquet", None)
+    assert_nltks_lines(lines, splitter, reference)
 
 
 @pytest.mark.slow
 def test_spans_are_nltks_on_damaged_articles(splitter, reference):
     draw = random.Random(0)
     atoms = [*MARKS, *SPACES, *ODD_SPACES, *ODD_LETTERS, *WORDS]
-    for text in paragraphs_of(real_data() / "wikipedia/train-00002-of-00006.parquet", 3000):
+    for text in lines_of(real_data() / "wikipedia/train-00002-of-00006.parquet", 3000):
         damaged = list(text[:400])
         for _ in range(len(damaged) // 12):
             damaged[draw.randrange(len(damaged))] = draw.choice(atoms)
@@ -258,8 +239,7 @@ def test_spans_are_nltks_on_damaged_articles(splitter, reference):
     ("text", "expected"),
     [
         ("", []),
-        (" \t\n", []),
-        (" no mark at all ", [" no mark at all"]),
+        ("no mark at all", ["no mark at all"]),
         ("It is. So there!  Yes? No", ["It is.", "So there!", "Yes?", "No"]),
         ("Dr. Smith of x-co. Brook left.", ["Dr. Smith of x-co. Brook left."]),
         ("at 5 p.m. The end.", ["at 5 p.m.", "The end."]),  # a sentence starter
@@ -278,7 +258,7 @@ def test_spans_are_nltks_on_damaged_articles(splitter, reference):
     ],
 )
 def test_sentences_of_known_texts(text, expected):
-    assert SentenceSplitter(RULES).split([text])[0].to_list() == expected
+    assert SentenceSplitter(RULES).split(text.encode())[0].to_list() == expected
 
 
 def test_the_memos_do_not_affect_results(monkeypatch, trained):
@@ -296,15 +276,15 @@ def test_the_memos_do_not_affect_results(monkeypatch, trained):
 def test_a_long_line_is_split_in_linear_time(trained):
     # Taking the second text apart at each of its marks, not at the last alone, would take an hour.
     splitter = SentenceSplitter(trained)
-    assert len(spans_of(splitter, "It is so. " * 100_000)) == 100_000
+    assert len(spans_of(splitter, "It is so. " * 100_000 + "It is.")) == 100_001
     assert spans_of(splitter, 'a!"' * 60_000) == [(0, 180_000)]
 
 
-def test_split_counts_the_sentences_of_each_paragraph(trained):
-    found, counts = SentenceSplitter(trained).split(["It is. So there!", "", " \x85", "Yes"])
+def test_split_counts_the_sentences_of_each_line(trained):
+    found, counts = SentenceSplitter(trained).split(b"It is. So there!\nYes")
     assert found.to_list() == ["It is.", "So there!", "Yes"]
-    assert counts.tolist() == [2, 0, 0, 1]
-    assert [len(column) for column in SentenceSplitter(trained).split([])] == [0, 0]
+    assert counts.tolist() == [2, 1]
+    assert [len(column) for column in SentenceSplitter(trained).split(b"")] == [0, 0]
 
 
 # ---- The parameters ----------------------------------------------------------------------------
@@ -343,9 +323,11 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
         "from clozeline.pipeline.sentences.splitter import *;"
         "texts = json.load(sys.stdin);"
         "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
-        "print(json.dumps([data.to_json(), splitter.split(texts)[0].to_list()]))"
+        "found, _ = splitter.split('\\n'.join(texts).encode());"
+        "print(json.dumps([data.to_json(), found.to_list()]))"
     )
-    here = [trained.to_json(), SentenceSplitter(trained).split(LESSON)[0].to_list()]
+    found, _ = SentenceSplitter(trained).split("\n".join(LESSON).encode())
+    here = [trained.to_json(), found.to_list()]
     found = python("-c", code, stdin=json.dumps(LESSON), PYTHONHASHSEED="1")
     assert json.loads(found) == here
 
@@ -355,7 +337,7 @@ def test_splitting_does_not_import_nltk(trained):
         "import json, sys; from clozeline.pipeline.sentences.punkt import *;"
         "from clozeline.pipeline.sentences.splitter import *;"
         "data = PunktData.from_json(json.load(sys.stdin));"
-        "found, _ = SentenceSplitter(data).split(['Dr. Smith left. The end.']);"
+        "found, _ = SentenceSplitter(data).split(b'Dr. Smith left. The end.');"
         "print(found.to_list(), 'nltk' in sys.modules)"
     )
     found = python("-c", code, stdin=json.dumps(trained.to_json()))

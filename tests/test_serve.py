@@ -16,8 +16,7 @@ from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.labelled.rows import Texts
-from tests.support.http_clients import ask, ask_once, connect, latencies
-from tests.support.local_page import running
+from tests.support.http_clients import ask, ask_once, connect, latencies, running
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import ROOT
 

@@ -62,7 +62,7 @@ def test_the_least_recently_read_goes_first(tmp_path):
 
     def fetch(name):
         digest = name * 64
-        found = cache.fetch(folder / f"{name}.arrow", sha256=digest, pauses=())
+        found = cache.fetch(folder / f"{name}.arrow", sha256=digest)
         assert found.read_bytes() == name.encode() * 100
         for age, path in enumerate(sorted(cached(tmp_path), key=lambda p: p.stat().st_mtime_ns)):
             os.utime(path, ns=(age, age))  # file systems' clocks may be coarse
@@ -132,7 +132,7 @@ import sys; from pathlib import Path
 from clozeline.train.data.shard_cache import ShardCache
 from clozeline.pipeline.common.paths import path_of
 cache = ShardCache(Path(sys.argv[1]), limit=10**9)
-print(cache.fetch(path_of(sys.argv[2]), sha256="ab", pauses=()).stat().st_ino)
+print(cache.fetch(path_of(sys.argv[2]), sha256="ab").stat().st_ino)
 """
     source = tmp_path / "data" / "train-00000-of-00003.arrow"
     command = [sys.executable, "-c", code, str(tmp_path / "cache"), f"file://{source}"]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from clozeline.model.attention import Packing
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.train.data.batch import Batch, LoadedBatch, split
+from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import seed_dropout
@@ -138,7 +138,7 @@ def test_the_mean_of_the_means_of_parts_is_another_objective():
     """So the test above can tell them apart."""
     model, batch = BertForPretraining(STILL), make_batch().batch
     whole, _ = mean_losses(model, batch)
-    parts = [mean_losses(model, part)[0] for part in split(batch, 4)]
+    parts = [mean_losses(model, part)[0] for part in batch.split(4)]
     assert abs(torch.stack(parts).mean() - whole) > 1e-3
 
 

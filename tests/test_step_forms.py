@@ -10,7 +10,7 @@ import torch
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import autocast
-from clozeline.train.pretraining.step import clip_gradients, forward_losses, split_batch
+from clozeline.train.pretraining.step import clip_gradients, forward_losses
 from tests.support.step_forms import FORMS
 
 META = World(0, 1, torch.device("meta"))
@@ -25,7 +25,7 @@ def test_a_step_neither_mixes_devices_nor_depends_on_values(name):
         model.bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loaded = form.loaded.to("meta")
-    parts = split_batch(loaded.batch, form.accumulation)
+    parts = loaded.batch.split(form.accumulation)
     assert len(parts) == form.accumulation
     assert isinstance(loaded.batch, UnpaddedBatch) == form.is_unpadded
     for part in parts:

@@ -6,9 +6,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from clozeline.pipeline.common import store
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, StoreError
 from clozeline.pipeline.common.paths import remove_named
-from clozeline.pipeline.common.store import is_file, read_from_store, sizes_in
+from clozeline.pipeline.common.store import is_file, read_file, sizes_in
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.formats import list_blocks, read_block
@@ -20,7 +21,6 @@ from clozeline.train.data.shard_set import ShardSet
 from tests.support.failing_store import failing_folder
 from tests.support.small_data import write_data_set
 
-NO_PAUSES = (0.0, 0.0)
 FIRST = "train-00000-of-00002.arrow"
 
 
@@ -37,7 +37,8 @@ FAILURES = [
 
 
 @pytest.fixture
-def folder():
+def folder(monkeypatch):
+    monkeypatch.setattr(store, "PAUSES", (0.0, 0.0))
     folder = failing_folder("store-tests")
     folder.mkdir()
     yield folder
@@ -50,7 +51,7 @@ def folder():
 def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure, skip_bad_shards):
     write_data_set(folder, train=(13, 20))
     store = folder.fs
-    shards = ShardSet(folder, "train", skip_bad_shards=skip_bad_shards, pauses=NO_PAUSES)
+    shards = ShardSet(folder, "train", skip_bad_shards=skip_bad_shards)
     assert store.requests.count(FIRST) == 0  # to know its size, a shard is not read
     store.failures[FIRST] = [failure, failure]
     assert len(shards.read(0)) == 13
@@ -69,12 +70,11 @@ def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure,
 
 def test_a_store_that_cannot_be_listed_is_no_missing_shard(folder):
     with pytest.raises(StoreError, match=r"/gone cannot be used .* 3 attempts .FileNotFound"):
-        sizes_in(folder / "gone", pauses=NO_PAUSES)
+        sizes_in(folder / "gone")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "vocab.txt"])
-def test_small_files_are_asked_for_again_too(folder, name, monkeypatch):
-    monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
+def test_small_files_are_asked_for_again_too(folder, name):
     write_data_set(folder, train=(13, 20))
 
     def read():
@@ -88,8 +88,7 @@ def test_small_files_are_asked_for_again_too(folder, name, monkeypatch):
         read()
 
 
-def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder, monkeypatch):
-    monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
+def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder):
     (folder / "there").write_bytes(b"1")
     folder.fs.info_failures["there"] = [HttpError("503")] * 2
     assert is_file(folder / "there")
@@ -100,8 +99,7 @@ def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder, monkeypatch
         is_file(folder / "there")
 
 
-def test_a_source_is_asked_for_again_and_then_named(folder, monkeypatch):
-    monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
+def test_a_source_is_asked_for_again_and_then_named(folder):
     (folder / "a.txt").write_bytes(b"One.\n\nTwo.\n")
     [block] = list_blocks([str(folder / "a.txt")])
     folder.fs.info_failures["a.txt"] = [TimeoutError()] * 2  # it was not removed
@@ -127,19 +125,19 @@ def test_damage_in_a_store_is_damage(folder):
     (folder / FIRST).write_bytes(bytes(data))
     folder.fs.reset()
     with pytest.raises(CorruptDataError, match=f"{FIRST} is damaged"):
-        ShardSet(folder, "train", pauses=NO_PAUSES).read(0)
+        ShardSet(folder, "train").read(0)
     assert folder.fs.requests.count(FIRST) == 1
-    shards = ShardSet(folder, "train", skip_bad_shards=True, pauses=NO_PAUSES)
+    shards = ShardSet(folder, "train", skip_bad_shards=True)
     assert (len(shards.read(0)), shards.lost_rows) == (13, 13)
 
 
 def test_with_check_shards_a_shard_is_still_fetched_once(folder):
     write_data_set(folder, train=(13, 20))
     folder.fs.reset()
-    shards = ShardSet(folder, "train", check_shards=True, pauses=NO_PAUSES)
+    shards = ShardSet(folder, "train", check_shards=True)
     assert len(shards.read(0)) == 13
     assert folder.fs.requests.count(FIRST) == 1
-    assert read_from_store(folder / FIRST) == (folder / FIRST).read_bytes()
+    assert read_file(folder / FIRST) == (folder / FIRST).read_bytes()
     assert len(read_shard(folder / FIRST)) == 13
 
 

@@ -15,11 +15,11 @@ from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.job.tasks import Task
+from tests.support.files import times
 from tests.support.small_jobs import (
     COMMAND,
     ROOT,
     clozeline,
-    identities,
     no_survivors,
     shard_digests,
 )
@@ -74,9 +74,9 @@ def test_any_number_of_tasks_in_any_order_gives_the_bytes_of_one_job(count, work
     random.Random(count).shuffle(tasks)
     assert until_finished(work, tasks) <= 3 * len(tasks)
     assert_same(work / "out", whole / "out")
-    before = identities(list((work / "out").iterdir()))
+    before = times(work / "out", "*")
     assert shards(work, options=task(tasks[0]))[1] is False  # once more
-    assert identities(list((work / "out").iterdir())) == before
+    assert times(work / "out", "*") == before
 
 
 def test_numbers_of_tasks_can_be_mixed(work, whole):

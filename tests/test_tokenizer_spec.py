@@ -156,7 +156,8 @@ def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards):
     examples = read_shard(shards / entry.name)
     whole = examples.unmasked().input_ids
     texts = {
-        tokenizer.decode([i for i in row if not tokenizer.is_special[i]]) for row in rows(whole)
+        tokenizer.library.decode([i for i in row if not tokenizer.is_special[i]])
+        for row in rows(whole)
     }
     assert any("river. Nobody saw it, and it fell." in text for text in texts), texts
     assert not any("river.Nobody" in text for text in texts)

@@ -27,7 +27,7 @@ from clozeline.train.finetuning.training_loop import Plan, predict_logits, train
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.labelled.encoding import training_batches
 from clozeline.train.pretraining.fake_step import WithoutDevice
-from clozeline.train.pretraining.step import forward_losses, is_full, split_batch, train_step
+from clozeline.train.pretraining.step import forward_losses, is_full, train_step
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import inputs_of, narrow
 from tests.support.small_training import STILL
@@ -113,7 +113,7 @@ def test_a_form_is_one_graph_on_a_gpu(name):
         model = on_gpu(form.model, form.precision)
         called = torch.compile(model, fullgraph=True, backend=counting(compiled))
         with WithoutDevice():
-            [part, *_] = split_batch(loaded.to(CUDA).batch, form.accumulation)
+            [part, *_] = loaded.to(CUDA).batch.split(form.accumulation)
         with autocast(form.precision, CUDA):
             losses, _ = forward_losses(
                 called, part, is_full=form.is_full, count_hits=True, sample=form.sample(CUDA)
@@ -126,7 +126,7 @@ def test_the_backward_pass_of_a_form_is_traced_with_it(name):
     """On the CPU: autograd asks for CUDA's device, also under the tracer."""
     form = FORMS[name]
     model = form.model(form.precision)
-    [part, *_] = split_batch(form.loaded.batch, form.accumulation)
+    [part, *_] = form.loaded.batch.split(form.accumulation)
     called = torch.compile(model, fullgraph=True, backend="aot_eager")
     with autocast(form.precision, CPU):
         losses, _ = forward_losses(

@@ -34,7 +34,7 @@ from clozeline.train.monitoring.run_history import RunHistory
 from clozeline.train.view.run_model import RunModel
 from clozeline.train.view.view import make_site
 from tests.support.command import invoke, refused
-from tests.support.local_page import post, request, running
+from tests.support.http_clients import post, request, running
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import SMALL, write_data_set
@@ -306,14 +306,14 @@ def test_texts_are_classified_as_by_the_classifier(server, classifier):
 def test_the_effect_of_a_word_is_what_its_deletion_changes(classifier):
     loaded = load_classifier(classifier)
     text = "the cat  sat on the mat"
-    words = word_effects(loaded, text, None, label=1)
+    words = word_effects(loaded, [text], label=1)
     without = loaded.classify(Texts([text, "the   sat on the mat"]))[:, 1]
     assert words[1].word == "cat"
     assert words[1].effect == pytest.approx(without[0] - without[1])
     largest = max(words, key=lambda word: abs(word.effect))
     assert largest.word == "cat"
-    assert word_effects(loaded, "", None, label=0) == []
-    many = word_effects(loaded, "cat " * (WORDS + 3), None, label=0)
+    assert word_effects(loaded, [""], label=0) == []
+    many = word_effects(loaded, ["cat " * (WORDS + 3)], label=0)
     assert [word.effect for word in many[WORDS:]] == [None] * 3
     assert None not in [word.effect for word in many[:WORDS]]
 
@@ -380,7 +380,8 @@ def test_shards_in_a_store_can_be_browsed(shards):
 
     site = make_site([path_of("memory://view")])
     try:
-        assert "row 0</h3>" in site.routes()["GET /examples"]({}).body
+        _, make = site.routes()["GET /examples"]
+        assert "row 0</h3>" in make({})
     finally:
         store.rm("/view", recursive=True)
 

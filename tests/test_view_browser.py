@@ -10,7 +10,7 @@ from clozeline.train.artifacts.run import LEARNING
 from clozeline.train.monitoring.metrics import METRICS, read_metrics
 from clozeline.train.view.view import make_site
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
-from tests.support.local_page import running
+from tests.support.http_clients import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=INSTALL)]
 pytest_plugins = ["tests.support.view_fixtures"]

@@ -13,7 +13,7 @@ from clozeline.pipeline.report.shown_example import ShownGuess
 from clozeline.pipeline.view.examples import MOST_ROWS, PAGE, ExamplePages, Query
 from clozeline.pipeline.view.row_search import has_sequence
 from clozeline.pipeline.view.site import Site
-from tests.support.local_page import request, running
+from tests.support.http_clients import request, running
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, packed_examples, write_data_set
 
@@ -196,7 +196,7 @@ def test_a_search_stops_after_so_many_rows_and_continues_on_the_next_page(small_
     pages.shards[:] = big
     found = pages.data({"text": "ffffffffffffffff"})
     assert found["note"] == "Searched 1,000,000 rows; the next page continues."
-    assert Query(text="f" * 16).address((1, 0)) == found["after"]
+    assert Query(text="f" * 16).link((1, 0)) == found["after"]
 
 
 def test_a_search_backwards_continues_on_the_page_before_down_to_the_first_row(small_folder):
@@ -206,7 +206,7 @@ def test_a_search_backwards_continues_on_the_page_before_down_to_the_first_row(s
     query = Query(text="f" * 16)
     for shard in range(last, 0, -1):
         found = pages.data({"text": query.text, "shard": shard, "row": 0, "back": 1})
-        assert found["before"] == (query.address((shard - 1, 0), back=True) if shard > 1 else None)
+        assert found["before"] == (query.link((shard - 1, 0), back=True) if shard > 1 else None)
     assert found["note"] == "No row before this one matches."
     found = pages.data({"text": query.text, "shard": last, "row": 0, "back": 1})
     assert found["note"] == "Searched 1,000,000 rows; the page before continues."
@@ -316,10 +316,8 @@ def test_packed_rows_are_shown_piece_by_piece_and_found_by_the_document_of_any(t
 
 def test_a_data_set_without_rows_has_a_page(tmp_path):
     folder = write_data_set(tmp_path, train=(0,))
-    assert (
-        "The data set has no rows."
-        in site_of(ExamplePages(folder)).routes()["GET /examples"]({}).body
-    )
+    _, make = site_of(ExamplePages(folder)).routes()["GET /examples"]
+    assert "The data set has no rows." in make({})
 
 
 def test_rows_with_a_sequence_do_not_run_into_each_other():

@@ -3,9 +3,8 @@
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.view.replies import Reply, json_reply
 from clozeline.pipeline.view.server import MOST_BYTES, local_server
-from tests.support.local_page import post, request, running
+from tests.support.http_clients import post, request, running
 
 
 def fails(_):
@@ -19,15 +18,13 @@ def refuses(values):
 @pytest.fixture(scope="module")
 def server():
     routes = {
-        "GET /": lambda _: Reply("", status=302, location="/page"),
-        "GET /page": lambda values: Reply(f"page {sorted(values.items())}"),
-        "POST /double": lambda values: json_reply({"twice": 2 * values["number"]}),
-        "GET /bad": refuses,
-        "POST /bad": refuses,
-        "GET /broken": fails,
+        "GET /page": ("text/html", lambda values: f"page {sorted(values.items())}"),
+        "POST /double": ("application/json", lambda values: {"twice": 2 * values["number"]}),
+        "GET /bad": ("text/html", refuses),
+        "POST /bad": ("application/json", refuses),
+        "GET /broken": ("text/html", fails),
     }
-    on_error = lambda status, message: Reply(f"sorry: {message}", status=status)  # noqa: E731
-    with running(local_server(routes, on_error)) as server:
+    with running(local_server(routes, home="/page", error_page="sorry: {}".format)) as server:
         yield server
 
 
@@ -116,4 +113,4 @@ def test_mistakes_are_answered_and_the_server_stays_up(server, caplog):
 
 def test_a_taken_port_is_one_line(server):
     with pytest.raises(InputError, match=rf"127.0.0.1:{server.port} cannot be used \(.*--port"):
-        local_server({}, lambda status, message: Reply(message), port=server.port)
+        local_server({}, home="/page", error_page=str, port=server.port)

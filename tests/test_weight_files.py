@@ -21,9 +21,8 @@ from tests.support.small_huggingface import (
     instead_of_weights,
     quiet_transformers,
     save_folder,
-    shaken,
 )
-from tests.support.small_models import VOCAB
+from tests.support.small_models import VOCAB, shaken
 
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 
@@ -31,9 +30,7 @@ WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A BertForPreTraining; tests that change it use a copy."""
-    return save_folder(
-        tmp_path_factory.mktemp("weights") / "saved", shaken(BertForPretraining(SMALL))
-    )
+    return save_folder(tmp_path_factory.mktemp("weights") / "saved", shaken(SMALL).eval())
 
 
 @pytest.fixture

@@ -38,8 +38,6 @@ from clozeline.train.view.cli import inspect, report, view
 
 OUT = Folder(writes=True)
 Engine = Literal["torch", "onnx"]
-
-
 ENGINE = "`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU."
 
 
@@ -121,19 +119,16 @@ class InOrder(click.Group):
     """Lists commands in order of declaration; reports expected errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In order of declaration, not alphabetical."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the chosen command."""
         try:
             return super().invoke(ctx)
         except ClozelineError as error:
             raise failure(str(error), error.exit_code) from error
-        except BrokenPipeError:  # click's: the reader of our output has left
-            raise
         except OSError as error:
-            if error.errno is None:
+            # A broken pipe is click's: the reader of our output has left.
+            if error.errno is None or isinstance(error, BrokenPipeError):
                 raise
             where = f"{error.filename}: " if error.filename else ""
             message = f"{where}{os.strerror(error.errno)}. Fix this and rerun the command."
@@ -271,18 +266,17 @@ def fill(run: Path, texts: tuple[str, ...], top: int) -> None:
     "--out", required=True, type=OUT, help="Folder for the exported model.", group="Output"
 )
 @options_of(ExportOptions)
-def export(folder: Path, out: Path, int8: bool, **options: Any) -> None:
+def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
     """Convert a run or a classifier for other libraries.
 
     An ONNX graph is compared with the model in torch, and the speed of both is printed.
     """
-    form = options.pop("format")
     from clozeline.train.export.export import export as run_export
 
-    exported = run_export(folder, out=out, form=form, int8=int8, **options)
+    exported = run_export(folder, out=out, form=format, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {as_given(out)}")
-    if form == "onnx" and kind_of(folder) == "classifier":
+    if format == "onnx" and kind_of(folder) == "classifier":
         print_next("predict", out, "TEXT", "--engine", "onnx")
     elif (out / "README.md").exists():  # of the formats, only transformers gets one
         click.echo(f"Next: {out / 'README.md'} shows how to load it", err=True)

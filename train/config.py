@@ -1,6 +1,7 @@
 """The pretraining config: everything but the shards and the architecture."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
@@ -18,15 +19,18 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size
 from clozeline.train.run_parts import parse_parts, parse_rates
 
-Schedule = Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"]
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
-Parallel = Literal["ddp", "fsdp"]
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
-RECIPE = "the preset's recipe"
+
+_recipe = partial(chosen_option, "the preset's recipe", group="Training")
+_training = partial(option, group="Training")
+_speed = partial(option, group="Speed and memory")
+_data = partial(option, group="Data")
+_metrics = partial(option, group="Metrics and checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,171 +41,114 @@ class PretrainConfig:
     4
     """
 
-    batch_size: int = chosen_option(
-        RECIPE, "Examples per step, over all processes.", group="Training"
-    )
-    micro_batch_size: int | Literal["auto"] | None = option(
+    batch_size: int = _recipe("Examples per step, over all processes.")
+    micro_batch_size: int | Literal["auto"] | None = _speed(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
         "batch; `auto` halves it until a step fits in memory.",
-        group="Speed and memory",
     )
-    batch_ramp: float = option(
+    batch_ramp: float = _training(
         0.0,
         "Fraction of the run in which the batch is an eighth, a quarter, then half of its size.",
-        group="Training",
     )
-    max_steps: int = chosen_option(
-        RECIPE, "Training steps; --for is the other way to end a run.", group="Training"
+    max_steps: int = _recipe("Training steps; --for is the other way to end a run.")
+    for_: str | None = _training(
+        None, "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time."
     )
-    for_: str | None = option(
-        None,
-        "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time.",
-        group="Training",
+    optimizer: Optimizer = _recipe(
+        "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
     )
-    optimizer: Optimizer = chosen_option(
-        RECIPE,
-        "`muon` trains the layers' weight matrices and leaves everything else to AdamW.",
-        group="Training",
+    muon_warmup: float = _training(
+        0.0, "Fraction of the run in which Muon's momentum rises from 0.85 to 0.95."
     )
-    muon_warmup: float = option(
-        0.0,
-        "Fraction of the run in which Muon's momentum rises from 0.85 to 0.95.",
-        group="Training",
-    )
-    learning_rate: float = chosen_option(RECIPE, "Peak learning rate.", group="Training")
-    warmup: float = chosen_option(
-        RECIPE, "Fraction of the run in which the learning rate warms up.", group="Training"
-    )
-    schedule: Schedule = chosen_option(
-        RECIPE,
+    learning_rate: float = _recipe("Peak learning rate.")
+    warmup: float = _recipe("Fraction of the run in which the learning rate warms up.")
+    schedule: Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"] = _recipe(
         "Learning rate after the warm-up; `wsd` stays constant and falls at the end, in a line; "
-        "`wsd-sqrt` falls as 1 - sqrt(x), most of it soon.",
-        group="Training",
+        "`wsd-sqrt` falls as 1 - sqrt(x), most of it soon."
     )
-    cool_down: float = chosen_option(
-        RECIPE,
+    cool_down: float = _recipe(
         "Fraction of the run after the warm-up in which `wsd` and `wsd-sqrt` lower the learning "
-        "rate to 0.",
-        group="Training",
+        "rate to 0."
     )
-    weight_decay: float = chosen_option(RECIPE, "Weight decay, of matrices only.", group="Training")
-    beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.", group="Training")
-    beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.", group="Training")
-    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 turns it off.", group="Training")
-    skip_spikes: float = option(
+    weight_decay: float = _recipe("Weight decay, of matrices only.")
+    beta1: float = _recipe("Decay rate of AdamW's first moment.")
+    beta2: float = _recipe("Decay rate of AdamW's second moment.")
+    clip: float = _recipe("Maximum gradient norm; 0 turns it off.")
+    skip_spikes: float = _training(
         0.0,
         "Skip the update of a step whose gradient norm is this many deviations above its running "
         "mean, such as 6; 0 skips none.",
-        group="Training",
     )
-    word_vectors: bool = chosen_option(
-        RECIPE,
-        "Initialize a new model's word embeddings from co-occurrence counts of SHARDS (PPMI, SVD).",
-        group="Training",
+    word_vectors: bool = _recipe(
+        "Initialize a new model's word embeddings from co-occurrence counts of SHARDS (PPMI, SVD)."
     )
-    sampled_words: int = chosen_option(
-        RECIPE, "Words in the softmax of a training step; 0 takes all.", group="Training"
-    )
-    precision: Precision = chosen_option(
-        RECIPE,
+    sampled_words: int = _recipe("Words in the softmax of a training step; 0 takes all.")
+    precision: Precision = _recipe(
         "`bf16` runs matrix products in bfloat16 (autocast); `auto` does where that is native.",
         group="Speed and memory",
     )
-    bf16_residual: bool = option(
+    bf16_residual: bool = _speed(
         False,
         "With bf16, also keep the sums that pass from layer to layer in bfloat16: half of their "
         "memory traffic. FSDP does so anyway.",
-        group="Speed and memory",
     )
-    compile: bool | None = option(
-        None,
-        "Compile the model with torch.compile; by default only on CUDA.",
-        group="Speed and memory",
+    compile: bool | None = _speed(
+        None, "Compile the model with torch.compile; by default only on CUDA."
     )
-    deterministic: bool = option(
+    deterministic: bool = _speed(
         False,
         "Use only kernels that give the same bits in each run, which may be slower, on the same "
         "devices, versions, number of processes and threads; not with --for.",
-        group="Speed and memory",
     )
-    activation_checkpointing: bool = option(
+    activation_checkpointing: bool = _speed(
         False,
         "Compute each layer a second time in the backward pass instead of keeping its activations "
         "in memory.",
-        group="Speed and memory",
     )
-    parallel: Parallel = option(
-        "ddp",
-        "With several processes, `ddp` replicates the model and `fsdp` shards it.",
-        group="Speed and memory",
+    parallel: Literal["ddp", "fsdp"] = _speed(
+        "ddp", "With several processes, `ddp` replicates the model and `fsdp` shards it."
     )
-    phase: tuple[str, ...] = option(
+    phase: tuple[str, ...] = _data(
         (),
         "Read these shards first, for this fraction of the run; SHARDS, whose examples may not be "
         "shorter, take the rest. Repeatable, in order.",
-        group="Data",
         metavar="SHARDS@FRACTION",
     )
-    masked_lm_prob: str | None = option(
+    masked_lm_prob: str | None = _data(
         None,
         "Fraction of tokens to mask, or several in turn for equal parts of the run, such as "
         "0.3:0.15 or 0.3@0.9:0.05; all masks are then drawn anew. By default as in the shards.",
-        group="Data",
         metavar="RATES",
     )
-    remask: bool = option(True, "Draw new masks from the second epoch on.", group="Data")
-    length_bins: int = option(
-        0,
-        "Sort the rows of N global batches by length to reduce padding; 0 disables sorting.",
-        group="Data",
+    remask: bool = _data(True, "Draw new masks from the second epoch on.")
+    length_bins: int = _data(
+        0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
     )
-    unpadded: bool = option(
-        False, "Concatenate the rows of a batch instead of padding them.", group="Data"
+    unpadded: bool = _data(False, "Concatenate the rows of a batch instead of padding them.")
+    check_shards: bool = _data(
+        False, "Check the sha256 of each shard against the manifest when it is first read."
     )
-    check_shards: bool = option(
-        False,
-        "Check the sha256 of each shard against the manifest when it is first read.",
-        group="Data",
-    )
-    skip_bad_shards: bool = option(
+    skip_bad_shards: bool = _data(
         False,
         "Continue without the shards that are missing or damaged, and print how many examples are "
         "lost.",
-        group="Data",
     )
-    shard_cache: str | None = option(
-        None,
-        "Keep shards of a store in this folder, which all processes of a machine share.",
-        group="Data",
+    shard_cache: str | None = _data(
+        None, "Keep shards of a store in this folder, which all processes of a machine share."
     )
-    shard_cache_limit: str = option(
-        "50GB", "Most bytes of --shard-cache; what was not read for longest goes.", group="Data"
+    shard_cache_limit: str = _data(
+        "50GB", "Most bytes of --shard-cache; what was not read for longest goes."
     )
-    log_every: int = option(10, "Log metrics every N steps.", group="Metrics and checkpoints")
-    eval_every: int | None = option(
+    log_every: int = _metrics(10, "Log metrics every N steps.")
+    eval_every: int | None = _metrics(
         None,
         "Evaluate every N steps; by default before each checkpoint; 0 evaluates only at the end.",
-        group="Metrics and checkpoints",
     )
-    eval_examples: int = option(
-        2048,
-        "Maximum validation examples per evaluation; 0 uses all.",
-        group="Metrics and checkpoints",
-    )
-    save_every: int = option(
-        500,
-        "Save a checkpoint every N steps; 0 saves only at the end.",
-        group="Metrics and checkpoints",
-    )
-    keep: int = option(
-        2,
-        "Recent checkpoints to keep, in addition to the best one.",
-        group="Metrics and checkpoints",
-    )
-    seed: int = option(
-        0, "Random seed of the initial weights, dropout and data order.", group="Training"
-    )
+    eval_examples: int = _metrics(2048, "Maximum validation examples per evaluation; 0 uses all.")
+    save_every: int = _metrics(500, "Save a checkpoint every N steps; 0 saves only at the end.")
+    keep: int = _metrics(2, "Recent checkpoints to keep, in addition to the best one.")
+    seed: int = _training(0, "Random seed of the initial weights, dropout and data order.")
 
     def __post_init__(self) -> None:
         if not isinstance(self.phase, tuple | list):
@@ -227,10 +174,7 @@ class PretrainConfig:
         check_choices(self)
         for _, rate in self.masking_rates:
             check_between("masked_lm_prob", rate, 0.01, 1.0)
-        _ = self.data_sets  # checks the fractions
-        if self.for_ is not None:
-            seconds(self.for_, name="for")
-        byte_size(self.shard_cache_limit, "shard_cache_limit")
+        _ = self.data_sets, self.budget, self.shard_cache_bytes  # raise ValueError for bad texts
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -273,10 +217,10 @@ class PretrainConfig:
     @property
     def data_sets(self) -> list[tuple[float, str | None]]:
         """The fraction at which each data set begins, and its folder; the last is SHARDS, None."""
-        *first, (_, rest) = parse_parts(
+        *first, (rest, _) = parse_parts(
             [*self.phase, "SHARDS"], name="phase", given=", ".join(self.phase)
         )
-        return [*((start, folder) for folder, start in first), (rest, None)]
+        return [*first, (rest, None)]
 
     @property
     def shard_cache_bytes(self) -> int:

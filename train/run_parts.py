@@ -8,14 +8,15 @@ Parts without a fraction share what the others leave, equally.
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 #: As Python prints numbers, too; float() also takes "nan" and other scripts' digits.
 NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?")
 FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 
 
-def parse_parts(parts: Sequence[str], *, name: str, given: object) -> list[tuple[str, float]]:
-    """Each part without its fraction, and the fraction of the run at which it begins.
+def parse_parts(parts: Sequence[str], *, name: str, given: object) -> list[tuple[float, str]]:
+    """The fraction of the run at which each part begins, and the part without its fraction.
 
     Raises ValueError, with the option and what was `given`, for fractions that do not make up a
     run.
@@ -37,11 +38,9 @@ def parse_parts(parts: Sequence[str], *, name: str, given: object) -> list[tuple
         )
     if rest and total > 1 - 1e-6:
         raise ValueError(f"{name} is {given!r}; its fractions leave nothing for the other parts.")
-    start, starts = 0.0, []
-    for value, fraction in split:
-        starts.append((value, round(start, 9)))
-        start += (1 - total) / rest if fraction is None else fraction
-    return starts
+    lengths = [(1 - total) / rest if fraction is None else fraction for _, fraction in split]
+    starts = accumulate(lengths[:-1], initial=0.0)
+    return [(round(start, 9), value) for start, (value, _) in zip(starts, split, strict=True)]
 
 
 def parse_rates(text: str, *, name: str) -> list[tuple[float, float]]:
@@ -52,9 +51,9 @@ def parse_rates(text: str, *, name: str) -> list[tuple[float, float]]:
     if not isinstance(text, str):  # a number of a Python caller
         raise ValueError(f"{name} is {text!r}; give a text, such as '0.3:0.15'.")
     parts = parse_parts(text.split(":"), name=name, given=text)
-    if not all(NUMBER.fullmatch(rate) for rate, _ in parts):
+    if not all(NUMBER.fullmatch(rate) for _, rate in parts):
         raise ValueError(f"{name} is {text!r}; give rates, such as 0.3:0.15 or 0.3@0.9:0.05.")
-    return [(start, float(rate)) for rate, start in parts]
+    return [(start, float(rate)) for start, rate in parts]
 
 
 def _split(part: str) -> tuple[str, float | None]:

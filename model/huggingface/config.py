@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from clozeline.model.config import MODERN_BERT, RATES, SIZES, BertConfig, Pooling
 from clozeline.model.huggingface.weight_files import read_json, refuse_tensorflow
@@ -103,12 +103,9 @@ def read_huggingface_config(folder: Path) -> HuggingFaceConfig:
             raise ValueError(
                 f"{path}: {name} is {values[name]!r}; only {supported} is supported ({plain})."
             )
-    pooling: Pooling = "cls"
-    if is_modern and values.get("classifier_pooling", pooling) != pooling:
-        if values["classifier_pooling"] != "mean":
-            found = values["classifier_pooling"]
-            raise ValueError(f"{path}: classifier_pooling is {found!r}; known: cls, mean.")
-        pooling = "mean"
+    pooling: Pooling = values.get("classifier_pooling", "cls") if is_modern else "cls"
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"{path}: classifier_pooling is {pooling!r}; known: cls, mean.")
     try:
         model = _modern_model(values) if is_modern else _model(values)
     except (ValueError, TypeError) as error:
@@ -155,22 +152,17 @@ def model_type_of(config: BertConfig) -> str:
 
     Raises ValueError naming the fields that it does not have.
     """
+    plain = {field.name: field.default for field in fields(BertConfig)}
+    free, family, like = SHARED, "BERT", "bert-tiny to bert-large"
     if not config.type_vocab_size:
-        unsupported = [
-            f"{name} {getattr(config, name)!r}"
-            for name in _modern_constants()
-            if getattr(config, name) != _modern_constants()[name]
-        ]
+        plain |= MODERN_BERT
+        free = (*MODERN_NAMES, "init")  # the initial weights do not matter
         family, like = "ModernBERT", "modern-nano to modern-base"
-    else:
-        unsupported = [
-            f"{field.name} {getattr(config, field.name)!r}"
-            for field in fields(BertConfig)
-            if field.name not in SHARED and getattr(config, field.name) != field.default
-        ]
-        family, like = "BERT", "bert-tiny to bert-large"
-    if config.hidden_act not in ACTIVATIONS.values():
-        unsupported.append(f"hidden_act {config.hidden_act!r}")
+    unsupported = [
+        f"{name} {getattr(config, name)!r}"
+        for name, value in plain.items()
+        if name not in free and getattr(config, name) != value
+    ]
     if unsupported:
         others = f" (one of {len(unsupported)} differences)" if unsupported[1:] else ""
         raise ValueError(
@@ -185,13 +177,6 @@ def architecture_of(config: BertConfig, *, is_classifier: bool) -> str:
     if model_type_of(config) == "modernbert":
         return f"ModernBertFor{'SequenceClassification' if is_classifier else 'MaskedLM'}"
     return f"BertFor{'SequenceClassification' if is_classifier else 'PreTraining'}"
-
-
-def _modern_constants() -> dict[str, Any]:
-    """Fields that are the same in every ModernBERT; the initial weights do not matter."""
-    free = {*MODERN_NAMES, "init"}
-    defaults = {field.name: field.default for field in fields(BertConfig)}
-    return {name: value for name, value in (defaults | MODERN_BERT).items() if name not in free}
 
 
 def _model(values: Mapping[str, Any]) -> BertConfig:

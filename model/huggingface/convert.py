@@ -143,11 +143,9 @@ def _sources(config: HuggingFaceConfig) -> Sources:
         weights = {name: x for name, x in weights.items() if part_of(name) != "mlm_head"}
     sources = {}
     for name, weight in weights.items():
-        names = family.of(name)
-        if not names:
-            continue
-        rows = config.model.vocab_size if name in PER_TOKEN else len(weight) // len(names)
-        sources[name] = names, [rows, *weight.shape[1:]]
+        if names := family.of(name):
+            rows = config.model.vocab_size if name in PER_TOKEN else len(weight) // len(names)
+            sources[name] = names, [rows, *weight.shape[1:]]
     return sources
 
 
@@ -155,13 +153,12 @@ def _absent_parts(
     config: HuggingFaceConfig, found: Mapping[str, Tensor], sources: Sources
 ) -> tuple[str, ...]:
     """Parts without any weight in the folder that the architecture does not require."""
-    parts = [*(part_of(name) for name in sources), "mlm_head", "nsp_head"]
-    present = dict.fromkeys(parts, False)
-    for name, (names, _) in sources.items():
-        present[part_of(name)] |= any(huggingface_name in found for huggingface_name in names)
-    required = ("encoder", *ARCHITECTURES.get(config.architecture or "", ()))
-    absent = [part for part, is_present in present.items() if not is_present]
-    return tuple(part for part in absent if part not in required)
+    parts = dict.fromkeys([*map(part_of, sources), "mlm_head", "nsp_head"])
+    present = {
+        part_of(name) for name, (names, _) in sources.items() if not found.keys().isdisjoint(names)
+    }
+    required = {"encoder", *ARCHITECTURES.get(config.architecture or "", ())}
+    return tuple(part for part in parts if part not in present | required)
 
 
 def _check_names(

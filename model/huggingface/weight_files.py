@@ -83,7 +83,6 @@ def weights_sha256(folder: Path) -> str:
 
 def weight_files(folder: Path) -> list[Path]:
     """The weight file, or its parts by name. Raises ValueError if there is none."""
-    refuse_tensorflow(folder)
     for name in (SAFETENSORS, PICKLE):
         if (folder / name).exists():
             return [_regular(folder / name)]
@@ -148,8 +147,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with warnings.catch_warnings():  # torch's, about what is refused here in any case
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):  # torch's, about what is refused here anyway
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]

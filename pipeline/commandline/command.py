@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from clozeline.pipeline.commandline.config_file import as_toml, plain_values, read_config
+from clozeline.pipeline.common.errors import causes
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
@@ -29,8 +30,6 @@ PRINTS = "clozeline.print_config"
 
 
 class GroupedOption(click.Option):
-    """An option that belongs to a group in the help."""
-
     def __init__(self, *args: Any, group: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.group = group
@@ -45,9 +44,8 @@ class Command(click.Command):
     """A command with grouped options, an example, `--config` and `--print-config`."""
 
     def __init__(self, *args: Any, example: str, kept: str = "", **attributes: Any) -> None:
-        settings = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
-        attributes["context_settings"] = settings | (attributes.get("context_settings") or {})
         super().__init__(*args, **attributes)
+        self.context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
         self.example = example
         self.kept = kept  # what an interrupted command has kept, and how to continue
         known = {param.name for param in self.params}
@@ -70,7 +68,6 @@ class Command(click.Command):
                 formatter.write_dl([(row[0].ljust(width), row[1]) for row in rows], col_max=width)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The example, on lines of its own."""
         with formatter.section("Example"):
             for line in self.example.splitlines():
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
@@ -89,11 +86,7 @@ class Command(click.Command):
 
 def is_interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C is the cause: a library may turn it into an import error of its own."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
 
 
 def group_of(param: click.Parameter) -> str:
@@ -101,12 +94,12 @@ def group_of(param: click.Parameter) -> str:
     return getattr(param, "group", GENERAL)
 
 
-def recorded_options(context: click.Context | None = None) -> dict[str, Any]:
+def recorded_options() -> dict[str, Any]:
     """The options of the running command that decide what it makes, as `--config` reads them.
 
     {"pretrain": {"shards": "work/shards", "preset": "nano", "seed": 0, ...}}
     """
-    context = context or click.get_current_context()
+    context = click.get_current_context()
     decide = {
         str(param.name)
         for param in context.command.params

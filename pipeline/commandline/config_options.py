@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from clozeline.pipeline.commandline.command import grouped_option
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, path_of
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any, Any]
@@ -57,12 +57,9 @@ class PathOrUrl(ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
         """Raises InputError for a store that cannot be reached."""
-        from clozeline.pipeline.common.paths import path_of
-
         return path_of(value)
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """The shell's own completion of paths."""
         return [CompletionItem(incomplete, type="file")]
 
 
@@ -74,7 +71,6 @@ class NumberOrWord(ParamType):
         self.name = f"{'integer' if number is int else 'float'}|{'|'.join(words)}"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | float | str:
-        """Ends with click's usage error for anything else."""
         if value in self.words:
             return str(value)
         try:
@@ -116,17 +112,17 @@ def config_or_usage_error(config_class: type[Config], values: dict[str, Any]) ->
         message = str(error)
         for name in names:  # a short name may also be a word of the sentence
             where = rf"\b{name}\b" if "_" in name.rstrip("_") else rf"^{name.rstrip('_')}\b"
-            message = re.sub(where, _flag(name), message)
+            message = re.sub(where, option_name(name), message)
         raise click.UsageError(message) from error
 
 
-def _flag(name: str) -> str:
+def option_name(name: str) -> str:
     """The option of a field: "batch_size" -> "--batch-size", "for_" -> "--for"."""
     return "--" + name.rstrip("_").replace("_", "-")
 
 
 def _click_option(name: str, hint: Any, keywords: dict[str, Any]) -> Callable[[Command], Command]:
-    flag = _flag(name)
+    flag = option_name(name)
     inner = _without_none(hint)
     if "type" in keywords or "is_flag" in keywords:
         return grouped_option(flag, name, **keywords)

@@ -22,7 +22,7 @@ def print_next(*words: object) -> None:
 def print_next_for(folder: AnyPath) -> None:
     """Print what follows a data set, a run or a classifier; nothing for another folder."""
     kind = kind_of(folder)
-    if kind and (words := KINDS[kind].next):
+    if kind and (words := KINDS[kind].next.split()):
         names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
         print_next(*(word.format(folder=as_given(folder), **names) for word in words))
 

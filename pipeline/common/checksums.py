@@ -18,7 +18,6 @@ LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")
 
 
 def file_sha256(path: AnyPath) -> str:
-    """The sha256 of a file, in hexadecimal."""
     if not is_local(path):
         return hashlib.sha256(read_file(path)).hexdigest()
     with path.open("rb") as file:

@@ -1,15 +1,17 @@
-"""Checks of config values. Each raises a ValueError that says what was found and what is allowed.
+"""Checks of config values, which raise a ValueError, and what differs between two configs.
 
 check_between("validation", 0.9, 0.0, 0.5)  ->  validation is 0.9; it must be 0.0 to 0.5.
+differences({"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"})  ->  ["seed 0 there, 3 now"]
 """
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+DIGEST = re.compile("[0-9a-f]{16,}")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -85,11 +87,23 @@ def _is_of_type(found: Any, hint: Any) -> bool:
 def check_field_names(config_class: type, stored: Iterable[str]) -> None:
     """For a dataclass that may have been stored by another version of this code."""
     expected, stored = {field.name for field in fields(config_class)}, set(stored)
-    if stored != expected:
-        unknown, missing = sorted(stored - expected), sorted(expected - stored)
-        found = [f"unknown {', '.join(unknown)}"] if unknown else []
-        found += [f"missing {', '.join(missing)}"] if missing else []
+    parts = {"unknown": stored - expected, "missing": expected - stored}
+    if found := [f"{what} {', '.join(sorted(names))}" for what, names in parts.items() if names]:
         raise ValueError(f"written by another version of Clozeline: {'; '.join(found)}")
+
+
+def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One phrase for each name in `now` whose value differs; digests are cut short."""
+    return [
+        f"{name} {_shown(there.get(name))} there, {_shown(value)} now"
+        for name, value in now.items()
+        if there.get(name) != value
+    ]
+
+
+def _shown(value: Any) -> str:
+    is_digest = isinstance(value, str) and DIGEST.fullmatch(value)
+    return value[:12] if is_digest else repr(value)
 
 
 def _finite(found: float) -> str:

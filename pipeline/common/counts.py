@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 Item = TypeVar("Item")
 
 SAMPLES: Final = 20  #: documents shown for a reason
+COUNTERS: Final = ("read", "dropped", "hits", "seconds")
 
 
 @dataclass
@@ -29,21 +30,16 @@ class Counts:
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
 
     def add(self, other: "Counts") -> None:
-        """Add the counts of another block or shard."""
-        self.read.update(other.read)
-        self.dropped.update(other.dropped)
+        for name in COUNTERS:
+            getattr(self, name).update(getattr(other, name))
         self.rejected.extend(other.rejected)
-        self.hits.update(other.hits)
         for reason, samples in other.samples.items():
-            self._show(reason, samples)
-        self.seconds.update(other.seconds)
+            for sample in samples:
+                self.show(reason, **sample)
 
     def show(self, reason: str, **sample: Any) -> None:
         """Add a sample of a reason: {"document": hash, "text": .., "value": ..}."""
-        self._show(reason, [sample])
-
-    def _show(self, reason: str, samples: list[dict[str, Any]]) -> None:
-        known = {sample["document"]: sample for sample in [*self.samples.get(reason, []), *samples]}
+        known = {shown["document"]: shown for shown in [*self.samples.get(reason, []), sample]}
         self.samples[reason] = [known[document] for document in sorted(known)[:SAMPLES]]
 
     def to_json(self) -> str:
@@ -53,7 +49,7 @@ class Counts:
     def from_json(cls, text: str | bytes) -> "Counts":
         """What `to_json` gave. Raises LookupError and TypeError for other values."""
         values = json.loads(text)
-        for name in ("read", "dropped", "hits", "seconds"):
+        for name in COUNTERS:
             values[name] = Counter(values[name])
         return cls(**values)
 

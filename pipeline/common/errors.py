@@ -11,6 +11,7 @@ A broken invariant of our own is an `AssertionError` and ends with its traceback
 
 import errno
 import os
+from collections.abc import Iterator
 
 STOPPED = 75  #: exit code of what is not finished and can be continued
 
@@ -109,6 +110,13 @@ def escaped(text: str) -> str:
     "tab\t, \u202eleft"  ->  "tab\\t, \\u202eleft"
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def one_line(error: BaseException) -> str:

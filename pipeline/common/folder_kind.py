@@ -9,29 +9,28 @@ from collections import Counter
 from typing import NamedTuple
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.paths import AnyPath, names_in
 
 
 class Kind(NamedTuple):
     marker: str  # the file that makes a folder one of this kind
     what: str
-    next: tuple[str, ...] = ()  # the words of the command that usually follows
+    next: str = ""  # the command that usually follows
 
 
 #: By name; the first whose marker is there counts.
 KINDS = {
     "data set": Kind(
-        "manifest.json",
-        "a data set of `clozeline shards`",
-        ("pretrain", "{folder}", "--out", "{run}"),
+        "manifest.json", "a data set of `clozeline shards`", "pretrain {folder} --out {run}"
     ),
     "run": Kind(
         "run.json",
         "a run of `clozeline pretrain`",
-        ("finetune", "{folder}", "TRAIN.csv", "--out", "{classifier}"),
+        "finetune {folder} TRAIN.csv --out {classifier}",
     ),
     "classifier": Kind(
-        "classifier.json", "a classifier of `clozeline finetune`", ("predict", "{folder}", "TEXT")
+        "classifier.json", "a classifier of `clozeline finetune`", "predict {folder} TEXT"
     ),
     "ONNX": Kind("onnx.json", "an ONNX folder of `clozeline export`"),
     "Hugging Face": Kind("config.json", "a model folder in Hugging Face format"),
@@ -67,8 +66,7 @@ def what_is(path: AnyPath) -> str:
         return "an empty folder"
     (most, number), *_ = Counter(map(_kind_of_file, visible)).most_common()
     if most is None or 2 * number <= len(visible):
-        shown = sorted(visible)[:3] + ["..."] * (len(visible) > 3)
-        return f"a folder of other files ({', '.join(shown)})"
+        return f"a folder of other files ({first_names(sorted(visible))})"
     return f"a folder of {most} files"
 
 

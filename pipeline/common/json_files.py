@@ -7,7 +7,7 @@ with json_values(path, "delete it") as values:
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,17 +20,11 @@ SHA256 = "sha256"
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
-def write_json(
-    path: AnyPath,
-    values: Mapping[str, Any],
-    *,
-    seal: bool = False,
-    default: Callable[[Any], Any] | None = None,
-) -> None:
-    """Write an object, one value per line; `default` is that of `json.dumps`."""
+def write_json(path: AnyPath, values: Mapping[str, Any], *, seal: bool = False) -> None:
+    """Write an object, one value per line."""
     values = sealed(values) if seal else values
     with whole_file(path) as file:
-        file.write((json.dumps(values, indent=2, default=default) + "\n").encode())
+        file.write((json.dumps(values, indent=2) + "\n").encode())
 
 
 def add_to_json(path: AnyPath, values: Mapping[str, Any]) -> None:

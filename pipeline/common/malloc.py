@@ -17,7 +17,7 @@ def disable_malloc_trim() -> bool:
     quarter of a small model's step. On a GPU host this affects the batches: a sixth of the time it
     takes to make them. The columns of a `shards` job are such blocks, too.
     """
-    mallopt = _glibc("mallopt")
+    mallopt = _mallopt()
     return mallopt is not None and all(
         mallopt(x, NEVER) for x in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)
     )
@@ -30,12 +30,12 @@ def return_large_blocks() -> None:
     what is not allocated from it, such as oneDNN's code, finds no room. New threads get no heap of
     their own, either, which would reserve 64 MB.
     """
-    if mallopt := _glibc("mallopt"):
+    if mallopt := _mallopt():
         mallopt(M_MMAP_THRESHOLD, LARGE)
         mallopt(M_TRIM_THRESHOLD, LARGE)
         mallopt(M_ARENA_MAX, 1)
 
 
-def _glibc(name: str) -> Callable[..., int] | None:
-    """A function of glibc; None elsewhere, as with musl."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+def _mallopt() -> Callable[..., int] | None:
+    """glibc's function; None elsewhere, as with musl."""
+    return getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

@@ -6,7 +6,7 @@ No module named 'nltk'  ->  nltk is not installed; run `pip install 'clozeline[p
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, causes
 
 #: Packages by their name in an import statement, with the extra of pyproject.toml.
 EXTRAS = {
@@ -38,10 +38,9 @@ def check_packages(what: str, *names: str) -> None:
 
 def missing_package(error: BaseException | None) -> InputError | None:
     """The line for a failed import of a package of an extra; None for any other error."""
-    while error is not None:
-        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in EXTRAS:
-            return InputError(f"this command needs {_not_installed(str(error.name))}")
-        error = error.__cause__ or error.__context__
+    for cause in causes(error):
+        if isinstance(cause, ImportError) and (cause.name or "").partition(".")[0] in EXTRAS:
+            return InputError(f"this command needs {_not_installed(str(cause.name))}")
     return None
 
 

@@ -3,7 +3,7 @@
     "work/shards"       ->  pathlib.Path
     "s3://bucket/a"     ->  UPath, which has the methods of a Path
 
-The pipeline writes files with `whole_file` and reads them with `open_mapped`.
+Files are written with `whole_file` and read by `store.py`.
 """
 
 import os
@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
-
-import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError, one_line
 
@@ -85,7 +83,6 @@ def has_folders(path: AnyPath) -> bool:
 
 
 def is_local(path: AnyPath) -> "TypeIs[Path]":
-    """Whether the path is on this machine's disk."""
     return isinstance(path, Path)
 
 
@@ -106,16 +103,6 @@ def whole_file(path: AnyPath) -> Iterator[BinaryIO]:
         partial.rename(path)  # type: ignore[arg-type]  # both of one kind
     finally:
         partial.unlink(missing_ok=True)
-
-
-def open_mapped(path: AnyPath) -> pa.NativeFile:
-    """Open a file for random access: memory-mapped, or fetching from a store only what is read.
-
-    Raises OSError if it cannot be opened.
-    """
-    if is_local(path):
-        return pa.memory_map(str(path))
-    return pa.PythonFile(path.fs.open(path.path, "rb", cache_type="none"), "r")
 
 
 def names_in(folder: AnyPath) -> set[str]:

@@ -100,10 +100,8 @@ def take_from_each(parts: list[Ragged], rows: list[pa.Array]) -> Ragged:
     return Ragged(values, offsets)
 
 
-def from_arrow(column: pa.ListArray | pa.ChunkedArray) -> Ragged:
-    """A list column without nulls; a view of its values if it is one chunk."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def from_arrow(column: pa.ListArray) -> Ragged:
+    """A view of a list column without nulls."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     values = column.values.to_numpy()[offsets[0] : offsets[-1]]
     return Ragged(values, offsets - offsets[0])

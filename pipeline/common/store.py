@@ -4,7 +4,6 @@ A store that does not answer, refuses or has lost a file (a timeout, 403, 404, 5
 about the data: it is a StoreError, never a CorruptDataError.
 """
 
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -45,21 +44,14 @@ def kind_in_store(store: Any, name: str, path: AnyPath | str) -> str | None:
 
 
 def read_file(path: AnyPath) -> bytes:
-    """The content of a small file. Raises OSError, and StoreError for one in a store."""
-    return path.read_bytes() if is_local(path) else read_from_store(path)
-
-
-def read_from_store(path: AnyPath, *, pauses: Sequence[float] | None = None) -> bytes:
-    """The content of a file in a store. Raises StoreError after the last attempt."""
-    assert not is_local(path)
-    store, name = path.fs, path.path
-    content: bytes = with_retries(lambda: store.cat_file(name), path, pauses)
+    """The content of a file. Raises OSError, and StoreError for one in a store."""
+    if is_local(path):
+        return path.read_bytes()
+    content: bytes = with_retries(partial(path.fs.cat_file, path.path), path)
     return content
 
 
-def read_ranges(
-    ranges: Sequence[tuple[AnyPath, int, int | None]], *, pauses: Sequence[float] = PAUSES
-) -> Iterator[pa.Buffer]:
+def read_ranges(ranges: Sequence[tuple[AnyPath, int, int | None]]) -> Iterator[pa.Buffer]:
     """The bytes of each (file, start, length): mapped, or from a store, `IN_FLIGHT` at a time.
 
     A negative start counts from the end, and the range goes up to it, as does one without a length.
@@ -79,10 +71,10 @@ def read_ranges(
             starts = [start for _, start, _ in some]
             stops = [None if start < 0 or size is None else start + size for _, start, size in some]
             read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
-            yield from map(pa.py_buffer, with_retries(read, folder, pauses))
+            yield from map(pa.py_buffer, with_retries(read, folder))
 
 
-def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, int | None]:
+def sizes_in(folder: AnyPath) -> dict[str, int | None]:
     """The size of each file in a folder, by name; None where a store gives none.
 
     Raises StoreError where a store cannot be listed.
@@ -91,9 +83,8 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
         sizes: dict[str, int | None] = {}
         for path in folder.iterdir():
             with suppress(FileNotFoundError):  # another job has renamed its partial file
-                status = path.stat()
-                if stat.S_ISREG(status.st_mode):
-                    sizes[path.name] = status.st_size
+                if path.is_file():
+                    sizes[path.name] = path.stat().st_size
         return sizes
     store, name = folder.fs, folder.path
 
@@ -102,7 +93,7 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
         found: list[dict[str, Any]] = store.ls(name, detail=True)
         return found
 
-    found = with_retries(listed, folder, pauses)
+    found = with_retries(listed, folder)
     return {info["name"].rstrip("/").rpartition("/")[2]: info.get("size") for info in found}
 
 
@@ -134,12 +125,9 @@ def version_of(info: Mapping[str, Any]) -> str:
     return f"{info.get('size')}-{changing}"
 
 
-def with_retries(
-    ask: Callable[[], Found], path: AnyPath | str, pauses: Sequence[float] | None = None
-) -> Found:
-    """The store's answer, retried after each pause (seconds). Raises StoreError after the last."""
-    pauses = PAUSES if pauses is None else pauses
-    rest = iter(pauses)
+def with_retries(ask: Callable[[], Found], path: AnyPath | str) -> Found:
+    """The store's answer, retried after each of PAUSES. Raises StoreError after the last."""
+    rest = iter(PAUSES)
     while True:
         try:
             return ask()
@@ -148,7 +136,7 @@ def with_retries(
         except Exception as error:  # each store's library has exceptions of its own
             if (pause := next(rest, None)) is None:
                 raise StoreError(
-                    f"{path} cannot be used in its store, after {len(pauses) + 1} attempts "
+                    f"{path} cannot be used in its store, after {len(PAUSES) + 1} attempts "
                     f"({reason_of(error)}); fix this and run the command again."
                 ) from error
         time.sleep(pause)

@@ -5,23 +5,13 @@ Each dropped text is counted under its reason, and some are kept to show.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.curation.exclusion import Exclusion
+from clozeline.pipeline.curation.exclusion import Excluded
 from clozeline.pipeline.curation.rules import Quality
 
 SHOWN_CHARACTERS: Final = 500
-
-
-@dataclass(frozen=True)
-class Excluded:
-    """The excluded texts of a job: their n-grams, hashes and sources."""
-
-    exclusion: Exclusion
-    hashes: list[str]  #: of each text
-    sources: list[int]  #: the number of its source
 
 
 def curate(
@@ -35,9 +25,7 @@ def curate(
     for text in texts:
         changed, rule, value = quality.check(text)
         if rule:
-            reason = f"quality_{rule}"
-            counts.dropped[reason] += 1
-            counts.show(reason, document=text_hash(text), text=text[:SHOWN_CHARACTERS], value=value)
+            _drop(text, counts, f"quality_{rule}", value=value)
         else:
             kept.append(changed)
     if excluded is not None:
@@ -47,21 +35,19 @@ def curate(
 
 def _without_excluded(texts: list[str], excluded: Excluded, counts: Counts) -> list[str]:
     kept = []
-    for text, rows in zip(texts, excluded.exclusion.find(texts), strict=True):
+    for text, rows in zip(texts, excluded.find(texts), strict=True):
         if not rows:
             kept.append(text)
             continue
-        counts.dropped["excluded"] += 1
         counts.hits.update(f"{excluded.sources[row]}:{excluded.hashes[row]}" for row in rows)
         counts.hits.update({f"{source}:" for source in {excluded.sources[row] for row in rows}})
-        counts.show(
-            "excluded",
-            document=text_hash(text),
-            text=text[:SHOWN_CHARACTERS],
-            value=len(rows),
-            kept=excluded.hashes[rows[0]],
-        )
+        _drop(text, counts, "excluded", value=len(rows), kept=excluded.hashes[rows[0]])
     return kept
+
+
+def _drop(text: str, counts: Counts, reason: str, **shown: Any) -> None:
+    counts.dropped[reason] += 1
+    counts.show(reason, document=text_hash(text), text=text[:SHOWN_CHARACTERS], **shown)
 
 
 def text_hash(text: str) -> str:

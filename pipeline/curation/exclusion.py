@@ -4,7 +4,7 @@
     document  "A review: I would not buy this lamp again, not even for half its price!"  ->  row 0
 
 The words are those of `words.py`: neither capitals nor punctuation make a difference. A text with
-fewer words than the n-gram has nothing to share; such texts are only counted.
+fewer words than the n-gram has nothing to share.
 """
 
 import hashlib
@@ -24,12 +24,14 @@ SHIFT: Final = np.uint64(64 - TABLE_BITS)
 
 
 @dataclass(frozen=True)
-class Exclusion:
-    """The n-grams of the excluded texts."""
+class Excluded:
+    """The excluded texts of a job, and their n-grams."""
 
-    size: int
+    size: int  #: of the n-grams
     grams: UInt64Array  # [G] sorted
     rows: NDArray[np.int64]  # [G] the text that each is from, the first of several
+    hashes: list[str]  #: of each text
+    sources: list[int]  #: the number of its source
 
     @cached_property
     def _table(self) -> NDArray[np.bool_]:
@@ -50,12 +52,11 @@ class Exclusion:
         return [sorted(rows) for rows in hits]
 
 
-def exclusion_of(texts: Sequence[str], size: int) -> tuple[Exclusion, int]:
-    """The n-grams of texts, and how many texts are too short to have one."""
+def grams_of(texts: Sequence[str], size: int) -> tuple[UInt64Array, NDArray[np.int64]]:
+    """The `grams` and `rows` of `Excluded`; a text with fewer than `size` words has none."""
     found = hash_ngrams(hash_words(texts), size, pad=False)
     grams, first = np.unique(found.values, return_index=True)
-    rows = np.searchsorted(found.offsets, first, side="right") - 1
-    return Exclusion(size, grams, rows), int((found.lengths == 0).sum())
+    return grams, np.searchsorted(found.offsets, first, side="right") - 1
 
 
 def texts_digest(hashes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What quality rules measure of a text: counts and shares, each a small function.
+"""What quality rules measure of a text: counts and shares, in one table.
 
     "A cat.\nA cat."  ->  words 4, mean_word_length 2.0, repeated_lines 0.5
 
@@ -8,8 +8,8 @@ paper of T5 and C4 (JMLR 21/140), Penedo et al. 2024 "The FineWeb Datasets" (arX
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import cached_property, partial
 from typing import Final
 
 from clozeline.pipeline.curation.words import UNSPACED
@@ -58,66 +58,6 @@ class Text:
         return re.split(r"\n{2,}", self.text.strip())
 
 
-def words(text: Text) -> float:
-    """Number of words (Rae et al. 2021, A.1.1)."""
-    return len(text.words)
-
-
-def mean_word_length(text: Text) -> float:
-    """In characters (Rae et al. 2021, A.1.1)."""
-    return sum(map(len, text.words)) / max(len(text.words), 1)
-
-
-def hash_marks(text: Text) -> float:
-    """Hash marks per token (Rae et al. 2021, A.1.1)."""
-    return text.text.count("#") / max(len(text.tokens), 1)
-
-
-def ellipses(text: Text) -> float:
-    """Ellipses per token (Rae et al. 2021, A.1.1)."""
-    return sum(map(text.text.count, ELLIPSES)) / max(len(text.tokens), 1)
-
-
-def bullet_lines(text: Text) -> float:
-    """Share of lines that begin with a bullet (Rae et al. 2021, A.1.1)."""
-    return _share(line.lstrip().startswith(BULLETS) for line in text.lines)
-
-
-def ellipsis_lines(text: Text) -> float:
-    """Share of lines that end with an ellipsis (Rae et al. 2021, A.1.1)."""
-    return _share(line.rstrip().endswith(ELLIPSES) for line in text.lines)
-
-
-def alphabetic_words(text: Text) -> float:
-    """Share of tokens with a letter (Rae et al. 2021, A.1.1)."""
-    return _share(any(map(str.isalpha, token)) for token in text.tokens)
-
-
-def stop_words(text: Text) -> float:
-    """Number of different English stop words (Rae et al. 2021, A.1.1)."""
-    return len(STOP_WORDS.intersection(text.tokens))
-
-
-def repeated_lines(text: Text) -> float:
-    """Share of lines that stood there before (Rae et al. 2021, A.1.1, table A1)."""
-    return 1 - len(set(text.lines)) / max(len(text.lines), 1)
-
-
-def repeated_paragraphs(text: Text) -> float:
-    """Share of paragraphs that stood there before (Rae et al. 2021, A.1.1, table A1)."""
-    return 1 - len(set(text.paragraphs)) / len(text.paragraphs)
-
-
-def repeated_line_characters(text: Text) -> float:
-    """Share of characters in repeated lines (Rae et al. 2021, A1; Penedo et al. 2024, 3.6)."""
-    return _repeated_characters(text.lines) / max(len(text.text), 1)
-
-
-def repeated_paragraph_characters(text: Text) -> float:
-    """Share of characters in repeated paragraphs (Rae et al. 2021, A.1.1, table A1)."""
-    return _repeated_characters(text.paragraphs) / max(len(text.text), 1)
-
-
 def top_ngram(text: Text, size: int) -> float:
     """Share of characters in the most frequent n-gram of tokens (Rae et al. 2021, table A1).
 
@@ -151,34 +91,33 @@ def repeated_ngrams(text: Text, size: int) -> float:
     return characters / len(text.text)
 
 
-def sentences(text: Text) -> float:
-    """Number of sentences, by their marks; a line without one counts (Raffel et al. 2020, 2.2)."""
-    return sum(max(len(SENTENCE_END.findall(line)), 1) for line in text.lines)
-
-
-def lorem_ipsum(text: Text) -> float:
-    """1 for text with "lorem ipsum" (Raffel et al. 2020, 2.2)."""
-    return "lorem ipsum" in text.text.lower()
-
-
-def curly_brackets(text: Text) -> float:
-    """Number of opening curly brackets, which code has (Raffel et al. 2020, 2.2)."""
-    return text.text.count("{")
-
-
-def terminal_lines(text: Text) -> float:
-    """Share of lines that end with a mark that ends sentences (Penedo et al. 2024, 3.6)."""
-    return _share(TERMINAL.search(line) for line in text.lines)
-
-
-def short_lines(text: Text) -> float:
-    """Share of lines of up to 30 characters (Penedo et al. 2024, 3.6)."""
-    return _share(len(line) <= SHORT_LINE for line in text.lines)
-
-
-def new_lines(text: Text) -> float:
-    """New lines per token: lists have many (FineWeb's code, beside Penedo et al. 2024, 3.6)."""
-    return text.text.count("\n") / max(len(text.tokens), 1)
+#: Every measure by its name, in the order in which rules are tried.
+MEASURES: Final[Mapping[str, Callable[[Text], float]]] = {
+    # Rae et al. 2021, A.1.1. The mean is in characters; marks are per token, lines are shares.
+    "words": lambda text: len(text.words),
+    "mean_word_length": lambda text: _per(sum(map(len, text.words)), text.words),
+    "hash_marks": lambda text: _per(text.text.count("#"), text.tokens),
+    "ellipses": lambda text: _per(sum(map(text.text.count, ELLIPSES)), text.tokens),
+    "bullet_lines": lambda text: _share(line.lstrip().startswith(BULLETS) for line in text.lines),
+    "ellipsis_lines": lambda text: _share(line.rstrip().endswith(ELLIPSES) for line in text.lines),
+    "alphabetic_words": lambda text: _share(any(map(str.isalpha, one)) for one in text.tokens),
+    "stop_words": lambda text: len(STOP_WORDS.intersection(text.tokens)),
+    # The same, table A1: shares of the parts that stood there before, and of their characters.
+    "repeated_paragraphs": lambda text: 1 - _per(len(set(text.paragraphs)), text.paragraphs),
+    "repeated_paragraph_characters": lambda text: _repeated_characters(text, text.paragraphs),
+    "repeated_lines": lambda text: 1 - _per(len(set(text.lines)), text.lines),
+    "repeated_line_characters": lambda text: _repeated_characters(text, text.lines),
+    **{f"top_{size}gram": partial(top_ngram, size=size) for size in (2, 3, 4)},
+    **{f"repeated_{size}grams": partial(repeated_ngrams, size=size) for size in range(5, 11)},
+    # Raffel et al. 2020, 2.2. Code has curly brackets; a line without a mark is a sentence.
+    "lorem_ipsum": lambda text: "lorem ipsum" in text.text.lower(),
+    "curly_brackets": lambda text: text.text.count("{"),
+    "sentences": lambda text: sum(max(len(SENTENCE_END.findall(line)), 1) for line in text.lines),
+    # Penedo et al. 2024, 3.6, and FineWeb's code: shares of lines, and new lines per token.
+    "terminal_lines": lambda text: _share(TERMINAL.search(line) for line in text.lines),
+    "short_lines": lambda text: _share(len(line) <= SHORT_LINE for line in text.lines),
+    "new_lines": lambda text: _per(text.text.count("\n"), text.tokens),
+}
 
 
 def without_boilerplate(text: str) -> str:
@@ -198,10 +137,14 @@ def without_boilerplate(text: str) -> str:
     return "\n".join(kept)
 
 
+def _per(number: float, parts: Sized) -> float:
+    return number / max(len(parts), 1)
+
+
 def _share(found: Iterable[object]) -> float:
-    every = [bool(one) for one in found]
-    return sum(every) / max(len(every), 1)
+    every = list(map(bool, found))
+    return _per(sum(every), every)
 
 
-def _repeated_characters(parts: list[str]) -> int:
-    return sum(map(len, parts)) - sum(map(len, set(parts)))
+def _repeated_characters(text: Text, parts: list[str]) -> float:
+    return _per(sum(map(len, parts)) - sum(map(len, set(parts))), text.text)

@@ -9,39 +9,23 @@ breaks is the reason that is counted.
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.curation import measures
-from clozeline.pipeline.curation.measures import Text, without_boilerplate
+from clozeline.pipeline.curation.measures import MEASURES, Text, without_boilerplate
 
+#: The bounds that a measure may have; the others may only have a most.
+BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("words", "mean_word_length"), ("min", "max")),
+    **dict.fromkeys(("alphabetic_words", "stop_words", "sentences", "terminal_lines"), ("min",)),
+}
 #: Every rule: its name says whether its threshold is the least or the most that may be.
-RULES: Final[Mapping[str, Callable[[Text], float]]] = {
-    "min_words": measures.words,
-    "max_words": measures.words,
-    "min_mean_word_length": measures.mean_word_length,
-    "max_mean_word_length": measures.mean_word_length,
-    "max_hash_marks": measures.hash_marks,
-    "max_ellipses": measures.ellipses,
-    "max_bullet_lines": measures.bullet_lines,
-    "max_ellipsis_lines": measures.ellipsis_lines,
-    "min_alphabetic_words": measures.alphabetic_words,
-    "min_stop_words": measures.stop_words,
-    "max_repeated_paragraphs": measures.repeated_paragraphs,
-    "max_repeated_paragraph_characters": measures.repeated_paragraph_characters,
-    "max_repeated_lines": measures.repeated_lines,
-    "max_repeated_line_characters": measures.repeated_line_characters,
-    **{f"max_top_{n}gram": partial(measures.top_ngram, size=n) for n in (2, 3, 4)},
-    **{f"max_repeated_{n}grams": partial(measures.repeated_ngrams, size=n) for n in range(5, 11)},
-    "max_lorem_ipsum": measures.lorem_ipsum,
-    "max_curly_brackets": measures.curly_brackets,
-    "min_sentences": measures.sentences,
-    "min_terminal_lines": measures.terminal_lines,
-    "max_short_lines": measures.short_lines,
-    "max_new_lines": measures.new_lines,
+RULES: Final = {
+    f"{bound}_{name}": measure
+    for name, measure in MEASURES.items()
+    for bound in BOUNDS.get(name, ("max",))
 }
 #: Rules that measure a share, which is 1 at most.
 SHARES: Final = {rule for rule in RULES if rule.startswith(("max_repeated", "max_top"))} | {

@@ -51,7 +51,6 @@ class Buckets:
         return VALIDATION, bucket - self.num_train
 
     def shard_name(self, bucket: int, format: str) -> str:
-        """The file name of the bucket's shard."""
         split, index = self.split_of(bucket)
         count = self.num_train if split == TRAIN else self.num_validation
         return shard_name(split, index, count, format)

@@ -40,8 +40,8 @@ class ShardEntry:
     split: str  # "train" or "validation"
     rows: int
     bytes: int
-    sha256: str
-    rows_sha256: str
+    sha256: str  # of the file
+    rows_sha256: str  # of the columns; independent of format and compression
     checksum: int  # of the file, see `shards.checksum`
     #: Rows by length: at index i those of 16 * i + 1 to 16 * (i + 1) tokens.
     length_histogram: list[int]
@@ -172,7 +172,7 @@ def _manifest_of(values: dict[str, Any]) -> Manifest:
     if found != (known := schema_version(packed=is_packed)):
         raise ValueError(f"schema version {found}, this code reads {known}")
     recorded = values.pop("dataset_digest")
-    values = {**{name: [] for name in OPTIONAL}, **values}
+    values = {name: [] for name in OPTIONAL} | values
     check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]

@@ -12,8 +12,7 @@ import hashlib
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -21,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, one_line
-from clozeline.pipeline.common.paths import AnyPath, is_local, open_mapped, whole_file
+from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
 from clozeline.pipeline.common.ragged import Ragged, to_record_batch
-from clozeline.pipeline.common.store import PAUSES, read_from_store
+from clozeline.pipeline.common.store import read_file
+from clozeline.pipeline.dataset.manifest import LENGTH_BIN, ShardEntry
 from clozeline.pipeline.dataset.schema import (
     PACKED_VERSION,
     ROWS_PER_BATCH,
@@ -38,17 +38,6 @@ SUM_BYTES: Final = 4096  # per 64-bit sum of the checksum
 SUFFIXES: Final = {"arrow": ".arrow", "webdataset": ".tar"}
 
 
-@dataclass(frozen=True)
-class WrittenShard:
-    """Size and digests of a shard that was written."""
-
-    rows: int
-    bytes: int
-    sha256: str  # of the file
-    rows_sha256: str  # of the columns; independent of format and compression
-    checksum: int  # of the file, see `checksum`
-
-
 def shard_name(split: str, index: int, count: int, format: str) -> str:
     """For example train-00003-of-00064.arrow."""
     return f"{split}-{index:05d}-of-{count:05d}{SUFFIXES[format]}"
@@ -56,7 +45,7 @@ def shard_name(split: str, index: int, count: int, format: str) -> str:
 
 def write_shard(
     path: AnyPath, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
-) -> WrittenShard:
+) -> ShardEntry:
     """Write a shard, atomically; equal rows give equal bytes."""
     options = pa.ipc.IpcWriteOptions(compression=compression)
     to_bytes = _arrow_file if format == "arrow" else _webdataset_file
@@ -64,12 +53,15 @@ def write_shard(
     data = to_bytes(_batches(examples, schema), schema, options)
     with whole_file(path) as file:
         file.write(data)
-    return WrittenShard(
+    return ShardEntry(
+        name=path.name,
+        split=path.name.partition("-")[0],
         rows=len(examples),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         rows_sha256=rows_sha256(examples),
         checksum=checksum(data),
+        length_histogram=np.bincount((examples.input_ids.lengths - 1) // LENGTH_BIN).tolist(),
     )
 
 
@@ -85,46 +77,33 @@ def checksum(data: Any) -> int:
 
 
 def read_shard(
-    path: AnyPath,
-    *,
-    expected: int | None = None,
-    sha256: str | None = None,
-    pauses: Sequence[float] = PAUSES,
+    path: AnyPath, *, expected: int | None = None, sha256: str | None = None
 ) -> Examples:
     """All rows of a shard, whose bytes must have the `expected` checksum and `sha256`, if given.
 
     Raises InputError for a file that is missing or of another schema version, CorruptDataError for
-    a damaged one, StoreError for a store that still fails after these `pauses` in seconds.
+    a damaged one, StoreError for a store that fails again and again.
     """
-    batches = read_batches(path, expected=expected, sha256=sha256, pauses=pauses)
+    batches = read_batches(path, expected=expected, sha256=sha256)
     return concatenate_examples([from_record_batch(batch) for batch in batches])
 
 
 def read_batches(
-    path: AnyPath,
-    *,
-    expected: int | None = None,
-    sha256: str | None = None,
-    pauses: Sequence[float] = PAUSES,
+    path: AnyPath, *, expected: int | None = None, sha256: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, as views of the file if it is local and not compressed.
 
     A shard without rows yields one empty batch. Raises the same errors as `read_shard`.
     """
     try:
-        if is_local(path):
-            source = open_mapped(path)
-        else:
-            source = pa.BufferReader(read_from_store(path, pauses=pauses))
-        if expected is not None or sha256 is not None:
-            whole = source.read_buffer()
-            if expected is not None and checksum(whole) != expected:
-                raise pa.ArrowInvalid("its bytes are not those that were written")
-            if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
-                raise pa.ArrowInvalid("its sha256 is not the manifest's")
-            source = pa.BufferReader(whole)
+        source = pa.memory_map(str(path)) if is_local(path) else pa.BufferReader(read_file(path))
+        whole = source.read_buffer()
+        if expected is not None and checksum(whole) != expected:
+            raise pa.ArrowInvalid("its bytes are not those that were written")
+        if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
+            raise pa.ArrowInvalid("its sha256 is not the manifest's")
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
-        for batch in read(path, source):
+        for batch in read(path, whole):
             batch.validate(full=True)  # its buffers are read without bounds checks
             yield batch
     except FileNotFoundError as error:
@@ -183,8 +162,8 @@ def _webdataset_file(
     return file.getbuffer()
 
 
-def _read_arrow(path: AnyPath, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    reader = pa.ipc.open_file(source)
+def _read_arrow(path: AnyPath, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(whole)
     _check_version(path, reader.schema)
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)
@@ -192,8 +171,7 @@ def _read_arrow(path: AnyPath, source: pa.NativeFile) -> Iterator[pa.RecordBatch
         yield _no_rows(reader.schema)
 
 
-def _read_webdataset(path: AnyPath, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    whole = source.read_buffer()
+def _read_webdataset(path: AnyPath, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
     with tarfile.open(fileobj=pa.BufferReader(whole), mode="r:") as archive:
         members = [(member.offset_data, member.size) for member in archive]
     for offset, size in members:

@@ -13,11 +13,10 @@ from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
-from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.columns import BucketDocuments, Pairs
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.examples.packed_rows import PackedRows, pack_documents
-from clozeline.pipeline.examples.pair_columns import Pairs
-from clozeline.pipeline.examples.pairs import make_pairs
+from clozeline.pipeline.examples.pairs import SCHEMES
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 SLAB = 16_384  # rows at once: bounds the memory of intermediate arrays
@@ -68,25 +67,15 @@ def _choose_tokens(
     """The spans of tokens in each row, and what was dropped by reason."""
     if config.is_packed:
         return pack_documents(documents, max_seq_length=config.max_seq_length), Counter()
-    return make_pairs(
-        documents,
-        pairs=config.pairs,
-        key=key,
-        max_seq_length=config.max_seq_length,
-        short_seq_prob=config.short_seq_prob,
-    )
+    return SCHEMES[config.pairs](documents, key, config.max_seq_length, config.short_seq_prob)
 
 
 def _assemble(
-    made: Pairs | PackedRows, documents: BucketDocuments, tokenizer: Tokenizer
+    pairs: Pairs | PackedRows, documents: BucketDocuments, tokenizer: Tokenizer
 ) -> Examples:
-    if isinstance(made, PackedRows):
-        return _packed(made, documents, tokenizer)
-    return _paired(made, documents, tokenizer)
-
-
-def _paired(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a B."""
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a B; or the pieces of packed rows."""
+    if isinstance(pairs, PackedRows):
+        return _packed(pairs, documents, tokenizer)
     length_a = pairs.a_stop - pairs.a_start
     length_b = pairs.b_stop - pairs.b_start
     has_b = pairs.next_sentence_label != NO_PAIR

@@ -16,7 +16,7 @@ rows. The shard stores the masks of epoch 0; the loader draws later epochs with 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,13 +88,13 @@ def mask_examples(
         slab = slice(start, start + SLAB)
         originals = examples.slice(slab.start, slab.stop).unmasked().input_ids
         parts.append(_mask_slab(originals, row_keys(keys[slab], rows[slab]), rules))
-    masked = np.concatenate([part.masked for part in parts])
-    offsets = offsets_of(np.concatenate([part.counts for part in parts]))
+    masked, positions, labels, counts = map(np.concatenate, zip(*parts, strict=True))
+    offsets = offsets_of(counts)
     return replace(
         examples,
         input_ids=Ragged(masked, examples.input_ids.offsets),
-        masked_lm_positions=Ragged(np.concatenate([part.positions for part in parts]), offsets),
-        masked_lm_labels=Ragged(np.concatenate([part.labels for part in parts]), offsets),
+        masked_lm_positions=Ragged(positions, offsets),
+        masked_lm_labels=Ragged(labels, offsets),
     )
 
 
@@ -105,22 +105,17 @@ def count_predictions(lengths: Offsets, rules: MaskRules) -> Offsets:
     return counts
 
 
-@dataclass(frozen=True)
-class _MaskedSlab:
-    masked: NDArray[np.integer]  # [T]
-    positions: NDArray[np.uint16]  # [M]
-    labels: NDArray[np.integer]  # [M]
-    counts: Offsets  # [R]
+def _mask_slab(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[NDArray[Any], ...]:
+    """Mask `ids` in place, as the `keys` [R] of its rows decide.
 
-
-def _mask_slab(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> _MaskedSlab:
-    """Mask `ids` in place, as the `keys` [R] of its rows decide."""
+    Returns the ids [T], positions [M], labels [M], and how many of these each row has, [R].
+    """
     chosen, counts = SCHEMES[rules.masking](ids, keys, rules)
     row_of = np.repeat(np.arange(len(ids)), counts)
     labels = ids.values[chosen]
     ids.values[chosen] = _replacements(labels, keys[row_of], ordinals(counts), rules)
     positions = (chosen - ids.offsets[row_of]).astype(np.uint16)
-    return _MaskedSlab(ids.values, positions, labels, counts)
+    return ids.values, positions, labels, counts
 
 
 def _replacements(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.ragged import Offsets, offsets_of, ordinals
-from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.columns import BucketDocuments
 
 SPECIAL = 2  # [CLS] and [SEP] of each piece
 SHORTEST = SPECIAL + 1  # tokens of the shortest piece

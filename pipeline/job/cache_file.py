@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, one_line
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.common.store import read_ranges
 
 RUN_BYTES: Final = 256 << 20
@@ -104,8 +105,7 @@ class CacheFileWriter:
             self.file.write(data)
         entries = np.zeros(self.num_buckets, ENTRY)
         entries["length"], entries["crc32"] = lengths, checksums
-        entries["start"][0], entries["start"][1:] = 0, np.cumsum(lengths)[:-1]
-        entries["start"] += np.uint64(self._offset)
+        entries["start"] = self._offset + offsets_of(lengths)[:-1]
         self._index.append(entries)
         self._offset += sum(lengths)
         self._held = 0
@@ -117,28 +117,20 @@ def read_ends(paths: Sequence[AnyPath]) -> list[CacheFileEnd]:
     return [CacheFileEnd.from_bytes(path, data) for path, data in read]
 
 
-def read_counts(paths: Sequence[AnyPath]) -> Iterator[Counts]:
+def read_counts(paths: Sequence[AnyPath], *, is_again: bool = False) -> Iterator[Counts]:
     """The counts of each file. Raises CorruptDataError for one that is missing or damaged."""
     ends = read_ends(paths)
     counted = zip(paths, ends, strict=True)
     read = _read([(path, end.counts, end.counts_bytes) for path, end in counted])
     for (path, data), end in zip(read, ends, strict=True):
-        if zlib.crc32(data) != end.counts_crc32:
-            data = _counts_again(path)
-        yield Counts.from_json(data.to_pybytes())
-
-
-def _counts_again(path: AnyPath) -> pa.Buffer:
-    """The counts, after reading the end once more, before the file is called damaged.
-
-    Another writer of the same block may have replaced the file in between. Its CPU seconds differ,
-    and with them the length and checksum of the counts; index and slices have the same bytes.
-    """
-    [end] = read_ends([path])
-    [(_, data)] = _read([(path, end.counts, end.counts_bytes)])
-    if zlib.crc32(data) != end.counts_crc32:
-        raise _damaged(path, "the checksum of its counts differs")
-    return data
+        if zlib.crc32(data) == end.counts_crc32:
+            yield Counts.from_json(data.to_pybytes())
+        elif is_again:
+            raise _damaged(path, "the checksum of its counts differs")
+        else:
+            # Another writer of the same block may have replaced the file. Its CPU seconds differ,
+            # and with them the length of the counts; index and slices have the same bytes.
+            yield from read_counts([path], is_again=True)
 
 
 def read_index(

@@ -16,14 +16,7 @@ from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.curation.signatures import Bands
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.near_files import EXCLUDED_SUFFIX, NEAR_SUFFIX, WORDS_SUFFIX
-from clozeline.pipeline.job.token_cache import (
-    CacheInput,
-    FileGroup,
-    cache_file_name,
-    digest_of,
-    group_files,
-)
+from clozeline.pipeline.job.token_cache import CacheInput, digest_of, group_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -55,14 +48,14 @@ class JobContext:
         return replace(
             self,
             budgets=tuple(budgets_of(blocks, self.config.budgets).items()),
-            inputs=tuple(group.result for group in self.file_groups(blocks)),
+            inputs=tuple(self.file_groups(blocks)),
             tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
         )
 
     def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""
         thresholds = quality_of(self.config.quality).thresholds
-        name = cache_file_name(
+        parts = [
             block.identity,
             self.tokenizer_digest,
             self.buckets,
@@ -71,8 +64,8 @@ class JobContext:
             block.text_columns,
             *([f"quality {thresholds}"] if thresholds else []),
             *([self.excluded_path.name] if self.excluded else []),
-        )
-        return self.cache_dir / name
+        ]
+        return self.cache_dir / f"{digest_of(parts)}.tokens"
 
     @property
     def excluded_path(self) -> AnyPath:
@@ -83,14 +76,14 @@ class JobContext:
             for block in blocks
         ]
         name = digest_of([NEAR_VERSION, self.config.exclude_ngram, *blocks])
-        return self.cache_dir / (name + EXCLUDED_SUFFIX)
+        return self.cache_dir / f"{name}.excluded"
 
     def cache_input(self, block: Block) -> CacheInput:
         """The block's token cache file, as an input of shards."""
         return CacheInput(self.cache_path(block).name, block.repeat, block.share)
 
-    def file_groups(self, blocks: Iterable[Block]) -> list[FileGroup]:
-        """The blocks' token cache files in groups, each of which becomes one file."""
+    def file_groups(self, blocks: Iterable[Block]) -> dict[CacheInput, list[str]]:
+        """What shards read, and the blocks' token cache files that are merged into each."""
         return group_files(map(self.cache_input, blocks))
 
     @property
@@ -109,7 +102,7 @@ class JobContext:
     def near_paths(self, tokenized: str) -> tuple[AnyPath, AnyPath]:
         """What the search keeps of a block, once it is tokenized: band keys and words."""
         name = digest_of([NEAR_VERSION, tokenized, self.bands, self.partitions])
-        return self.cache_dir / (name + NEAR_SUFFIX), self.cache_dir / (name + WORDS_SUFFIX)
+        return self.cache_dir / f"{name}.near", self.cache_dir / f"{name}.words"
 
     def near_step_path(self, kind: str, *parts: object) -> AnyPath:
         """A file of pairs, edges or drops, which depends on all blocks."""

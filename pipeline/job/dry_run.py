@@ -16,7 +16,7 @@ from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.context import JobContext, scratch_context
 from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
+from clozeline.pipeline.job.token_cache import CacheInput
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
@@ -44,24 +44,18 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
 
     Raises InputError if a source cannot be read, or if the sample contains no text.
     """
-    read_bytes, documents = 0, 0
-    rejected: list[Rejected] = []
-
-    def measured() -> Iterator[Documents]:
-        nonlocal read_bytes, documents
-        for chunk in _sample(blocks):
-            read_bytes += sum(len(text.encode(errors="replace")) for text in chunk.texts)
-            documents += len(chunk.texts)
-            rejected.extend(entry for entry in chunk.rejected if entry.kind != TRUNCATED)
-            yield chunk
-
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         started = time.process_time()
-        name = cache_file_name("sample")
+        chunks = list(_sample(blocks))  # some 8 MB of text
+        texts = [text for chunk in chunks for text in chunk.texts]
+        read_bytes = sum(len(text.encode(errors="replace")) for text in texts)
+        found = (entry for chunk in chunks for entry in chunk.rejected)
+        rejected = [entry for entry in found if entry.kind != TRUNCATED]
+        name = "sample.tokens"
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
-        steps.cache_tokens(path, measured())
+        steps.cache_tokens(path, chunks)
         if not read_bytes:
             raise InputError(_no_text(rejected))
         for phase in chosen_phases(steps.context):
@@ -70,7 +64,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         record = steps.build_shard(0)
         shard = record.entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
-    is_merged = any(len(group.names) > 1 for group in context.file_groups(blocks))
+    is_merged = any(len(names) > 1 for names in context.file_groups(blocks).values())
     factor = sum(block.text_bytes for block in blocks) / read_bytes
     used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
     budget = sum(tokens for _, tokens in context.budgets)
@@ -81,7 +75,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         shard_bytes=round(shard.bytes * repeated),
         cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
         cpu_seconds=seconds * factor,
-        sampled=documents + len(rejected),
+        sampled=len(texts) + len(rejected),
         rejected=rejected,
         dropped={
             reason: count
@@ -92,7 +86,6 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
 
 
 def _no_text(rejected: Sequence[Rejected]) -> str:
-    """Why there is nothing to estimate from."""
     if not rejected:
         return "the sampled parts of the sources have no text; give a source that is not empty."
     return (

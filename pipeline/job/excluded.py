@@ -9,8 +9,8 @@ import numpy as np
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.curation.curate import Excluded, text_hash
-from clozeline.pipeline.curation.exclusion import Exclusion, exclusion_of, texts_digest
+from clozeline.pipeline.curation.exclusion import Excluded, grams_of, texts_digest
+from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import ExcludedSource
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import HASH, read_rows, write_rows
@@ -28,13 +28,13 @@ def read_excluded(context: JobContext) -> Excluded:
     if not path.exists():
         write_excluded(context)
     [grams], [texts] = (list(read_rows([path], n, kind)) for n, kind in enumerate((GRAM, TEXT)))
-    exclusion = Exclusion(
+    return Excluded(
         context.config.exclude_ngram,
         grams["gram"].astype(np.uint64),
         grams["row"].astype(np.int64),
+        hashes=[f"{high:016x}{low:016x}" for high, low in texts["hash"].tolist()],
+        sources=texts["source"].tolist(),
     )
-    hashes = [f"{high:016x}{low:016x}" for high, low in texts["hash"].tolist()]
-    return Excluded(exclusion, hashes, texts["source"].tolist())
 
 
 def write_excluded(context: JobContext) -> None:
@@ -54,16 +54,16 @@ def write_excluded(context: JobContext) -> None:
             raise InputError(f"--exclude {source} has no text; check its columns (?text=..).")
         found += texts
         sources += [number] * len(texts)
-    exclusion, short = exclusion_of(found, context.config.exclude_ngram)
-    if short == len(found):
+    size = context.config.exclude_ngram
+    hashes, first = grams_of(found, size)
+    if not len(hashes):
         raise InputError(
-            f"--exclude: no text has {exclusion.size} words, so nothing would be excluded; give a "
-            "smaller --exclude-ngram."
+            f"--exclude: no text has {size} words, so nothing would be excluded; give a smaller "
+            "--exclude-ngram."
         )
-    grams, rows = np.zeros(len(exclusion.grams), GRAM), np.zeros(len(found), TEXT)
-    grams["gram"], grams["row"] = exclusion.grams, exclusion.rows
-    digits = [text_hash(text) for text in found]
-    rows["hash"] = [(int(digit[:16], 16), int(digit[16:], 16)) for digit in digits]
+    grams, rows = np.zeros(len(hashes), GRAM), np.zeros(len(found), TEXT)
+    grams["gram"], grams["row"] = hashes, first
+    rows["hash"]["high"], rows["hash"]["low"] = hash_documents(found)
     rows["source"] = sources
     write_rows(context.excluded_path, iter([(0, grams), (1, rows)]), partitions=2)
 
@@ -71,7 +71,7 @@ def write_excluded(context: JobContext) -> None:
 def excluded_sources(
     context: JobContext, excluded: Excluded, counts: Counts
 ) -> list[ExcludedSource]:
-    searched = set(excluded.exclusion.rows.tolist())
+    searched = set(excluded.rows.tolist())
     entries = []
     for number, (source, _) in enumerate(context.excluded):
         rows = [row for row, own in enumerate(excluded.sources) if own == number]

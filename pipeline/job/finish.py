@@ -4,11 +4,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
@@ -21,7 +19,6 @@ from clozeline.pipeline.dataset.manifest import (
     JOB,
     REJECTED,
     Manifest,
-    MixedSource,
     ShardEntry,
     write_manifest,
 )
@@ -32,20 +29,15 @@ from clozeline.pipeline.job.steps import ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
 
 
-@dataclass
 class Totals:
     """Shard records added up as they are read, in bounded memory."""
 
-    context: JobContext
-    mixture: list[MixedSource]
-    shards: list[ShardEntry] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
-    token_counts: NDArray[np.int64] = field(init=False)  #: [V]
-    repeat: int = 1
-    peak_memory: int = 0
-
-    def __post_init__(self) -> None:
-        self.token_counts = np.zeros(self.context.vocab_size, np.int64)
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.shards: list[ShardEntry] = []
+        self.counts = Counts()
+        self.token_counts = np.zeros(steps.context.vocab_size, np.int64)
+        self.repeat, self.peak_memory = 1, 0
 
     def add(self, record: ShardRecord) -> None:
         """Add a shard; the manifest lists shards in the order in which they are added."""
@@ -57,7 +49,7 @@ class Totals:
         self.peak_memory = max(self.peak_memory, record.peak_memory)
 
     def manifest(self) -> Manifest:
-        context = self.context
+        context, excluded = self.steps.context, self.steps.excluded
         return Manifest(
             config=context.config,
             tokenizer_digest=context.tokenizer_digest,
@@ -69,7 +61,8 @@ class Totals:
             | ({"repeat": self.repeat} if self.repeat > 1 else {}),
             dropped=_sorted(self.counts.dropped),
             token_counts=self.token_counts.tolist(),
-            mixture=self.mixture,
+            excluded=excluded_sources(context, excluded, self.counts) if excluded else [],
+            mixture=self.steps.mixture,
             schema_version=schema_version(packed=context.config.is_packed),
         )
 
@@ -81,13 +74,10 @@ def finish_dataset(steps: Steps) -> Manifest:
     training example, and CorruptDataError if a shard is missing or damaged; in all cases, no
     manifest is written.
     """
-    context, totals = steps.context, Totals(steps.context, steps.mixture)
+    context, totals = steps.context, Totals(steps)
     for record in _read_records(steps):
         totals.add(record)
     manifest = totals.manifest()
-    if steps.excluded is not None:
-        sources = excluded_sources(context, steps.excluded, totals.counts)
-        manifest = replace(manifest, excluded=sources)
     _write_lines(context.out_dir / REJECTED, totals.counts.rejected)
     samples = totals.counts.samples.items()
     dropped = [{"reason": reason, **sample} for reason, every in samples for sample in every]

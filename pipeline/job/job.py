@@ -68,6 +68,8 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
 
+_job = partial(option, group="Job")
+
 #: Runs the phases and returns when they are done.
 RunGraph = Callable[[Sequence[Phase], JobContext], None]
 
@@ -80,23 +82,17 @@ class JobOptions:
     16777216
     """
 
-    workers: int = option(
-        0, "Worker processes on this machine, without Beam; 0 uses every core.", group="Job"
-    )
-    task: str | None = option(
+    workers: int = _job(0, "Worker processes on this machine, without Beam; 0 uses every core.")
+    task: str | None = _job(
         None,
         "Do share I of N of the job, in one process and without Beam: 0/N to N-1/N, or `slurm` for "
         "the element of a job array.",
-        group="Job",
     )
-    wait: str = option(
+    wait: str = _job(
         "10m",
         "With --task: exit with code 75 when other tasks have finished nothing for this long.",
-        group="Job",
     )
-    block_bytes: int = option(
-        BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.", group="Job"
-    )
+    block_bytes: int = _job(BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.")
     token_cache: AnyPath | None = option(
         None,
         "Keep tokenized blocks here for other data sets. Default: OUT/.cache, removed on success.",
@@ -157,7 +153,7 @@ def build_shards(
     """
     check_packages("a data set", "nltk", "regex", *(["apache_beam"] if beam_args else []))
     started = time.time()
-    job = _plan(list(each_given(sources)), tokenizer, path_of(out), config, options)
+    job = plan_job(list(each_given(sources)), tokenizer, path_of(out), config, options)
     if manifest := job.finished():
         with naming_store(job.out_dir):
             remove_leftovers(job.context, keep_cache=job.keep_cache)
@@ -171,7 +167,7 @@ def build_shards(
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """What a call asks for, once its sources and tokenizer are read."""
 
     sources: Sequence[str]
@@ -197,26 +193,48 @@ class _Job:
             return None
 
 
-def _plan(
+def plan_job(
     sources: Sequence[str],
     tokenizer: GivenPath,
     out_dir: AnyPath,
     config: DataConfig | None,
     options: JobOptions | None,
-) -> _Job:
+) -> Job:
+    """Raises InputError for a source, tokenizer or option that cannot be used."""
     config, options = config or DataConfig(), options or JobOptions()
     blocks = blocks_of(sources, config, block_bytes=options.block_bytes)
     loaded = load_tokenizer(tokenizer)
-    context = job_context(blocks, loaded, out_dir, config, options)
-    return _Job(sources, blocks, loaded, out_dir, options, context)
+    if config.masking == "whole-words" and not loaded.knows_words:
+        raise InputError(
+            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
+            "use --masking tokens."
+        )
+    text_bytes = sum(block.text_bytes for block in blocks)
+    budget = sum(budgets_of(blocks, config.budgets).values())
+    weighted = sum(block.text_bytes * block.repeat for block in blocks)
+    quality_of(config.quality)  # raises for an unknown rule
+    excluded = excluded_blocks(config)
+    context = JobContext(
+        out_dir=out_dir.absolute(),
+        cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
+        config=config,
+        buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
+        tokenizer_digest=loaded.digest,
+        vocab_size=loaded.vocab_size,
+        sources_digest=sources_digest(blocks, [part for _, part in excluded]),
+        allow_truncated=options.allow_truncated,
+        excluded=excluded,
+        partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
+    )
+    return Job(sources, blocks, loaded, out_dir, options, context.reading(blocks))
 
 
-def _run_whole(job: _Job, beam_args: Sequence[str], started: float) -> Manifest:
+def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
     """Do the whole job: in this process, in workers on this machine, or with Beam."""
     run_graph = _runner(job, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
         prepare_folders(job.context, job.tokenizer)
-        progress = Progress.of(job.blocks, job.context)
+        progress = Progress(job.blocks, job.context)
         _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
         about |= measured(progress, list(beam_args), job.blocks, started)
@@ -225,7 +243,7 @@ def _run_whole(job: _Job, beam_args: Sequence[str], started: float) -> Manifest:
         return read_manifest(job.out_dir)
 
 
-def _run_as_task(job: _Job) -> tuple[Manifest, bool]:
+def _run_as_task(job: Job) -> tuple[Manifest, bool]:
     """Do a share of the job; return, when all are done, whether this task has finished it."""
     assert job.options.task
     context, digest = job.context, job_digest(job.context)
@@ -250,7 +268,7 @@ def plan_shards(
     """Lines that say what `build_shards` would do. Raises InputError where it would."""
     from clozeline.pipeline.job.dry_run import dry_run
 
-    job = _plan(sources, tokenizer, out, config, options)
+    job = plan_job(sources, tokenizer, out, config, options)
     if job.finished():
         yield f"nothing to do: {out} is already complete"
         return
@@ -258,42 +276,7 @@ def plan_shards(
     yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
 
 
-def job_context(
-    blocks: Sequence[Block],
-    tokenizer: Tokenizer,
-    out_dir: AnyPath,
-    config: DataConfig,
-    options: JobOptions,
-) -> JobContext:
-    """What every worker of the job needs to know.
-
-    Raises InputError for whole-word masking if the tokens do not say where a word begins.
-    """
-    if config.masking == "whole-words" and not tokenizer.knows_words:
-        raise InputError(
-            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
-            "use --masking tokens."
-        )
-    text_bytes = sum(block.text_bytes for block in blocks)
-    budget = sum(budgets_of(blocks, config.budgets).values())
-    weighted = sum(block.text_bytes * block.repeat for block in blocks)
-    quality_of(config.quality)  # raises for an unknown rule
-    excluded = excluded_blocks(config)
-    return JobContext(
-        out_dir=out_dir.absolute(),
-        cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
-        config=config,
-        buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
-        tokenizer_digest=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
-        sources_digest=sources_digest(blocks, [part for _, part in excluded]),
-        allow_truncated=options.allow_truncated,
-        excluded=excluded,
-        partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
-    ).reading(blocks)
-
-
-def _runner(job: _Job, beam_args: Sequence[str]) -> RunGraph:
+def _runner(job: Job, beam_args: Sequence[str]) -> RunGraph:
     """What runs the job. Raises InputError for options that do not go together."""
     workers = job.options.num_workers
     if not beam_args and workers == 1:
@@ -328,7 +311,7 @@ def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
             raise InputError(f"Beam rejects the options after --: {reason}.") from error
 
 
-def _run(run_graph: RunGraph, job: _Job, progress: Progress) -> None:
+def _run(run_graph: RunGraph, job: Job, progress: Progress) -> None:
     context = job.context
     with log_file(context.out_dir) as log:
         try:

@@ -1,7 +1,7 @@
 """The memory of a job on this machine, workers included."""
 
-import os
 import re
+import resource
 from pathlib import Path
 
 
@@ -12,7 +12,7 @@ def tree_memory() -> int:
     """
     import psutil
 
-    me = psutil.Process(os.getpid())
+    me = psutil.Process()
     total = 0
     for process in (me, *me.children(recursive=True)):
         try:
@@ -31,8 +31,6 @@ def process_peak() -> int:
     status = Path("/proc/self/status")
     if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
         return int(peak[1]) * 1024
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

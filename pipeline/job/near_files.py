@@ -28,10 +28,6 @@ from clozeline.pipeline.curation.signatures import SHINGLE_WORDS, Bands, band_ke
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.pipeline.job.cache_file import CacheFileWriter, read_ends, read_index, read_slices
 
-NEAR_SUFFIX: Final = ".near"
-EXCLUDED_SUFFIX: Final = ".excluded"
-WORDS_SUFFIX: Final = ".words"
-NEAR_SUFFIXES: Final = (NEAR_SUFFIX, EXCLUDED_SUFFIX, WORDS_SUFFIX, ".pairs", ".edges", ".drops")
 BYTES_PER_PARTITION: Final = 256 << 20  #: of text, which give about 80 MB of entries
 HEAD_CHARACTERS: Final = 500  #: of a document, to show
 HEADER: Final = struct.Struct("<QQIII")  # hash, words, bytes of the beginning, crc32 of all
@@ -144,10 +140,7 @@ def read_documents(files: Sequence[AnyPath], spans: Rows) -> list[NearDocument]:
     """The documents at these spans. Raises CorruptDataError for a damaged file."""
     ranges = [(files[span["file"]], int(span["start"]), int(span["length"])) for span in spans]
     found = zip(ranges, read_ranges(ranges), strict=True)
-    return [
-        _document(path, data[: HEADER.size], memoryview(data)[HEADER.size :])
-        for (path, _, _), data in found
-    ]
+    return [_document(path, memoryview(data)) for (path, _, _), data in found]
 
 
 def all_documents(path: AnyPath) -> Iterator[NearDocument]:
@@ -155,13 +148,14 @@ def all_documents(path: AnyPath) -> Iterator[NearDocument]:
     with path.open("rb") as file:
         while header := file.read(HEADER.size):
             _, _, count, head_bytes, _ = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
-            yield _document(path, header, file.read(4 * count + head_bytes))
+            yield _document(path, header + file.read(4 * count + head_bytes))
 
 
-def _document(path: AnyPath, header: Any, content: Any) -> NearDocument:
-    if len(header) == HEADER.size:
-        *values, crc32 = HEADER.unpack(header)
+def _document(path: AnyPath, data: Any) -> NearDocument:
+    if len(data) >= HEADER.size:
+        *values, crc32 = HEADER.unpack_from(data)
         high, low, count, head_bytes = values
+        content = data[HEADER.size :]
         if len(content) == 4 * count + head_bytes and crc32 == _crc32(values, content):
             words = np.frombuffer(content[: 4 * count], "<u4").astype(np.uint32)
             return NearDocument(high, low, words, bytes(content[4 * count :]).decode())

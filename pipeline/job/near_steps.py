@@ -18,12 +18,7 @@ from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import SAMPLES, Counts
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.curation.near import (
-    candidate_pairs,
-    components,
-    jaccard,
-    shingle_sets,
-)
+from clozeline.pipeline.curation.near import candidate_pairs, components, jaccard, shingle_sets
 from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
 from clozeline.pipeline.curation.words import hash_ngrams
 from clozeline.pipeline.job.context import JobContext
@@ -75,12 +70,10 @@ def compare_documents(context: JobContext, partition: int) -> None:
         return
     paths = [pairs_path(context, number) for number in range(context.partitions)]
     pairs = np.concatenate(list(read_rows(paths, partition, PAIR)))
-    order = np.lexsort((pairs["right"], pairs["left"]))
-    pairs = pairs[order]
-    is_new = np.ones(len(pairs), np.bool_)
-    is_new[1:] = (pairs["left"][1:] != pairs["left"][:-1]) | (
-        pairs["right"][1:] != pairs["right"][:-1]
-    )
+    pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
+    left, right = pairs["left"], pairs["right"]
+    differs = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
+    is_new = np.append(True, differs)[: len(pairs)]
     edges = (_compared(batch, context) for batch in _batches(pairs[is_new]))
     write_rows(path, ((0, part) for part in edges), partitions=1)
 

@@ -11,7 +11,7 @@ A shard is only ever removed if the manifest or job.json lists it.
 from dataclasses import asdict
 from typing import Any
 
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
@@ -23,7 +23,7 @@ from clozeline.pipeline.common.paths import (
     old_partials,
     remove_named,
 )
-from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.common.store import is_file, sizes_in
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
     JOB,
@@ -45,12 +45,6 @@ def check_folder(context: JobContext) -> None:
 
     Also if other files are in the way of its tokenizer, which is written into its own subfolder.
     """
-    old = sorted(name for name in names_in(context.cache_dir) if name.endswith(".tokens.arrow"))
-    if old:
-        raise InputError(
-            f"{context.cache_dir} holds a token cache of an earlier version "
-            f"({first_names(old)}); delete it."
-        )
     is_own = bool(_read_json(context, MANIFEST) or _read_json(context, JOB))
     check_kind(context.out_dir, "a data set", is_own=is_own)
     folder = context.out_dir / TOKENIZER
@@ -71,7 +65,7 @@ def finished_dataset(context: JobContext) -> Manifest | None:
 
     None if there is no data set, or if files of it are missing or of another size: then the job
     builds them again. Raises InputError if there is another data set: of another config or
-    tokenizer, or of other sources; if it does not record its sources, it counts as another one.
+    tokenizer, or of other sources.
     """
     out = context.out_dir
     if not is_file(out / MANIFEST):
@@ -81,16 +75,16 @@ def finished_dataset(context: JobContext) -> Manifest | None:
         {**asdict(manifest.config), "tokenizer": manifest.tokenizer_digest},
         {**asdict(context.config), "tokenizer": context.tokenizer_digest},
     )
-    if not manifest.sources_digest:
-        differs.append("its sources are not recorded")
-    elif manifest.sources_digest != context.sources_digest:
+    if manifest.sources_digest != context.sources_digest:
         differs.append("other sources or excluded texts, or their files changed")
     if differs:
         raise InputError(
             f"{out} holds another finished data set ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
         )
-    return manifest if _is_whole(context, manifest) else None
+    sizes = sizes_in(out)
+    is_whole = all(sizes.get(shard.name) == shard.bytes for shard in manifest.shards)
+    return manifest if is_whole and _has_tokenizer(context) else None
 
 
 def is_of_tasks(context: JobContext, digest: str) -> bool:
@@ -112,8 +106,12 @@ def prepare_folders(
     if tasks and is_of_tasks(context, tasks[TASKS]):
         if not _has_tokenizer(context):
             _write_tokenizer(context, tokenizer)
-        if not _is_readable(context):
-            (context.out_dir / MANIFEST).unlink()
+        manifest = context.out_dir / MANIFEST
+        try:
+            if is_file(manifest):
+                read_manifest(context.out_dir)
+        except InputError:
+            manifest.unlink()
         return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
     gone = _owned_shards(context) - (set() if tasks else wanted)
@@ -141,23 +139,6 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     remove_named(context.out_dir, partial)
 
 
-def _is_whole(context: JobContext, manifest: Manifest) -> bool:
-    paths = {context.out_dir / shard.name: shard.bytes for shard in manifest.shards}
-    there = names_in(context.out_dir)
-    sizes_fit = all(
-        path.name in there and path.stat().st_size == size for path, size in paths.items()
-    )
-    return sizes_fit and _has_tokenizer(context)
-
-
-def _is_readable(context: JobContext) -> bool:
-    """Whether the manifest is sound, or there is none yet."""
-    try:
-        return not is_file(context.out_dir / MANIFEST) or bool(read_manifest(context.out_dir))
-    except InputError:
-        return False
-
-
 def _write_tokenizer(context: JobContext, tokenizer: Tokenizer) -> None:
     folder = context.out_dir / TOKENIZER
     if not _has_tokenizer(context):
@@ -174,14 +155,9 @@ def _has_tokenizer(context: JobContext) -> bool:
 
 def _owned_shards(context: JobContext) -> set[str]:
     """The names of the shards that the manifest and job.json list, and of nothing else there."""
-    shards = _read_json(context, MANIFEST).get("shards")
-    files = _read_json(context, JOB).get("files")
-    names = [shard.get("name") for shard in _as_list(shards) if isinstance(shard, dict)]
-    return {str(name) for name in names + _as_list(files) if SHARD_NAME.fullmatch(str(name))}
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    names = [shard["name"] for shard in _read_json(context, MANIFEST).get("shards", [])]
+    names += _read_json(context, JOB).get("files", [])
+    return {str(name) for name in names if SHARD_NAME.fullmatch(str(name))}
 
 
 def _read_json(context: JobContext, name: str) -> dict[str, Any]:
@@ -190,7 +166,7 @@ def _read_json(context: JobContext, name: str) -> dict[str, Any]:
     if not is_file(context.out_dir / name):
         return {}
     try:
-        with json_values(context.out_dir / name, "delete it") as values:
+        with json_values(context.out_dir / name, "delete it", seal=name == MANIFEST) as values:
             return values if mark in values else {}
     except InputError:
         return {}

@@ -1,14 +1,5 @@
 """The phases of a job, in their order: the one list that workers, tasks and Beam work through.
 
-    phase          items                   files of an item
-    ReadExcluded: with --exclude (excluded.py)
-    TokenizeBlock  blocks                  0f3a....tokens
-    MergeBlocks    groups of over 1 block  77c1....merged
-    PairDocuments, CompareDocuments, ConnectDocuments: with --deduplicate near (near_steps.py)
-    CountDocuments, ChooseDocuments: with budgets of tokens (mixture.py)
-    BuildShard     buckets                 train-00003-of-00064.arrow, 90ab....shard.json
-    WriteManifest  the data set            manifest.json
-
 The items of a phase may be done in any order, by any process, twice, and at the same time. The next
 phase begins when all files of this one are there, and an item reads nothing but files.
 """
@@ -59,7 +50,6 @@ class Phase:
 def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
     """The phases of a job that have something to do."""
     unique = {context.cache_input(block): block for block in blocks}
-    groups = [group.names for group in context.file_groups(blocks)]
     every = [
         Phase(
             label="ReadExcluded",
@@ -78,7 +68,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
         Phase(
             label="MergeBlocks",
             done="groups of blocks merged",
-            items=[names for names in groups if len(names) > 1],
+            items=[names for names in context.file_groups(blocks).values() if len(names) > 1],
             work=lambda steps, names: merge_cache_files(
                 steps.context.cache_dir, names, num_buckets=len(steps.context.buckets)
             ),
@@ -107,7 +97,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
 
 
 def chosen_phases(context: JobContext) -> list[Phase]:
-    """What decides which documents stay: the search for near-duplicates, budgets of tokens."""
+    """What decides which documents stay: --deduplicate near, budgets of tokens."""
     partitions = range(context.partitions if context.drops_near else 0)
     mixed = range(context.buckets.num_train if context.budgets else 0)
     return [

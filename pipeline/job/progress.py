@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from clozeline.pipeline.common.errors import InputError, StoreError
@@ -28,36 +27,33 @@ POLL_SECONDS = 1.0
 POLL_SHARE = 0.05
 
 
-@dataclass
 class Progress:
     """The finished blocks and shards of a job."""
 
-    context: JobContext
-    blocks: dict[str, int]  #: name of the cache file -> bytes of text, for each block
-    shards: set[str]  #: file names
-    done_blocks: set[str] = field(default_factory=set)
-    done_shards: set[str] = field(default_factory=set)
-    rejected: int = 0
-    peak_memory: int = 0  #: bytes, of all processes on this machine
-
-    @classmethod
-    def of(cls, blocks: Sequence[Block], context: JobContext) -> "Progress":
-        """The progress before the first poll."""
-        files = {context.cache_path(block).name: block.text_bytes for block in blocks}
-        buckets = range(len(context.buckets))
-        return cls(context, files, {context.shard_path(bucket).name for bucket in buckets})
+    def __init__(self, blocks: Sequence[Block], context: JobContext) -> None:
+        self.context = context
+        #: Bytes of text of each block, by the name of its cache file.
+        self.blocks = {context.cache_path(block).name: block.text_bytes for block in blocks}
+        self.shards = {context.shard_path(n).name for n in range(len(context.buckets))}
+        self.done_blocks: set[str] = set()
+        self.done_shards: set[str] = set()
+        self.rejected = 0
+        self.peak_memory = 0  #: bytes, of all processes on this machine
 
     @property
     def done_bytes(self) -> int:
-        """Bytes of text in the finished blocks."""
         return sum(self.blocks[name] for name in self.done_blocks)
 
-    def poll(self) -> None:
-        """Count the finished files again."""
-        self.peak_memory = max(self.peak_memory, tree_memory())
-        self.done_shards = self.shards & names_in(self.context.out_dir)
-        finished = self.blocks.keys() & names_in(self.context.cache_dir)
-        self._add_blocks(sorted(finished - self.done_blocks))
+    def poll(self) -> float:
+        """Count the finished files again; return the seconds it took."""
+        started = time.monotonic()
+        # If a store fails now, leave it to the workers, which retry longer and report it.
+        with suppress(StoreError, OSError), naming_store(self.context.cache_dir):
+            self.peak_memory = max(self.peak_memory, tree_memory())
+            self.done_shards = self.shards & names_in(self.context.out_dir)
+            finished = self.blocks.keys() & names_in(self.context.cache_dir)
+            self._add_blocks(sorted(finished - self.done_blocks))
+        return time.monotonic() - started
 
     def _add_blocks(self, names: Sequence[str]) -> None:
         paths = [self.context.cache_dir / name for name in names]
@@ -81,7 +77,7 @@ class Progress:
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
-    _poll(progress)  # what an earlier process did is not part of this one's speed
+    progress.poll()  # what an earlier process did is not part of this one's speed
     shared = {"file": terminal, "disable": not in_command()}  # another thread has no command
     thread = threading.Thread(target=_update_bars, args=(progress, shared, stop), daemon=True)
     thread.start()
@@ -90,15 +86,6 @@ def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def _poll(progress: Progress) -> float:
-    """Poll once; return the seconds it took."""
-    started = time.monotonic()
-    # If a store fails now, leave it to the workers, which retry longer and report it.
-    with suppress(StoreError, OSError), naming_store(progress.context.cache_dir):
-        progress.poll()
-    return time.monotonic() - started
 
 
 def _update_bars(progress: Progress, shared: dict[str, Any], stop: threading.Event) -> None:
@@ -123,7 +110,7 @@ def _update_bars(progress: Progress, shared: dict[str, Any], stop: threading.Eve
         done, took = False, 0.0
         while not done:
             done = stop.wait(max(POLL_SECONDS, took / POLL_SHARE))
-            took = _poll(progress)
+            took = progress.poll()
             text.set_postfix_str(progress.as_text(), refresh=False)
             text.update(progress.done_bytes - text.n)
             built.update(len(progress.done_shards) - built.n)

@@ -1,12 +1,10 @@
-"""The steps of the job, without Beam.
+"""The two large steps of a job; `phases.py` lists all of them.
 
-    tokenize_block    block            ->  token cache file
-    merge_cache_files many of these    ->  one, where there are more than 500 (token_cache.py)
-    build_shard       bucket           ->  shard, and a ShardRecord beside the token cache
-    finish_dataset    all ShardRecords ->  manifest (finish.py)
+    tokenize_block    block   ->  token cache file
+    build_shard       bucket  ->  shard, and a ShardRecord beside the token cache
 
-Each step writes its file under its final name, so that a finished step is recognized by that name
-and not repeated by any process. `phases.py` says what waits for what.
+A step writes its file under its final name, so a finished one is recognized by that name and not
+repeated by any process.
 """
 
 import json
@@ -24,10 +22,11 @@ from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import MALFORMED, json_digest, sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.curation.curate import Excluded, curate
-from clozeline.pipeline.curation.rules import Quality, quality_of
+from clozeline.pipeline.curation.curate import curate
+from clozeline.pipeline.curation.exclusion import Excluded
+from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
-from clozeline.pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, MixedSource, ShardEntry
+from clozeline.pipeline.dataset.manifest import TOKENIZER, MixedSource, ShardEntry
 from clozeline.pipeline.dataset.schema import Examples, example_schema
 from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
@@ -36,19 +35,8 @@ from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.excluded import read_excluded
 from clozeline.pipeline.job.memory import process_peak, release_memory
 from clozeline.pipeline.job.mixture import count_documents, read_mixture
-from clozeline.pipeline.job.near_files import (
-    HASH,
-    NearWriter,
-    Rows,
-    read_rows,
-    write_near_files,
-)
-from clozeline.pipeline.job.token_cache import (
-    RECORD_SUFFIX,
-    CacheInput,
-    TokenCache,
-    write_cache_file,
-)
+from clozeline.pipeline.job.near_files import HASH, NearWriter, Rows, read_rows, write_near_files
+from clozeline.pipeline.job.token_cache import TokenCache, write_cache_file
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
@@ -126,27 +114,24 @@ class Steps:
         return ColumnTokenizer(self.tokenizer)
 
     @cached_property
-    def _quality(self) -> Quality:
-        return quality_of(self.context.config.quality)
-
-    @cached_property
     def excluded(self) -> Excluded | None:
         """The texts of --exclude, read once for all workers; None without them."""
         context = self.context
         return read_excluded(context) if context.config.exclude else None
 
-    def tokenize_block(self, block: Block) -> CacheInput:
+    def tokenize_block(self, block: Block) -> None:
         """Write the block's token cache file, unless it exists.
 
         Raises JobFailedError if the source is truncated, unless that is allowed.
         """
         path = self.context.cache_path(block)
-        if not all(file.exists() for file in self.files_of(block)):
-            _check_whole(block, self.cache_tokens(path, read_block(block)), self.context)
-        elif not self.context.allow_truncated:
+        if all(file.exists() for file in self.files_of(block)):
             [counts] = read_counts([path])
-            _check_whole(block, counts, self.context)
-        return self.context.cache_input(block)
+        else:
+            counts = self.cache_tokens(path, read_block(block))
+        if counts.read[TRUNCATED] and not self.context.allow_truncated:
+            found = (entry for entry in counts.rejected if entry.get("kind") == TRUNCATED)
+            raise not_whole(block.path, next(found)["reason"])
 
     def files_of(self, block: Block) -> list[AnyPath]:
         """The files of a tokenized block."""
@@ -166,11 +151,9 @@ class Steps:
                 *context.near_paths(path.name), bands=context.bands, partitions=context.partitions
             )
         with near_files as near:
+            tokenized = self._tokenized(chunks, near)
             return write_cache_file(
-                path,
-                self._tokenized(chunks, near),
-                buckets=self.context.buckets,
-                vocab_size=self.tokenizer.vocab_size,
+                path, tokenized, buckets=context.buckets, vocab_size=context.vocab_size
             )
 
     def build_shard(self, bucket: int) -> ShardRecord:
@@ -190,10 +173,10 @@ class Steps:
     def _tokenized(
         self, chunks: Iterable[Documents], near: NearWriter | None
     ) -> Iterator[tuple[TokenizedDocuments, Counts]]:
-        timer = StageTimer()
+        timer, quality = StageTimer(), quality_of(self.context.config.quality)
         for chunk in timer.each("read", chunks):
             with timer.stage("curation"):
-                kept, curated = curate(chunk.texts, self._quality, self.excluded)
+                kept, curated = curate(chunk.texts, quality, self.excluded)
             documents, texts, counts = tokenize_documents(
                 kept,
                 splitter=self._splitter,
@@ -224,7 +207,7 @@ class Steps:
             # Bucket 0 also counts what was found in all others.
             parts += [drops.tolist(), bucket == 0 and context.drops_path.name]
         parts += map(asdict, self.mixture)
-        return context.cache_dir / (json_digest(parts) + RECORD_SUFFIX)
+        return context.cache_dir / f"{json_digest(parts)}.shard.json"
 
     @cached_property
     def mixture(self) -> list[MixedSource]:
@@ -237,7 +220,10 @@ class Steps:
 
     def drops(self, bucket: int) -> Rows | None:
         """The hashes of the bucket's near-duplicates, sorted; None if they stay."""
-        return near_drops(self.context, bucket) if self.context.drops_near else None
+        if not self.context.drops_near:
+            return None
+        [rows] = read_rows([self.context.drops_path], bucket, HASH)
+        return rows
 
     def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
@@ -264,19 +250,16 @@ class Steps:
             timer=timer,
         )
         with timer.stage("shards"):
-            written = write_shard(
+            entry = write_shard(
                 path,
                 examples,
                 example_schema(tokenizer.vocab_size, tokenizer.digest, packed=config.is_packed),
                 format=config.format,
                 compression=None if config.compression == "none" else config.compression,
             )
-        lengths = np.bincount((examples.input_ids.lengths - 1) // LENGTH_BIN)
-        entry = ShardEntry(
-            name=path.name, split=split, length_histogram=lengths.tolist(), **asdict(written)
-        )
         with timer.stage("counting"):
-            tokens = self._count_tokens(examples) if split == TRAIN else np.zeros(0, np.int64)
+            empty = np.zeros(0, np.int64)
+            tokens = count_tokens(examples, tokenizer) if split == TRAIN else empty
         dropped["duplicate_document"] += duplicates
         dropped["beyond_budget"] += unused
         dropped["near_duplicate"] += 0 if drops is None else len(drops)
@@ -287,21 +270,15 @@ class Steps:
                 counts.add(*read_counts([self.context.drops_path]))
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
-    def _count_tokens(self, examples: Examples) -> NDArray[np.int64]:
-        """Occurrences of each token before masking, [V]; special tokens count 0."""
-        size = self.tokenizer.vocab_size
-        counts = np.zeros(size, dtype=np.int64)
-        for start in range(0, len(examples), SLAB):  # bincount takes 8 bytes a token
-            rows = examples.slice(start, start + SLAB)
-            counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
-        counts[self.tokenizer.is_special] = 0
-        return counts
 
-
-def near_drops(context: JobContext, bucket: int) -> Rows:
-    """The hashes of the bucket's near-duplicates, sorted."""
-    [rows] = read_rows([context.drops_path], bucket, HASH)
-    return rows
+def count_tokens(examples: Examples, tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Occurrences of each token before masking, [V]; special tokens count 0."""
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for start in range(0, len(examples), SLAB):  # bincount takes 8 bytes a token
+        rows = examples.slice(start, start + SLAB)
+        counts += np.bincount(rows.unmasked().input_ids.values, minlength=len(counts))
+    counts[tokenizer.is_special] = 0
+    return counts
 
 
 def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
@@ -311,12 +288,6 @@ def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
             "the tokenizer has no Punkt parameters; make it with `clozeline tokenizer`."
         )
     return SentenceSplitter(PunktData.from_json(tokenizer.punkt))
-
-
-def _check_whole(block: Block, counts: Counts, context: JobContext) -> None:
-    if counts.read[TRUNCATED] and not context.allow_truncated:
-        found = (entry for entry in counts.rejected if entry.get("kind") == TRUNCATED)
-        raise not_whole(block.path, next(found)["reason"])
 
 
 def _entry(rejected: Rejected) -> dict[str, str]:

@@ -26,7 +26,7 @@ from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import MixedSource
-from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.columns import BucketDocuments
 from clozeline.pipeline.job.cache_file import (
     ENTRY,
     CacheFileEnd,
@@ -38,18 +38,18 @@ from clozeline.pipeline.job.cache_file import (
     read_runs,
     read_slices,
 )
-from clozeline.pipeline.job.near_files import NEAR_SUFFIXES, Rows
+from clozeline.pipeline.job.near_files import Rows
 from clozeline.pipeline.tokenization.document_pieces import from_pieces, pieces_of
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
 CACHE_VERSION = 10
 
-SUFFIX = ".tokens"
-MERGED_SUFFIX = ".merged"
-RECORD_SUFFIX = ".shard.json"  # records of finished shards, kept in the same folder
 #: Suffixes of all files that a job keeps in the folder.
-SUFFIXES: Final = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX, ".mixed", ".mixture", *NEAR_SUFFIXES)
+SUFFIXES: Final = (
+    ".tokens", ".merged", ".shard.json", ".mixed", ".mixture",
+    ".near", ".excluded", ".words", ".pairs", ".edges", ".drops",
+)  # fmt: skip
 MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds
 
@@ -69,35 +69,21 @@ class Loaded(NamedTuple):
     repeat: int  #: the most often that one is used
 
 
-class FileGroup(NamedTuple):
-    """Files of blocks that are merged into one, if there is more than one."""
-
-    names: tuple[str, ...]
-    repeat: int
-    share: str
-
-    @property
-    def result(self) -> CacheInput:
-        """The merged file, or the only one."""
-        alone = len(self.names) == 1
-        name = self.names[0] if alone else merged_name(self.names)
-        return CacheInput(name, self.repeat, self.share)
-
-
-def cache_file_name(*parts: object) -> str:
-    """The name of a cache file, from everything its content depends on."""
-    return digest_of(parts) + SUFFIX
+def digest_of(parts: Iterable[object]) -> str:
+    """The name of a file, without its suffix, from everything its content depends on."""
+    return json_digest([CACHE_VERSION, *map(str, parts)])
 
 
 def merged_name(names: Sequence[str]) -> str:
-    """The name of the file that the files of these names are merged into."""
-    return digest_of(sorted(names)) + MERGED_SUFFIX
+    """The name of the file that the files of these names are merged into; a single one is not."""
+    return names[0] if len(names) == 1 else f"{digest_of(sorted(names))}.merged"
 
 
-def group_files(files: Iterable[CacheInput]) -> list[FileGroup]:
-    """Groups of neighbouring files: at most MAX_FILES, plus one for each different use.
+def group_files(files: Iterable[CacheInput]) -> dict[CacheInput, list[str]]:
+    """What shards read, and the names of the neighbouring files that are merged into each.
 
-    Group sizes are powers of two, so that files added at the end leave most groups as they are.
+    At most MAX_FILES, plus one for each different use. Group sizes are powers of two, so that files
+    added at the end leave most groups as they are.
     """
     by_use: dict[tuple[int, str], list[str]] = {}
     for name, repeat, share in dict.fromkeys(files):
@@ -105,11 +91,11 @@ def group_files(files: Iterable[CacheInput]) -> list[FileGroup]:
     number, size = sum(map(len, by_use.values())), 1
     while size * MAX_FILES < number:
         size *= 2
-    return [
-        FileGroup(tuple(names[start : start + size]), *use)
+    return {
+        CacheInput(merged_name(group), *use): group
         for use, names in by_use.items()
-        for start in range(0, len(names), size)
-    ]
+        for group in (names[start : start + size] for start in range(0, len(names), size))
+    }
 
 
 def write_cache_file(
@@ -265,10 +251,6 @@ def _among(high: UInt64Array, low: UInt64Array, drops: Rows) -> NDArray[np.bool_
         pair in pairs for pair in zip(high[rows].tolist(), low[rows].tolist(), strict=True)
     ]
     return found
-
-
-def digest_of(parts: Iterable[object]) -> str:
-    return json_digest([CACHE_VERSION, *map(str, parts)])
 
 
 def _documents(rows: TokenizedDocuments) -> BucketDocuments:

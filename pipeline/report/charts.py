@@ -7,7 +7,7 @@ random ids, and no settings of the user's matplotlib.
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -51,15 +51,16 @@ STYLE: dict[str, Any] = {
 }
 
 
-def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], log: bool) -> str:
-    """A horizontal bar for each value, from top to bottom, with its text at the end.
+def draw_bars(
+    name: str, values: Mapping[str, float], *, text: Callable[[float], str], log: bool = False
+) -> str:
+    """A horizontal bar for each value, from top to bottom, with the value's text at the end.
 
     `log` is for values that span several orders of magnitude, all at least 1.
     """
     with drawing(name, height=0.5 + 0.22 * len(values)) as (axes, svg):
-        positions = np.arange(len(values))
-        axes.barh(positions, list(values.values()), height=0.7, color=SERIES[0])
-        axes.set_yticks(positions, [_short(printable(label)) for label in values])
+        axes.barh(range(len(values)), list(values.values()), height=0.7, color=SERIES[0])
+        axes.set_yticks(range(len(values)), [_short(printable(label)) for label in values])
         axes.invert_yaxis()
         axes.tick_params("y", length=0)
         axes.grid(visible=False)
@@ -70,9 +71,9 @@ def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], l
         axes.set_xticks([], minor=False)
         axes.set_xticks([], minor=True)
         axes.spines[["bottom", "left"]].set_visible(False)
-        for position, value, text in zip(positions, values.values(), texts, strict=True):
+        for y, value in enumerate(values.values()):
             axes.annotate(
-                text, (value, position), (4, 0), textcoords="offset points", va="center", fontsize=8
+                text(value), (value, y), (4, 0), textcoords="offset points", va="center", fontsize=8
             )
     return svg()
 
@@ -118,16 +119,14 @@ def draw_lines(
     """
     with drawing(name, height=2.3) as (axes, svg):
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
-            draw: Callable[..., Any] = axes.step if steps else axes.plot
-            where = {"where": "post"} if steps else {}
-            draw(x, y, color=colour, linewidth=1.4, label=_in_legend(label), **where)
+            style = "steps-post" if steps else "default"
+            axes.plot(x, y, color=colour, lw=1.4, label=_in_legend(label), drawstyle=style)
         if log:
             axes.set(xscale="log", yscale="log")
             axes.set_ylim(*_whole_powers(np.concatenate([y for _, y in series.values()])))
         if from_zero and not log:
             axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         axes.margins(x=0.01)
-        _legend(axes, len(series))
         _label(axes, x_label, y_label, percent=percent)
     return svg()
 
@@ -152,7 +151,6 @@ def draw_points(
         last = max(np.max(x) for x, _ in series.values())
         axes.set_xlim(-0.5, last + 0.5)  # from 0 on
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        _legend(axes, len(series))
         _label(axes, x_label, y_label, percent=True)
     return svg()
 
@@ -179,12 +177,6 @@ def drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[], 
         figure.savefig(file, format="svg", transparent=True)
 
 
-def _legend(axes: "Axes", number: int) -> None:
-    """Add a legend above the axes, where no line can be; one series needs none."""
-    if number > 1:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
-
-
 def _whole_powers(values: ArrayLike) -> tuple[float, float]:
     """The powers of ten around the values above 0: ticks that can be labelled."""
     above = np.asarray(values, dtype=np.float64)
@@ -196,8 +188,10 @@ def _whole_powers(values: ArrayLike) -> tuple[float, float]:
 def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    if len(axes.get_legend_handles_labels()[1]) > 1:  # one series needs no legend
+        # Above the axes, where no line can be.
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
+    axes.set(xlabel=x_label, ylabel=y_label)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":  # matplotlib's own labels are formulas
             axis.set_major_formatter(

@@ -28,8 +28,7 @@ def dropped(summary: DatasetSummary) -> Section:
     ]
     charts = []
     if found:
-        texts = [f"{count:,}" for count in found.values()]
-        svg = draw_bars("dropped", found, texts=texts, log=True)
+        svg = draw_bars("dropped", found, text="{:,}".format, log=True)
         charts.append(Chart(svg=svg, caption="Dropped, by reason (log scale)"))
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(

@@ -43,14 +43,13 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
     title = f"{manifest.num_examples(TRAIN):,} examples to pretrain BERT"
     text = fill_template(
         "dataset_card.md.jinja",
-        escape=False,
         title=title,
         front_matter=_front_matter(manifest, splits, title),
         version=own_version(),
         manifest=manifest,
         config=manifest.config,
         options=json.dumps(_options(manifest), indent=2),
-        splits=[_split(manifest, split) for split in splits],
+        splits=splits,
         sources=[source_name(source) for source in job.get("sources", ())],
         id_type=str(id_type(manifest.vocab_size)),
     )
@@ -100,16 +99,6 @@ def _front_matter(manifest: Manifest, splits: list[str], title: str) -> str:
 
 def _size(examples: int) -> str:
     return next((name for limit, name in SIZES.items() if examples < limit), "n>1T")
-
-
-def _split(manifest: Manifest, split: str) -> dict[str, Any]:
-    shards = manifest.of_split(split)
-    return {
-        "name": split,
-        "rows": manifest.num_examples(split),
-        "shards": len(shards),
-        "bytes": sum(shard.bytes for shard in shards),
-    }
 
 
 def _is_edited(path: AnyPath) -> bool:

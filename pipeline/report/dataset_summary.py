@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import AnyPath
@@ -21,10 +21,7 @@ from clozeline.pipeline.report.row_statistics import RowStatistics, shard_statis
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardSummary:
-    """One shard of a report."""
-
+class ShardSummary(NamedTuple):
     entry: ShardEntry
     tokens: int
     pairs: int  # rows with a B
@@ -33,8 +30,6 @@ class ShardSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSummary:
-    """A data set and the statistics of its rows."""
-
     manifest: Manifest
     tokenizer: Tokenizer
     splits: dict[str, RowStatistics]  # `train` and `validation`, even without rows
@@ -45,7 +40,6 @@ class DatasetSummary:
 
     @property
     def all_rows(self) -> RowStatistics:
-        """The statistics of both splits."""
         return self.splits[TRAIN] + self.splits[VALIDATION]
 
 
@@ -63,14 +57,7 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
         counted = shard_statistics(folder / entry.name, entry, width, tokenizer)
         splits[entry.split] += counted
         pairs = int(counted.labels[1:].sum())
-        shards.append(
-            ShardSummary(
-                entry=entry,
-                tokens=counted.tokens,
-                pairs=pairs,
-                negative_share=counted.negative_share,
-            )
-        )
+        shards.append(ShardSummary(entry, counted.tokens, pairs, counted.negative_share))
     return DatasetSummary(
         manifest=manifest,
         tokenizer=tokenizer,

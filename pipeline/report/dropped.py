@@ -4,6 +4,7 @@ dropped 3,640 of 12,911 pairs (28.2%): more random pairs than following ones
 cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; ...
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from clozeline.pipeline.curation.rules import RULES
@@ -31,6 +32,8 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "nothing_to_mask": ("pairs", "no token that may be masked"),
     "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
 }
+#: Documents that were counted as read before they were found.
+FOUND_LATER = ("duplicate_document", "near_duplicate", "beyond_budget")
 #: What was cleaned in documents that were kept, by its count.
 CLEANED: Mapping[str, str] = {
     "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; if the text is in another encoding, "
@@ -44,23 +47,20 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
 
     Each total is what was kept plus what was left out.
     """
-    dropped, copies = manifest.dropped, manifest.config.dupe_factor
-    kept = {
-        # A duplicate was counted as read before it was found.
-        "documents": manifest.counts.get("documents", 0)
-        - dropped.get("duplicate_document", 0)
-        - dropped.get("near_duplicate", 0)
-        - dropped.get("beyond_budget", 0),
-        "paragraphs": manifest.counts.get("paragraphs", 0) * copies,
-        "pairs": manifest.num_examples("train") + manifest.num_examples("validation"),
-        "tokens": (manifest.counts.get("tokens", 0)) * copies - dropped.get("cut_tokens", 0),
-    }
+    read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
+    copies = manifest.config.dupe_factor
+    totals = Counter(
+        documents=read["documents"] - sum(dropped[reason] for reason in FOUND_LATER),
+        paragraphs=read["paragraphs"] * copies,
+        pairs=manifest.num_examples("train") + manifest.num_examples("validation"),
+        tokens=read["tokens"] * copies - dropped["cut_tokens"],
+    )
+    for reason, (unit, _) in REASONS.items():
+        totals[unit] += dropped[reason]
     for reason, (unit, words) in REASONS.items():
-        total = kept[unit] + _count_dropped(manifest, unit)
-        yield from _line("dropped", dropped.get(reason, 0), total, unit, words)
+        yield from _line("dropped", dropped[reason], totals[unit], unit, words)
     for reason, words in CLEANED.items():
-        total = kept["documents"] + _count_dropped(manifest, "documents")
-        yield from _line("cleaned", manifest.counts.get(reason, 0), total, "documents", words)
+        yield from _line("cleaned", read[reason], totals["documents"], "documents", words)
 
 
 def mixture_lines(manifest: Manifest) -> Iterator[str]:
@@ -83,10 +83,6 @@ def uses_in_words(source: MixedSource) -> str:
     times = "once" if source.repeat == 1 else f"{source.repeat:,} times"
     more = f", {source.more:,} of them once more" if source.more else ""
     return f"all {source.documents:,} documents {times}{more}"
-
-
-def _count_dropped(manifest: Manifest, unit: str) -> int:
-    return sum(manifest.dropped.get(name, 0) for name, (kind, _) in REASONS.items() if kind == unit)
 
 
 def _line(verb: str, count: int, total: int, unit: str, words: str) -> Iterator[str]:

@@ -61,12 +61,12 @@ def printable(text: str) -> str:
     return "\n".join(map(escaped, text.split("\n")))
 
 
-def fill_template(name: str, *, escape: bool, **values: Any) -> str:
-    """A template filled with the values, escaped for HTML if `escape`.
+def fill_template(name: str, **values: Any) -> str:
+    """A template filled with the values, which are escaped in one of HTML.
 
     "parts.html.jinja" is in this package, "clozeline.train.view/curves.html.jinja" in another one.
     """
-    return _environment(escape).get_template(name).render(values) + "\n"
+    return _environment().get_template(name).render(values) + "\n"
 
 
 def asset(*names: str) -> "Markup":
@@ -77,12 +77,12 @@ def asset(*names: str) -> "Markup":
 
 
 @cache
-def _environment(escape: bool) -> "Environment":
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+def _environment() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 
     return Environment(
         loader=FunctionLoader(_read_asset),
-        autoescape=escape,
+        autoescape=select_autoescape(["html.jinja"]),
         undefined=StrictUndefined,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not markup
         trim_blocks=True,

@@ -11,6 +11,7 @@ A packed row is shown as piece 1, piece 2 and so on.
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manife
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.dropped import mixture_lines
-from clozeline.pipeline.report.shown_example import mask_kind, pair_label
+from clozeline.pipeline.report.shown_example import mask_kind, parts_of
 from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
@@ -35,28 +36,21 @@ def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> I
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     yield from _summary(manifest)
-    for name, examples, row in random_rows(folder, manifest, number=number, seed=seed):
-        yield ""
-        yield from show_example(
-            examples,
-            row,
-            tokenizer,
-            title=f"{name}, row {row}",
-            width=width,
-            negative_pairs=manifest.config.negative_pairs,
-        )
-
-
-def random_rows(
-    folder: AnyPath, manifest: Manifest, *, number: int, seed: int
-) -> Iterator[tuple[str, Examples, int]]:
-    """Random training rows: the name of a shard, its examples, and a row of it."""
     shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
     bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
     for for_shard, for_row in bits:
         shard = shards[int(uniform_below(for_shard, len(shards)))]
         examples = read_shard(folder / shard.name, expected=shard.checksum)
-        yield shard.name, examples, int(uniform_below(for_row, len(examples)))
+        row = int(uniform_below(for_row, len(examples)))
+        yield ""
+        yield from show_example(
+            examples,
+            row,
+            tokenizer,
+            title=f"{shard.name}, row {row}",
+            width=width,
+            negative_pairs=manifest.config.negative_pairs,
+        )
 
 
 def show_example(
@@ -69,7 +63,7 @@ def show_example(
     negative_pairs: str = "random",
 ) -> Iterator[str]:
     """One row: A and B, masked tokens numbered, and the original tokens below."""
-    example = examples.take(np.array([row]))
+    example = examples.slice(row, row + 1)
     ids = example.input_ids.values
     texts = [tokenizer.texts[token] for token in ids]
     originals = []
@@ -77,26 +71,20 @@ def show_example(
     for number, (position, label) in enumerate(masked, start=1):
         shown, original = tokenizer.shown_tokens[ids[position]], tokenizer.shown_tokens[label]
         texts[position] = f" [{number} {shown.strip('[]')}]"
-        originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
-    kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
-    parts = {"A": int(example.length_a[0])}
-    if example.piece_lengths is not None:
-        parts = {f"piece {n}": int(x) for n, x in enumerate(example.piece_lengths.values, 1)}
-        kind = f"{len(parts)} piece{'s' * (len(parts) != 1)}"
-    elif parts["A"] < len(ids):
-        parts["B"] = len(ids) - parts["A"]
+        ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {shown})"}
+        way = ways[mask_kind(ids[position], label, tokenizer)]
+        originals.append(f"{number} {original}{way}")
+    kind, lengths = parts_of(example, negative_pairs)
     yield f"{title}: {len(ids)} tokens, {kind}"
-    stop = 0
-    for part, length in parts.items():
-        stop += length
-        of_part = texts[stop - length : stop - 1]  # without [SEP]
+    rest = iter(texts)
+    for part, length in lengths.items():
+        of_part = list(islice(rest, length))[:-1]  # without [SEP]
         yield from _paragraph(part, _join(of_part[part != "B" :]), width)  # and [CLS]
     yield from _paragraph("masked", "   ".join(originals), width)
 
 
 def _summary(manifest: Manifest) -> Iterator[str]:
-    config = manifest.config
-    read = manifest.counts
+    config, read = manifest.config, manifest.counts
     yield (
         f"{manifest.num_examples(TRAIN):,} training and {manifest.num_examples('validation'):,} "
         f"validation examples of at most {config.max_seq_length} tokens, pairs: {config.pairs}, "
@@ -110,12 +98,6 @@ def _summary(manifest: Manifest) -> Iterator[str]:
         dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
         yield f"dropped: {dropped}"
     yield from mixture_lines(manifest)
-
-
-def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:
-    name = tokenizer.shown_tokens[shown]
-    ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {name})"}
-    return ways[mask_kind(shown, label, tokenizer)]
 
 
 def _join(texts: list[str]) -> str:

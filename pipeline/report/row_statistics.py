@@ -61,7 +61,6 @@ class RowStatistics:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return int(self.lengths.sum())
 
     @property

@@ -61,26 +61,27 @@ def _lengths(summary: DatasetSummary) -> Section:
     longest = summary.manifest.config.max_seq_length
     filled = {name: rows for name, rows in summary.splits.items() if rows.rows}
     rates = ", ".join(f"{rows.fill_rate:.1%} in {name}" for name, rows in filled.items())
+    charts = []
+    for name, rows in filled.items():
+        caption = f"Lengths in {name} (log scale), {rows.fill_rate:.1%} filled"
+        charts.append(_histogram(f"lengths-{name}", rows.lengths, "example", caption=caption))
     return Section(
         heading="Example lengths",
         sentence=f"In batches padded to {longest:,} tokens, real tokens fill {rates or 'nothing'}.",
-        charts=[
-            *(_histogram(name, rows) for name, rows in filled.items()),
-            *_lengths_a_b(summary.all_rows),
-        ],
+        charts=[*charts, *_lengths_a_b(summary.all_rows)],
     )
 
 
-def _histogram(split: str, rows: RowStatistics) -> Chart:
+def _histogram(name: str, lengths: NDArray[np.int64], noun: str, *, caption: str) -> Chart:
     svg = draw_columns(
-        f"lengths-{split}",
-        _edges(len(rows.lengths) - 1),
-        _binned(rows.lengths[1:]) / rows.rows,
-        x_label="tokens per example",
-        y_label="fraction of examples",
+        name,
+        _edges(len(lengths) - 1),
+        _binned(lengths[1:]) / lengths.sum(),
+        x_label=f"tokens per {noun}",
+        y_label=f"fraction of {noun}s",
         log=True,
     )
-    return Chart(svg=svg, caption=f"Lengths in {split} (log scale), {rows.fill_rate:.1%} filled")
+    return Chart(svg=svg, caption=caption)
 
 
 def _lengths_a_b(rows: RowStatistics) -> Iterator[Chart]:
@@ -99,20 +100,13 @@ def _packed_rows(summary: DatasetSummary) -> Section | None:
     pieces = int(rows.pieces.sum())
     if not pieces:
         return None
-    svg = draw_columns(
-        "pieces",
-        _edges(len(rows.pieces) - 1),
-        _binned(rows.pieces[1:]) / pieces,
-        x_label="tokens per piece",
-        y_label="fraction of pieces",
-        log=True,
-    )
+    caption = "Lengths of the pieces (log scale)"
     return Section(
         heading="Packed rows",
         sentence=f"{rows.rows:,} rows hold {pieces:,} pieces of documents, "
         f"{fraction(pieces, rows.rows):.1f} per row; attention stays inside each. Without packing "
         f"real tokens would fill {fraction(rows.tokens, pieces * (len(rows.lengths) - 1)):.1%}.",
-        charts=[Chart(svg=svg, caption="Lengths of the pieces (log scale)")],
+        charts=[_histogram("pieces", rows.pieces, "piece", caption=caption)],
     )
 
 
@@ -210,8 +204,7 @@ def _token_charts(summary: DatasetSummary, counts: NDArray[np.int64]) -> Iterato
     shown = min(TOKENS_SHOWN, int((counts > 0).sum()))
     names = [summary.tokenizer.shown_tokens[token] for token in order[:shown]]
     bars = dict(zip(names, fractions[:shown].tolist(), strict=True))
-    texts = [f"{value:.2%}" for value in bars.values()]
-    svg = draw_bars("tokens", bars, texts=texts, log=False)
+    svg = draw_bars("tokens", bars, text="{:.2%}".format)
     yield Chart(svg=svg, caption=f"The {shown} most common tokens and their fraction of all")
     used = int((counts > 0).sum())
     ranks = np.unique(np.geomspace(1, used, RANKS_SHOWN).astype(np.int64))
@@ -227,8 +220,7 @@ def _time(summary: DatasetSummary) -> Section:
     total = sum(stages.values())
     charts = []
     if total:
-        texts = [f"{value:,.1f} s ({value / total:.0%})" for value in stages.values()]
-        svg = draw_bars("stages", stages, texts=texts, log=False)
+        svg = draw_bars("stages", stages, text=lambda x: f"{x:,.1f} s ({x / total:.0%})")
         charts.append(Chart(svg=svg, caption="CPU seconds by stage"))
     found = f"{total:,.1f} s, summed over all workers" if total else "not recorded"
     return Section(

@@ -9,7 +9,7 @@ Reports, `clozeline view` and its export draw it with the same macro, from parts
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -42,26 +42,17 @@ class ShownToken:
     guess: ShownGuess | None = None
 
     @property
-    def continues(self) -> bool:
-        """Whether it continues the word before it."""
-        return (self.original or self.text).startswith(CONTINUATION)
-
-    @property
     def is_right(self) -> bool:
-        """Whether the guess is the original token."""
         return self.guess is not None and self.guess.token == self.original
 
     @property
     def classes(self) -> str:
         """CSS classes: its kind, how it was masked, and whether the guess is right."""
-        names = ["token"]
-        names += ["special"] if self.is_special else []
-        names += ["continues"] if self.continues else []
-        if self.mask:
-            names.append(self.mask)
+        continues = (self.original or self.text).startswith(CONTINUATION)
+        names = ["token", "special" * self.is_special, "continues" * continues, self.mask or ""]
         if self.guess:
             names.append("right" if self.is_right else "wrong")
-        return " ".join(names)
+        return " ".join(filter(None, names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,19 +76,12 @@ def shown_example(
 ) -> ShownExample:
     """A row of a shard; `guesses` has one for each mask, in the order of the positions."""
     example = examples.slice(row, row + 1)
-    length_a, ids = int(example.length_a[0]), example.input_ids.values
-    tokens = list(_tokens(example, tokenizer, guesses))
-    spans = [("A", tokens[:length_a]), ("B", tokens[length_a:])]
-    kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
-    if example.piece_lengths is not None:
-        ends = np.cumsum(example.piece_lengths.values, dtype=np.int64).tolist()
-        borders = list(pairwise([0, *ends]))
-        spans = [(f"piece {n}", tokens[i:j]) for n, (i, j) in enumerate(borders, start=1)]
-        kind = counted(len(spans), "piece")
+    kind, lengths = parts_of(example, negative_pairs)
+    tokens = _tokens(example, tokenizer, guesses)
     return ShownExample(
         title=title,
-        notes=[f"{len(ids)} tokens", kind],
-        spans=[span for span in spans if span[1]],
+        notes=[f"{len(example.input_ids.values)} tokens", kind],
+        spans=[(name, list(islice(tokens, length))) for name, length in lengths.items()],
         documents=[f"{document:016x}" for document in documents_of(examples, row)],
     )
 
@@ -112,11 +96,16 @@ def documents_of(examples: Examples, row: int) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def pair_label(label: int, negative_pairs: str) -> str:
-    """The next sentence label in words."""
-    return {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}[
-        label
-    ]
+def parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int]]:
+    """What one row is, and the tokens of its parts: "B follows A", {"A": 12, "B": 8}."""
+    if example.piece_lengths is not None:
+        pieces = example.piece_lengths.values.tolist()
+        return counted(len(pieces), "piece"), {f"piece {n}": x for n, x in enumerate(pieces, 1)}
+    kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
+    length_a = int(example.length_a[0])
+    length_b = len(example.input_ids.values) - length_a
+    parts = {"A": length_a} | ({"B": length_b} if length_b else {})
+    return kinds[int(example.next_sentence_label[0])], parts
 
 
 def _tokens(

@@ -8,12 +8,14 @@ mark.
     chunk     Dr.              p.m.      today!            starts after the last ASCII space
     follower  Oz                )     He
 
-Marks and ASCII spaces are single bytes in UTF-8, so they are found in columns; a regular expression
-reads on at the few marks before a character of several bytes, or before more than one space.
+The lines of the text are separated by NULs, and have none inside and no space around them. Marks
+and ASCII spaces are single bytes in UTF-8, so they are found in columns; a regular expression reads
+on at the few marks before a character of several bytes, or before more than one space.
 """
 
 import re
-from dataclasses import dataclass
+import string
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,38 +38,29 @@ ANY_SPACE = rb"(?:[\t-\r ]|" + WIDE_SPACE + rb")"
 QUOTE = any_of(QUOTES)
 #: What is between a mark and its follower: space, or nothing before a closing mark.
 BETWEEN = re.compile(
-    ANY_SPACE + rb"++(?=[\s\S])|(?=[" + re.escape(ASCII_CLOSING.encode()) + rb"]|" + QUOTE + rb")"
+    ANY_SPACE + rb"++|(?=[" + re.escape(ASCII_CLOSING.encode()) + rb"]|" + QUOTE + rb")"
 )
-CHUNK = re.compile(rb"(?:(?!" + WIDE_SPACE + rb")[^\t-\r ])+")
+CHUNK = re.compile(rb"(?:(?!" + WIDE_SPACE + rb")[^\0\t-\r ])+")
 #: Closing marks at the start of a sentence that belong to the one before.
-STRAY = re.compile(rb"((?:[\"')\]}]|" + QUOTE + rb")+?)(?:" + ANY_SPACE + rb"+|(?=--)|$)")
+STRAY = re.compile(rb"((?:[\"')\]}]|" + QUOTE + rb")+?)(?:" + ANY_SPACE + rb"+|(?=--|\0)|$)")
 
-OTHER, BLANK, LETTER, MARK, CLOSING, WIDE = range(6)  # kinds of byte; ? and ! are MARK
-
-
-def kind_of_byte(byte: int) -> int:
-    character = chr(byte)
-    if byte >= 0x80:
-        return WIDE
-    if character in "\t\n\v\f\r ":
-        return BLANK
-    if character in ".?!":
-        return MARK
-    if character in ASCII_CLOSING:
-        return CLOSING
-    return LETTER if character.isalpha() else OTHER
-
-
-KINDS = bytes(map(kind_of_byte, range(256)))
-KIND_OF = np.frombuffer(KINDS, np.uint8)
-FOLLOWS_AT_ONCE = np.array([byte != 0x2E and KINDS[byte] in (MARK, CLOSING) for byte in range(256)])
-IS_STRAY = np.array([byte in b"\"')]}" or KINDS[byte] == WIDE for byte in range(256)])
-NEVER_BEGINS = np.array([byte in b'")]}' for byte in range(256)])
+# Kinds of byte; ? and ! are MARK.
+LINE_END, BLANK, OTHER, LETTER, MARK, CLOSING, WIDE = range(7)
+KIND_OF = np.full(256, OTHER, np.uint8)
+KIND_OF[list(string.ascii_letters.encode())] = LETTER
+KIND_OF[list(b"\t\n\v\f\r ")] = BLANK
+KIND_OF[list(ASCII_CLOSING.encode())] = CLOSING
+KIND_OF[list(b".?!")] = MARK
+KIND_OF[0x80:] = WIDE
+KIND_OF[0] = LINE_END
+KINDS = KIND_OF.tobytes()
+FOLLOWS_AT_ONCE = np.isin(KIND_OF, (MARK, CLOSING)) & (np.arange(256) != ord("."))
+IS_STRAY = np.isin(np.arange(256), list(b"\"')]}")) | (KIND_OF == WIDE)
+NEVER_BEGINS = np.isin(np.arange(256), list(b'")]}'))
 LOWERED = np.frombuffer(bytes(range(256)).lower(), np.uint8)
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """C places where a sentence may end: the chunk data[starts:ends], the start of the follower."""
 
     starts: Offsets
@@ -75,8 +68,8 @@ class Candidates:
     followers: Offsets
 
 
-def find_candidates(data: bytes, borders: Offsets) -> Candidates:
-    """The candidates of NLTK in a text whose paragraphs begin after `borders`; these are not space.
+def find_candidates(data: bytes) -> Candidates:
+    """The candidates of NLTK in lines.
 
     Of two marks in a chunk NLTK considers only the later one, unless the first is the whole chunk.
     """
@@ -84,11 +77,10 @@ def find_candidates(data: bytes, borders: Offsets) -> Candidates:
     marks = np.flatnonzero(kinds == MARK)
     followers = _followers(data, kinds, marks)
     marks, followers = marks[followers > 0], followers[followers > 0]
-    before = _last_before(marks, np.flatnonzero(kinds == BLANK))
-    before = np.maximum(before, _last_before(marks, borders))
-    starts = np.where(before > 0, before + 1, 0)  # NLTK does not see a space at the very beginning
+    before = np.append(-1, np.flatnonzero(kinds <= BLANK))
+    starts = before[np.searchsorted(before, marks) - 1] + 1
     last = np.ones(len(marks), bool)
-    last[:-1] = (before[1:] > marks[:-1]) | (starts[1:] >= marks[:-1])
+    last[:-1] = starts[1:] >= marks[:-1]
     return Candidates(starts[last], marks[last] + 1, followers[last])
 
 
@@ -100,16 +92,10 @@ def _followers(data: bytes, kinds: NDArray[np.uint8], marks: Offsets) -> Offsets
     spaced = KIND_OF[after] == BLANK
     followers[spaced] = marks[spaced] + 2
     unclear = spaced & ((second == BLANK) | (second == WIDE)) | (KIND_OF[after] == WIDE)
-    unclear |= marks + 2 >= len(data)
     for i in np.flatnonzero(unclear).tolist():
         match = BETWEEN.match(data, int(marks[i]) + 1)
         followers[i] = match.end() if match else 0
     return followers
-
-
-def _last_before(places: Offsets, among: Offsets) -> Offsets:
-    """The last of the ascending `among` before each place; -1 where there is none."""
-    return np.append(-1, among)[np.searchsorted(among, places)]
 
 
 def chunks_of(

@@ -78,13 +78,13 @@ def is_other_script(text: str) -> bool:
     return 3 * len(data.translate(None, NOT_FURTHER)) > len(text)
 
 
-def cut_sentence(text: str, start: int, end: int) -> list[Span]:
-    """The spans of the sentences in text[start:end], which Punkt takes for one."""
-    spans = []
-    for match in SENTENCE_END.finditer(text, start, end):
+def cut_sentence(text: str) -> list[Span]:
+    """The spans of the sentences in what Punkt takes for one."""
+    spans, start = [], 0
+    for match in SENTENCE_END.finditer(text):
         spans += _cut_at_spaces(text, start, match.end(1))
         start = match.end()
-    return spans + _cut_at_spaces(text, start, end) if start < end else spans
+    return spans + _cut_at_spaces(text, start, len(text)) if start < len(text) else spans
 
 
 def _cut_at_spaces(text: str, start: int, end: int) -> list[Span]:

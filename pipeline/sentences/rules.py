@@ -11,14 +11,12 @@ compiled with it here as well. The packages also disagree about spaces, so those
 """
 
 import re
-from bisect import bisect_left
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from clozeline.pipeline.sentences.candidates import ASCII_CLOSING, CHUNK, QUOTES
 from clozeline.pipeline.sentences.marks import SPACE
 from clozeline.pipeline.sentences.punkt import PunktData
-from clozeline.pipeline.sentences.spans import decoded
 
 CLOSING = re.escape(ASCII_CLOSING) + QUOTES  # ends a word in any position
 RUN = rf"(?:-{{2,}}|\.{{2,}}|(?:\.[{SPACE}]){{2,}}\.)"  # dashes, dots, and ". . ."
@@ -80,23 +78,20 @@ class PunktRules:
         self._decisions: dict[tuple[Ending, str], bool] = {}
         #: Whether a sentence ends at each mark that is a token of its own.
         self.ends_at_lone_marks = "." not in self._collocating
+        #: The words after whose period a sentence may continue.
+        self.known_stems = sorted(self._abbreviations | self._collocating)
 
-    def known_stems(self) -> list[str]:
-        """The words after whose period a sentence may continue."""
-        return sorted(self._abbreviations | self._collocating)
-
-    def is_end(self, data: bytes, start: int, end: int, at: int, stops: list[int]) -> bool:
+    def is_end(self, data: bytes, start: int, end: int, at: int) -> bool:
         """Whether a sentence ends after the chunk data[start:end]; the follower starts at `at`."""
         ending = self.ending_of(data[start:end])
         if at == end:
             follower = data[at : at + 4].decode(errors="replace")[0]
         else:
-            chunk = CHUNK.match(data, at, stops[bisect_left(stops, at)])
+            chunk = CHUNK.match(data, at)
             assert chunk  # a follower does not start with space
-            follower = decoded(chunk[0])
-        # NLTK treats a line of \x1c to \x1f as blank, so whether it is a whole line matters here.
-        if ending is None or follower.isspace():
-            return self._breaks_inside(self._tokens(decoded(data[start:at]) + follower))
+            follower = chunk[0].decode()
+        if ending is None:
+            return self._breaks_inside(self._tokens(data[start:at].decode() + follower))
         known = self._decisions.get((ending, follower))
         if known is None:
             tokens = self._tokens(follower)
@@ -111,7 +106,7 @@ class PunktRules:
             return self._endings[chunk]
         ending = None  # it contains a non-ASCII space
         if CHUNK.fullmatch(chunk):
-            tokens = self._tokens(decoded(chunk))
+            tokens = self._tokens(chunk.decode())
             ending = self._ending(tokens[-1])
             # "what?!" has a break after "what?" already, so it is certain whatever follows "!".
             if ending == CERTAIN or self._breaks_inside(tokens):
@@ -125,9 +120,7 @@ class PunktRules:
         return any(self._ends_sentence(self._ending(a), b) for a, b in pairwise(tokens))
 
     def _tokens(self, text: str) -> list[Token]:
-        """The tokens of a text after Punkt's first pass; blank lines have none."""
-        lines = [line for line in text.split("\n") if line.strip()]
-        return [self._token(word) for line in lines for word in TOKEN.findall(line)]
+        return list(map(self._token, TOKEN.findall(text)))
 
     def _token(self, word: str) -> Token:
         lower = word.lower()

@@ -35,9 +35,8 @@ class Sentences:
         return cls(b" ".join(encoded), starts, starts + lengths)
 
     def to_list(self) -> list[str]:
-        """The sentences as strings."""
         spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        return [decoded(self.data[start:end]) for start, end in spans]
+        return [self.data[start:end].decode() for start, end in spans]
 
     def slabs(self) -> Iterator["Sentences"]:
         """The sentences in parts of about SLAB_BYTES; at least one part."""
@@ -59,13 +58,3 @@ def without_gaps(data: bytes, starts: Offsets, ends: Offsets) -> Sentences:
         blanked[odd] = BLANK
         data = blanked.tobytes()
     return Sentences(data, starts, ends)
-
-
-def encoded(text: str) -> bytes:
-    """The text in UTF-8, lone surrogates included."""
-    return text.encode(errors="surrogatepass")
-
-
-def decoded(data: bytes) -> str:
-    """The text of what `encoded` gave."""
-    return data.decode(errors="surrogatepass")

@@ -8,9 +8,8 @@ all chunks at once. For the others NLTK's rules (rules.py) are asked, mostly for
 is remembered.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise, repeat
-from operator import contains
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +27,11 @@ from clozeline.pipeline.sentences.candidates import (
 from clozeline.pipeline.sentences.marks import cut_sentence
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.rules import CERTAIN, PunktRules
-from clozeline.pipeline.sentences.spans import Sentences, decoded, encoded, without_gaps
+from clozeline.pipeline.sentences.spans import Sentences, without_gaps
 
-#: Between paragraphs that are split as one text. No candidate is before it, no chunk goes across.
-SEPARATOR = "\0"
-SLAB_CHARACTERS = 1 << 22
-
-#: Paragraphs joined, the end of each there, and the end of the last one without space after it.
-Slab = tuple[bytes, Offsets, int]
+#: Between the lines of a text. No candidate is before it, no chunk goes across.
+SEPARATOR = b"\0"
+SLAB_BYTES = 1 << 22
 
 
 class SentenceSplitter:
@@ -43,53 +39,34 @@ class SentenceSplitter:
 
     def __init__(self, parameters: PunktData) -> None:
         self._rules = PunktRules(parameters)
-        known = [f"{word}.".encode() for word in self._rules.known_stems()]
+        known = [f"{word}.".encode() for word in self._rules.known_stems]
         self._known_words = pa.array(known, pa.large_binary())
 
-    def split(
-        self, paragraphs: Sequence[str], *, cut: ArrayLike = True
-    ) -> tuple[Sentences, NDArray[np.int64]]:
-        """All sentences in order, and the number of sentences per paragraph: int64 [paragraphs].
+    def split(self, text: bytes, *, cut: ArrayLike = True) -> tuple[Sentences, NDArray[np.int64]]:
+        """All sentences of a text in UTF-8, and the number of sentences per line: int64 [lines].
 
-        ["It is. So there!", "", "Yes"]  ->  [It is.][So there!][Yes],  [2, 0, 1]
+        "It is. So there!\\nYes"  ->  [It is.][So there!][Yes],  [2, 1]
 
-        Where `cut` (one bool, or one a paragraph) is False, sentences end only where Punkt ends
-        them.
+        No line is empty, has space around it or has a NUL in it. Where `cut` (one bool, or one a
+        line) is False, sentences end only where Punkt ends them.
         """
-        return self._split(map(_joined, _slabs(paragraphs)), cut)
-
-    def split_lines(
-        self, text: bytes, *, cut: ArrayLike = True
-    ) -> tuple[Sentences, NDArray[np.int64]]:
-        """As `split`, where the paragraphs are the lines of a text in UTF-8.
-
-        None of them is empty, has space around it or has a NUL in it.
-        """
-        return self._split(_slabs_of_lines(text), cut)
-
-    def _split(self, given: Iterable[Slab], cut: ArrayLike) -> tuple[Sentences, NDArray[np.int64]]:
-        slabs = [self._split_slab(*slab) for slab in given]
-        texts = [data for data, *_ in slabs]
-        shifts = offsets_of(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
-        none = [np.zeros(0, np.int64)]
-        starts, ends = (
-            np.concatenate(none + [slab[i] + at for slab, at in zip(slabs, shifts, strict=False)])
-            for i in (1, 2)
-        )
-        counts = np.concatenate(none + [of_paragraph for *_, of_paragraph in slabs])
-        found = without_gaps(b" ".join(texts), starts, ends)
+        data = text.replace(b"\n", SEPARATOR)
+        parts = [(np.zeros(0, np.int64),) * 3]
+        for begin, stops in _slabs(data):
+            starts, ends, counts = self._split_slab(data[begin : begin + int(stops[-1])], stops)
+            parts.append((starts + begin, ends + begin, counts))
+        starts, ends, counts = map(np.concatenate, zip(*parts, strict=True))
         further = np.flatnonzero(np.repeat(np.broadcast_to(cut, len(counts)), counts))
-        return cut_further(found, further, counts)
+        return cut_further(without_gaps(data, starts, ends), further, counts)
 
     def _split_slab(
-        self, data: bytes, stops: Offsets, last: int
-    ) -> tuple[bytes, Offsets, Offsets, NDArray[np.int64]]:
-        """The text, where each sentence starts and ends there, and how many each paragraph has.
+        self, data: bytes, stops: Offsets
+    ) -> tuple[Offsets, Offsets, NDArray[np.int64]]:
+        """Where each sentence of lines starts and ends, and how many each line has.
 
-        "It is. So!\\0Yes",  [10 14],  14  ->  the same,  [0 7 11],  [6 10 14],  [2 1]
+        "It is. So!\\0Yes",  lines end at [10 14]  ->  [0 7 11],  [6 10 14],  [2 1]
         """
-        ends, followers = self._breaks(data, stops, last)
-        stops[-1] = last
+        ends, followers = self._breaks(data)
         at = np.searchsorted(ends, stops, side="right")
         ends = np.insert(ends, at, stops)
         starts = np.insert(np.insert(followers, at, stops + 1), 0, 0)[:-1]
@@ -98,22 +75,21 @@ class SentenceSplitter:
         is_there = np.ones(len(ends), bool)
         is_there[final] = starts[final] < ends[final]
         counts = np.diff(np.cumsum(is_there)[final], prepend=0)
-        return data, starts[is_there], ends[is_there], counts
+        return starts[is_there], ends[is_there], counts
 
-    def _breaks(self, data: bytes, stops: Offsets, last: int) -> tuple[Offsets, Offsets]:
+    def _breaks(self, data: bytes) -> tuple[Offsets, Offsets]:
         """The end of the sentence before each break, and the start of the one after it."""
-        found = find_candidates(data, stops[:-1])
-        breaks = self._is_break(data, found, stops)
+        found = find_candidates(data)
+        breaks = self._is_break(data, found)
         ends, followers = found.ends[breaks], found.followers[breaks]
         strays = np.flatnonzero(IS_STRAY[np.frombuffer(data, np.uint8)[followers]])
-        bounds = np.append(ends, last)[strays + 1]
-        bounds = np.minimum(bounds, stops[np.searchsorted(stops, followers[strays])])
-        for i, stop in zip(strays.tolist(), bounds.tolist(), strict=True):
+        stops = np.append(ends, len(data))[strays + 1]
+        for i, stop in zip(strays.tolist(), stops.tolist(), strict=True):
             if stray := STRAY.match(data, int(followers[i]), stop):
                 ends[i], followers[i] = stray.end(1), stray.end()
         return ends, followers
 
-    def _is_break(self, data: bytes, found: Candidates, stops: Offsets) -> NDArray[np.bool_]:
+    def _is_break(self, data: bytes, found: Candidates) -> NDArray[np.bool_]:
         """Whether a sentence ends at each candidate."""
         chunks, lowered, is_word, certain = chunks_of(data, found)
         certain &= self._rules.ends_at_lone_marks
@@ -123,16 +99,9 @@ class SentenceSplitter:
         distinct = [self._rules.ending_of(chunk) for chunk in rare.dictionary.to_pylist()]
         of_rest = rare.indices.to_numpy()
         certain[rest] = np.array([ending is CERTAIN for ending in distinct], bool)[of_rest]
-        # NLTK may take a control character for a blank line: see is_end.
-        certain &= np.frombuffer(data, np.uint8)[found.followers] >= ord(" ")
-        undecided, of_paragraphs = np.flatnonzero(~certain), stops.tolist()
-        starts, ends, followers = (
-            column[undecided].tolist() for column in (found.starts, found.ends, found.followers)
-        )
-        certain[undecided] = [
-            self._rules.is_end(data, start, end, at, of_paragraphs)
-            for start, end, at in zip(starts, ends, followers, strict=True)
-        ]
+        undecided = np.flatnonzero(~certain)
+        places = zip(*(column[undecided].tolist() for column in found), strict=True)
+        certain[undecided] = [self._rules.is_end(data, *place) for place in places]
         return certain
 
 
@@ -158,53 +127,21 @@ def _parts(found: Sentences, row: int) -> list[list[int]]:
     start, end = int(found.starts[row]), int(found.ends[row])
     if (data := found.data[start:end]).isascii():
         return []
-    text = decoded(data)
-    spans = cut_sentence(text, 0, len(text))
+    text = data.decode()
+    spans = cut_sentence(text)
     if spans == [(0, len(text))]:
         return []
     edges = [0, *(edge for span in spans for edge in span)]
-    sizes = [len(encoded(text[a:b])) for a, b in pairwise(edges)]
+    sizes = [len(text[a:b].encode()) for a, b in pairwise(edges)]
     parts: list[list[int]] = (start + np.cumsum(sizes)).reshape(-1, 2).tolist()
     return parts
 
 
-def _joined(paragraphs: Sequence[str]) -> Slab:
-    data = encoded(SEPARATOR.join(paragraphs))
-    # A paragraph that has a separator in it is alone.
-    between = _separators(data) if len(paragraphs) > 1 else np.zeros(0, np.int64)
-    blank = len(encoded(paragraphs[-1])) - len(encoded(paragraphs[-1].rstrip()))
-    return data, np.append(between, len(data)), len(data) - blank
-
-
-def _slabs_of_lines(text: bytes) -> Iterator[Slab]:
-    data = text.replace(b"\n", SEPARATOR.encode())
-    between = _separators(data)
-    after = np.searchsorted(between, np.arange(SLAB_CHARACTERS, len(data), SLAB_CHARACTERS))
-    stops = np.append(between, len(data))
-    begin = 0
-    for last in sorted({*after.tolist(), len(stops) - 1} if data else ()):
-        end = int(stops[last])
-        inside = stops[np.searchsorted(stops, begin) : last + 1] - begin
-        yield data[begin:end], inside, end - begin
-        begin = end + 1
-
-
-def _separators(data: bytes) -> Offsets:
-    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord(SEPARATOR))
-
-
-def _slabs(paragraphs: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Runs of paragraphs that are split as one text.
-
-    An empty paragraph, or one with space around it or the separator in it, is alone.
-    """
-    number = len(paragraphs)
-    sizes = np.fromiter(map(len, paragraphs), np.int64, number)
-    bare = np.fromiter(map(len, map(str.strip, paragraphs)), np.int64, number)
-    alone = np.fromiter(map(contains, paragraphs, repeat(SEPARATOR)), bool, number)
-    alone |= (bare < sizes) | (bare == 0)
-    slab = np.cumsum(sizes) // SLAB_CHARACTERS
-    begins = alone[1:] | alone[:-1] | (slab[1:] > slab[:-1])
-    for start, stop in pairwise([0, *(np.flatnonzero(begins) + 1).tolist(), number]):
-        if start < stop:
-            yield paragraphs[start:stop]
+def _slabs(data: bytes) -> Iterator[tuple[int, Offsets]]:
+    """Where each slab of lines begins, and where each of its lines ends in it."""
+    inside = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(SEPARATOR))
+    stops = np.append(inside, len(data)) if data else inside
+    last = np.searchsorted(stops, np.arange(SLAB_BYTES, len(data), SLAB_BYTES))
+    for first, stop in pairwise(np.unique([0, *(last + 1), len(stops)]).tolist()):
+        begin = int(stops[first - 1]) + 1 if first else 0
+        yield begin, stops[first:stop] - begin

@@ -48,7 +48,7 @@ class Block:
 
 def cut_evenly(whole: Block, block_bytes: int) -> list[Block]:
     """Equal blocks of about `block_bytes` of text; none if there is nothing to read."""
-    size = whole.stop - whole.start
+    size = whole.stop
     parts = min(size, max(1, round(whole.text_bytes / block_bytes)))
     return cut_at(whole, [size * part // parts for part in range(parts + 1)] if size else [0])
 

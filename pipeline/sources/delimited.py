@@ -11,7 +11,6 @@ import io
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from operator import itemgetter
 
 import numpy as np
@@ -19,16 +18,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from clozeline.pipeline.common.errors import InputError, escaped, one_line
+from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.files import (
-    bare_name,
-    check_undamaged,
-    estimate_unpacked,
-    open_file,
-    open_unpacked,
-    read_unpacked,
-)
 from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, documents_of_rows
 
 FILE_NAME = r"\.(csv|tsv)$"
@@ -50,16 +42,18 @@ def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
     Raises InputError where the file cannot be read, lacks a text column or has a field that is not
     closed.
     """
-    whole = replace(whole, text_bytes=estimate_unpacked(whole.stop, whole.compression))
     parts = 1 if whole.compression else max(1, round(whole.stop / block_bytes))
     wanted = [whole.stop * part // parts for part in range(1, parts)]
     edges, offset = {0}, 0
-    with open_unpacked(whole.path, whole.compression) as stream:
+    with files.open_unpacked(whole.path, whole.compression) as stream:
         for data, quoted in _whole_rows(whole.path, stream):
             if not offset:
                 names, size = _header(whole.path, data, quoted)
-                if parts > 1:  # else no block reads the header again
-                    _check_header_size(whole.path, size)
+                if size > HEADER_BYTES and parts > 1:  # then not every block could read it again
+                    raise InputError(
+                        f"{whole.path}: its header has {size:,} bytes, more than {HEADER_BYTES:,}; "
+                        "the first row must name the columns, so add it, or shorten the names"
+                    )
                 check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
             while wanted and wanted[0] < offset + len(data):
                 edges.add(offset + _row_end(data, quoted, wanted.pop(0) - offset))
@@ -71,9 +65,9 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The rows of a block; one with another number of fields than the header is rejected."""
     head, where = b"", block.path
     if block.compression:
-        data = read_unpacked(block.path, block.compression)
+        data = files.read_unpacked(block.path, block.compression)
     else:
-        with open_file(block.path) as stream:
+        with files.open_file(block.path) as stream:
             if block.start:
                 head = stream.read(min(block.start, HEADER_BYTES))
                 quoted = _quoted_fields(block.path, head, is_part=True)
@@ -88,7 +82,7 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         bad[number] = f"{row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
-    table = _parse(block.path, data, block.text_columns, on_bad_row=reject)
+    table = _read_columns(block.path, data, block.text_columns, on_bad_row=reject)
     size = rows_per_chunk(block, len(table), chunk_bytes)
     good = np.setdiff1d(np.arange(len(table) + len(bad)) + 1, list(bad))  # numbers of the rows
     for start in range(0, max(len(table), 1), size):
@@ -99,18 +93,18 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked; a cell that is empty without quotes is null."""
-    data = read_unpacked(whole.path, whole.compression)
+    data = files.read_unpacked(whole.path, whole.compression)
     _check_delimiter(whole.path, data)
     names, _ = _header(whole.path, data, _quoted_fields(whole.path, data))
     check_columns(whole.path, names, columns)
-    return _parse(whole.path, data, columns, has_nulls=True)
+    return _read_columns(whole.path, data, columns, has_nulls=True)
 
 
-def _delimiter(path: str) -> str:
-    return DELIMITERS[bare_name(path).rpartition(".")[2].lower()]
+def _ending(path: str) -> str:
+    return files.bare_name(path).rpartition(".")[2].lower()
 
 
-def _parse(
+def _read_columns(
     path: str,
     data: bytes,
     columns: Sequence[str],
@@ -119,9 +113,6 @@ def _parse(
     on_bad_row: OnBadRow | None = None,
 ) -> pa.Table:
     """The columns of all rows. Raises InputError for a bad row if nothing else is asked for."""
-    parse = pa_csv.ParseOptions(
-        delimiter=_delimiter(path), newlines_in_values=True, invalid_row_handler=on_bad_row
-    )
     # One block where possible, since no row may be longer than a block; one thread counts rows.
     size = min(len(data) + 1, MAX_CSV_BLOCK)
     read = pa_csv.ReadOptions(block_size=size, use_threads=on_bad_row is None)
@@ -133,25 +124,30 @@ def _parse(
         strings_can_be_null=has_nulls,
         quoted_strings_can_be_null=False,
     )
+    return _read_csv(path, data, on_bad_row, read, convert)
+
+
+def _read_csv(
+    path: str,
+    data: bytes,
+    on_bad_row: OnBadRow | None = None,
+    read: pa_csv.ReadOptions | None = None,
+    convert: pa_csv.ConvertOptions | None = None,
+) -> pa.Table:
+    """What Arrow reads. Raises InputError."""
+    parse = pa_csv.ParseOptions(
+        delimiter=DELIMITERS[_ending(path)], newlines_in_values=True, invalid_row_handler=on_bad_row
+    )
+    # Arrow reads ahead in a thread of its own. If that still holds a Python object when the
+    # interpreter ends, as right after an error, the process aborts: so the stream is of a copy.
+    buffer = pa.allocate_buffer(len(data))
+    memoryview(buffer).cast("B")[:] = data
     try:
-        return pa_csv.read_csv(
-            _native(data), read_options=read, parse_options=parse, convert_options=convert
-        )
+        return pa_csv.read_csv(pa.BufferReader(buffer), read, parse, convert)
     except MemoryError:  # Arrow's, too
         raise
     except pa.ArrowException as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
-
-
-def _native(data: bytes) -> pa.BufferReader:
-    """A stream of a copy of the data that holds no Python object.
-
-    Arrow reads ahead in a thread of its own. If that still holds a Python stream when the
-    interpreter ends, as right after an error, the process aborts.
-    """
-    buffer = pa.allocate_buffer(len(data))
-    memoryview(buffer).cast("B")[:] = data
-    return pa.BufferReader(buffer)
 
 
 def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[tuple[bytes, Spans]]:
@@ -161,7 +157,7 @@ def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[tuple[bytes, S
         size = max(SCAN_BYTES, len(data))
         more = stream.read(size)
         data, is_last = data + more, len(more) < size
-        check_undamaged(path, stream)
+        files.check_undamaged(path, stream)
         if not offset:
             _check_delimiter(path, data)
         quoted = _quoted_fields(path, data, offset, is_part=not is_last)
@@ -175,13 +171,14 @@ def _check_delimiter(path: str, data: bytes) -> None:
     """Raises InputError for columns that something else separates, and for no rows."""
     if not data.strip():
         raise InputError(f"{path} has no rows")
-    delimiter = _delimiter(path)
+    ending = _ending(path)
+    delimiter = DELIMITERS[ending]
     first = LINE_END.split(data.lstrip()[:HEADER_BYTES], maxsplit=1)[0]
     others = [other for other in NAMES if other.encode() in first]
     if others and delimiter.encode() not in first:
         raise InputError(
             f"{path}: its columns seem to be separated by {NAMES[others[0]]}, not by "
-            f"{NAMES[delimiter]} as in .{bare_name(path).rpartition('.')[2].lower()}; convert it"
+            f"{NAMES[delimiter]} as in .{ending}; convert it"
         )
 
 
@@ -189,23 +186,10 @@ def _header(path: str, data: bytes, quoted: Spans) -> tuple[list[str], int]:
     """The names of the columns, and the byte after the header."""
     start = len(data) - len(data.lstrip())  # Arrow skips empty lines
     end = _row_end(data, quoted, start)
-    options = pa_csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
     try:
-        table = pa_csv.read_csv(_native(data[:end]), parse_options=options)
-        return table.schema.names, end
+        return _read_csv(path, data[:end]).schema.names, end
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
-    except pa.ArrowException as error:
-        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
-
-
-def _check_header_size(path: str, size: int) -> None:
-    """Raises InputError for a header that not every block could read again."""
-    if size > HEADER_BYTES:
-        raise InputError(
-            f"{path}: its header has {size:,} bytes, more than {HEADER_BYTES:,}; the first row "
-            "must name the columns, so add it, or shorten the names"
-        )
 
 
 def _quoted_fields(path: str, data: bytes, offset: int = 0, *, is_part: bool = False) -> Spans:
@@ -213,7 +197,7 @@ def _quoted_fields(path: str, data: bytes, offset: int = 0, *, is_part: bool = F
 
     The data begin with a row, at this byte of the file; as a part, they may end inside a field.
     """
-    delimiter = _delimiter(path).encode()
+    delimiter = DELIMITERS[_ending(path)].encode()
     begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % delimiter
     quoted = rb'"(?:%s)(?:[^"]++|"")*+' % b"|".join(rb"(?<=%s)" % begin for begin in begins)
     fields = re.compile(rb'%s("(?=[%s\r\n]|\Z))?' % (quoted, delimiter))

@@ -73,13 +73,10 @@ class Documents:
 
     def first(self, limit: int) -> "Documents":
         """The first `limit` texts, and what was rejected and counted before the last of them."""
-        found = Documents(texts=self.texts[:limit])
-        for position, event in self._events:
-            if position < limit and isinstance(event, Rejected):
-                found.rejected.append(event)
-            elif position < limit and isinstance(event, str):
-                found.counts[event] += 1
-        return found
+        events = [event for position, event in self._events if position < limit]
+        rejected = [event for event in events if isinstance(event, Rejected)]
+        counts = Counter(event for event in events if isinstance(event, str))
+        return Documents(self.texts[:limit], rejected, counts)
 
 
 def decode_utf8(data: bytes) -> str:

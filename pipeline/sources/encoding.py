@@ -7,7 +7,6 @@ import codecs
 
 from clozeline.pipeline.common.errors import InputError
 
-ENCODINGS = ("UTF-32", "UTF-16")
 #: What a file named as text must not begin with; UTF-32 comes first, for its longer mark.
 NOT_UTF8 = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -36,7 +35,7 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
     found = next((name for mark, name in NOT_UTF8.items() if head.startswith(mark)), None)
     if found is None and len(head) >= 64 and head.count(0) * 3 > len(head):
         found = "UTF-16 without a byte-order mark, or binary data"
-    if found in ENCODINGS:
+    if found in ("UTF-32", "UTF-16"):
         raise InputError(f"{path} is {found}; convert it: iconv -f {found} -t UTF-8 {path} > FILE")
     if found:
         raise InputError(f"{path} is {found}, not text in UTF-8; convert it, or rename it.")

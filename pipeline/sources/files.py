@@ -15,7 +15,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +33,7 @@ HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
-#: Bytes of text per 100 bytes of file: an estimate, and a constant.
+#: Unpacked bytes per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 
 GLOB = re.compile(r"[*?\[]")
@@ -49,15 +49,11 @@ class File:
     version: str
 
 
-def find_files(sources: Iterable[str]) -> list[File]:
-    """The files that paths, globs and URLs name, each once; those of a glob are sorted.
+def find_files(source: str) -> list[File]:
+    """The files that a path, glob or URL names, sorted.
 
     Raises InputError for a missing file, a glob without a match and a folder.
     """
-    return list(dict.fromkeys(file for source in sources for file in _find(source)))
-
-
-def _find(source: str) -> list[File]:
     try:
         store, path = _store_of(source)
         if isinstance(store, LocalFileSystem) and (closed := _closed_folder(path)):
@@ -81,11 +77,8 @@ def _find(source: str) -> list[File]:
     except Exception as error:  # an unknown protocol, a bad archive: any exception of a store's own
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
-        options = (
-            ", or the option: text, repeat, limit, tokens or mix"
-            if re.search(r"\?\w+=", source)
-            else ""
-        )
+        is_query = re.search(r"\?\w+=", source)
+        options = ", or the option: text, repeat, limit, tokens or mix" if is_query else ""
         raise InputError(f"{source} matches no file; check the path{options}")
     return files
 
@@ -99,7 +92,6 @@ def _kind_of(store: Any, path: str) -> str | None:
 
 
 def _matches(store: Any, path: str) -> list[str]:
-    """The files that a glob matches, in order."""
     if isinstance(store, LocalFileSystem):  # follows links
         return [name for name in sorted(store.glob(path)) if store.isfile(name)]
     # From the listing: `isfile` would take an error of the store for "no", and drop the file.
@@ -135,29 +127,18 @@ def _describe(store: Any, path: str) -> File:
     return File(path=name, size=info["size"], version=version_of(info))
 
 
-def _base_name(path: str) -> str:
-    """The last part of a path or URL, without a URL's query."""
-    if "://" in path:
-        path = re.split(r"[?#]", path, maxsplit=1)[0]
-    return path.rsplit("/", 1)[-1]
-
-
-def compression_by_name(path: str) -> str | None:
-    """ "bz2", "gz", "xz", "zst" or None, by the extension."""
-    ending = _base_name(path).rpartition(".")[2].lower()
-    return ending if ending in COMPRESSIONS else None
-
-
 def bare_name(path: str) -> str:
     """The base name without the extension of a compression."""
-    name = _base_name(path)
-    compression = compression_by_name(path)
-    return name[: -len(compression) - 1] if compression else name
+    return _split_name(path)[0]
 
 
-def estimate_unpacked(size: int, compression: str | None, *, text_percent: int = 100) -> int:
-    """Bytes of text in a file of `size` bytes whose unpacked content is `text_percent` % text."""
-    return size * UNPACKED_PERCENT[compression] * text_percent // 10_000
+def _split_name(path: str) -> tuple[str, str | None]:
+    """ "https://a/b.txt.gz?c"  ->  "b.txt", "gz" """
+    if "://" in path:
+        path = re.split(r"[?#]", path, maxsplit=1)[0]
+    name = path.rpartition("/")[2]
+    bare, _, ending = name.rpartition(".")
+    return (bare, ending.lower()) if ending.lower() in COMPRESSIONS else (name, None)
 
 
 class _Raw(io.RawIOBase):
@@ -223,7 +204,7 @@ def unpacked_head(path: str) -> tuple[bytes, str | None]:
     with open_ranges(path) as file:
         head = file.read(HEAD_BYTES) or b""
     magic = (name for magic, name in MAGIC.items() if head.startswith(magic))
-    compression = next(magic, None) or compression_by_name(path)
+    compression = next(magic, None) or _split_name(path)[1]
     if compression:
         with open_unpacked(path, compression) as stream:
             head = stream.read(HEAD_BYTES)

@@ -20,17 +20,10 @@ from typing import Any
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
-from clozeline.pipeline.sources import delimited, hub, parquet, text_files
+from clozeline.pipeline.sources import delimited, files, hub, parquet, text_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
-from clozeline.pipeline.sources.files import (
-    COMPRESSIONS,
-    File,
-    bare_name,
-    find_files,
-    unpacked_head,
-)
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import split_options
@@ -50,7 +43,7 @@ class Format:
     read_table: Callable[[Block, Sequence[str]], pa.Table] | None = None
     has_columns: bool = False  #: whether `?text=` may name columns
     scheme: str | None = None  #: the beginning of a source that is not a file
-    encodings: tuple[str, ...] = ()  #: allowed for the whole file, if it is text
+    encodings: tuple[str, ...] = ("UTF-8",)  #: allowed for the whole file, if it is text
     file_name: str | None = None  #: a pattern for names, without the extension of a compression
     matches: Callable[[str, bytes], bool] | None = None  #: (name, first bytes) -> whether it fits
 
@@ -62,6 +55,7 @@ FORMATS = (
         read_block=parquet.read_row_groups,
         read_table=parquet.read_parquet_table,
         has_columns=True,
+        encodings=(),
         file_name=parquet.FILE_NAME,
         matches=parquet.has_parquet_magic,
     ),
@@ -69,7 +63,6 @@ FORMATS = (
         name="wikiextractor",
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_wikiextractor,
-        encodings=("UTF-8",),
         matches=text_files.is_wikiextractor,
     ),
     Format(
@@ -86,7 +79,6 @@ FORMATS = (
         read_block=text_files.read_json_lines,
         read_table=text_files.read_json_table,
         has_columns=True,
-        encodings=("UTF-8",),
         file_name=text_files.JSON_LINES_NAME,
         matches=text_files.is_json_lines,
     ),
@@ -96,14 +88,12 @@ FORMATS = (
         read_block=delimited.read_rows,
         read_table=delimited.read_delimited_table,
         has_columns=True,
-        encodings=("UTF-8",),
         file_name=delimited.FILE_NAME,
     ),
     Format(
         name="text",
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_plain_text,
-        encodings=("UTF-8",),
         file_name=text_files.PLAIN_TEXT_NAME,
         matches=text_files.is_plain_text,
     ),
@@ -222,7 +212,7 @@ def _check_unchanged(block: Block) -> None:
     if has_scheme(block.path):
         return
     try:
-        is_same = [file.version for file in find_files([block.path])] == [block.version]
+        is_same = [file.version for file in files.find_files(block.path)] == [block.version]
     except InputError as error:
         raise InputError(
             f"{block.path} was removed while it was read; restore it and run the command again."
@@ -248,7 +238,7 @@ def find_sources(source: str) -> list[Block]:
     """
     if format := has_scheme(source):
         return [Block(path=source, format=format.name, stop=0, version="")]
-    return [whole_file(file) for file in find_files([source])]
+    return [whole_file(file) for file in files.find_files(source)]
 
 
 def has_scheme(source: str) -> Format | None:
@@ -256,20 +246,20 @@ def has_scheme(source: str) -> Format | None:
     return next((row for row in FORMATS if row.scheme and source.startswith(row.scheme)), None)
 
 
-def whole_file(file: File) -> Block:
+def whole_file(file: files.File) -> Block:
     """All bytes of a file as one block; its format by name, else by the first bytes.
 
     Raises InputError for an unknown format, for text that is not UTF-8, or for text in name only.
     """
-    name = bare_name(file.path)
-    head, compression = unpacked_head(file.path)
+    name = files.bare_name(file.path)
+    head, compression = files.unpacked_head(file.path)
     by_name = (f for f in FORMATS if f.file_name and re.search(f.file_name, name, re.IGNORECASE))
     by_head = (f for f in FORMATS if f.matches and f.matches(name, head))
     format = next(chain(by_name, by_head), None)
     if format is None:
         raise InputError(
             f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "
-            f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(COMPRESSIONS)}"
+            f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(files.COMPRESSIONS)}"
         )
     if format.encodings:
         check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
@@ -278,5 +268,6 @@ def whole_file(file: File) -> Block:
         format=format.name,
         compression=compression,
         stop=file.size,
+        text_bytes=file.size * files.UNPACKED_PERCENT[compression] // 100,
         version=file.version,
     )

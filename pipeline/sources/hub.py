@@ -54,6 +54,7 @@ def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     return dataset.select_columns(list(columns)).with_format("arrow")[:]
 
 
+@lru_cache  # otherwise each block of a data set would ask the Hub again
 def load_hub_dataset(source: str) -> Any:
     """The `datasets.Dataset` that an `hf://` source names, downloaded if it is not there yet.
 
@@ -61,17 +62,13 @@ def load_hub_dataset(source: str) -> Any:
     """
     name, _, query = source.removeprefix(SCHEME).partition("?")
     options = parse_query(source, query, {"name": "", "split": "train"}, others=COMMON)
-    return _load(name, options["name"] or None, options["split"])
-
-
-@lru_cache  # otherwise each block of a data set would ask the Hub again
-def _load(path: str, name: str | None, split: str) -> Any:
+    subset, split = options["name"] or None, options["split"]
     check_packages("an hf:// source", "datasets")
     from datasets import load_dataset
 
     try:
-        return load_dataset(path, name, split=split)
+        return load_dataset(name, subset, split=split)
     except Exception as error:  # the library's errors have no common class
         raise InputError(
-            f"hf://{path} (name {name}, split {split}) cannot be loaded: {one_line(error)}"
+            f"hf://{name} (name {subset}, split {split}) cannot be loaded: {one_line(error)}"
         ) from error

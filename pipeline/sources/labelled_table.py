@@ -55,15 +55,10 @@ def _checked(where: str, table: pa.Table) -> pa.Table:
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py() + 1
             raise InputError(f"{where}: row {row} has no '{name}'; fill it in or remove the row")
-        if is_string(column.type) and not _is_valid(column):
-            values = [fix_unicode(value) for value in strings(column) if value is not None]
-            table = table.set_column(position, name, pa.array(values, pa.large_string()))
+        if is_string(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                values = [fix_unicode(value) for value in strings(column) if value is not None]
+                table = table.set_column(position, name, pa.array(values, pa.large_string()))
     return table
-
-
-def _is_valid(column: pa.ChunkedArray) -> bool:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True

@@ -56,14 +56,13 @@ def cut_chunks(
     while window.offset < stop:
         target = min(window.offset + chunk_bytes, stop)
         end = window.next_start(target, longest=longest)
-        is_too_long = end is None
         offset, data = window.offset, window.drop(window.last_start(target) if end is None else end)
         if data:
             yield from _without_long_ones(offset, data, boundary, longest)
-        elif not is_too_long:  # the end of the stream
-            return
-        if is_too_long:
+        if end is None:
             yield window.offset, window.skip_document(longest)
+        elif not data:  # the end of the stream
+            return
 
 
 def _without_long_ones(

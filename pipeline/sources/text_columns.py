@@ -4,6 +4,7 @@ title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\nA city."])
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -33,7 +34,8 @@ def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -
     """Raises InputError where a column is missing or does not hold text."""
     check_columns(source, schema.names, columns, advice=CHOOSE)
     for name in columns:
-        type = _value_type(schema.field(name).type)
+        type = schema.field(name).type
+        type = type.value_type if pa.types.is_dictionary(type) else type
         if not (is_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type)):
             raise InputError(f"{source}: column '{name}' holds {type}, not text{CHOOSE}")
 
@@ -87,10 +89,8 @@ def strings(column: pa.Array) -> list[str | None]:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if is_string(column.type):
-        try:
+        with suppress(UnicodeDecodeError):  # Arrow does not check what it reads
             return list(column.to_pylist())
-        except UnicodeDecodeError:  # Arrow does not check what it reads
-            pass
     values = column.cast(pa.large_binary()).to_pylist()
     return [None if value is None else decode_utf8(value) for value in values]
 
@@ -98,7 +98,3 @@ def strings(column: pa.Array) -> list[str | None]:
 def _is_longer(text: str, longest: int) -> bool:
     """Whether the text has over `longest` bytes of UTF-8; a character has at most four."""
     return len(text) * 4 > longest and len(text.encode(errors="surrogatepass")) > longest
-
-
-def _value_type(type: pa.DataType) -> pa.DataType:
-    return type.value_type if pa.types.is_dictionary(type) else type

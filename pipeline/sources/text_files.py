@@ -15,23 +15,15 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_evenly
 from clozeline.pipeline.sources.documents import Documents, decode_utf8, fix_unicode
-from clozeline.pipeline.sources.files import (
-    BUFFER,
-    damage,
-    estimate_unpacked,
-    open_file,
-    open_unpacked,
-    read_unpacked,
-)
 from clozeline.pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
 from clozeline.pipeline.sources.text_columns import check_columns
 
@@ -89,7 +81,6 @@ def _begin(head: bytes) -> bytes:
 
 def list_byte_ranges(whole: Block, block_bytes: int) -> list[Block]:
     """Equal ranges of bytes; a compressed file cannot be cut."""
-    whole = replace(whole, text_bytes=estimate_unpacked(whole.stop, whole.compression))
     return [whole] if whole.compression else cut_evenly(whole, block_bytes)
 
 
@@ -97,7 +88,7 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
     """Offset and bytes of whole documents, and where to put them; file damage is a rejection."""
     stop = sys.maxsize if block.compression else block.stop
     end, longest = 0, block.max_document_bytes
-    with open_unpacked(block.path, block.compression) as stream:
+    with files.open_unpacked(block.path, block.compression) as stream:
         for offset, data in cut_chunks(
             stream,
             BOUNDARIES[block.format],
@@ -110,18 +101,17 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
             if isinstance(data, TooLong):
                 where = f"{block.path}: byte {offset:,}"
                 documents.reject(where, f"longer than --max-document-bytes {longest:,}")
-            elif damage(stream):
-                data = _whole(data, DOCUMENT_ENDS[block.format])
+            elif files.damage(stream):
+                data = _up_to_last(DOCUMENT_ENDS[block.format], data)
             end = offset + len(data)
             yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
-        if reason := damage(stream):
+        if reason := files.damage(stream):
             documents = Documents()
             documents.reject_rest(block.path, f"{reason}; the text after byte {end:,} is missing")
             yield 0, b"", documents
 
 
-def _whole(data: bytes, end: bytes) -> bytes:
-    """The data up to the last `end`."""
+def _up_to_last(end: bytes, data: bytes) -> bytes:
     found = data.rfind(end)
     return data[: found + len(end)] if found >= 0 else b""
 
@@ -215,15 +205,15 @@ def _line_name(block: Block, begin: int, line: int) -> str:
 
 @lru_cache(maxsize=1)  # counted only when a line must be named, and once for a block
 def _lines_before(block: Block, begin: int) -> int:
-    with open_file(block.path) as stream:
-        sizes = (min(BUFFER, begin - at) for at in range(0, begin, BUFFER))
+    with files.open_file(block.path) as stream:
+        sizes = (min(files.BUFFER, begin - at) for at in range(0, begin, files.BUFFER))
         return sum(stream.read(size).count(b"\n") for size in sizes)
 
 
 def read_json_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError for a line that is not an object."""
     path = whole.path
-    data = read_unpacked(path, whole.compression).removeprefix(BYTE_ORDER_MARK)
+    data = files.read_unpacked(path, whole.compression).removeprefix(BYTE_ORDER_MARK)
     rows = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line and not line.isspace():

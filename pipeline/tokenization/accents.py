@@ -50,11 +50,8 @@ def count_letters(counts: Counter[str]) -> tuple[int, int]:
     "he है"  ->  1, 4
     """
     lost = sum(number for character, number in counts.items() if is_lost(character))
-    return lost, lost + sum(
-        number
-        for character, number in counts.items()
-        if character.isalpha() and not is_lost(character)
-    )
+    letters = sum(number for c, number in counts.items() if c.isalpha() or is_lost(c))
+    return lost, letters
 
 
 def lost_from_vocabulary(tokens: Iterable[str]) -> str | None:
@@ -62,10 +59,7 @@ def lost_from_vocabulary(tokens: Iterable[str]) -> str | None:
 
     None for a vocabulary of Latin and Greek.
     """
-    letters = Counter(character for token in tokens for character in token if character.isalpha())
-    scripts: Counter[str] = Counter()
-    for character, number in letters.items():
-        scripts[_script(character)] += number
+    scripts = Counter(_script(character) for character in "".join(tokens) if character.isalpha())
     if sum(scripts[name] for name in ACCENTED) > (1 - MULTILINGUAL) * scripts.total():
         return None
     lost = Counter(_script(c) for c in map(chr, range(0x10000)) if is_lost(c))
@@ -74,6 +68,7 @@ def lost_from_vocabulary(tokens: Iterable[str]) -> str | None:
     return f"{sum(lost[name] for name in found):,} letters of {names}" if found else None
 
 
+@cache
 def _script(character: str) -> str:
     """DEVANAGARI VOWEL SIGN E  ->  DEVANAGARI"""
     return unicodedata.name(character, "").partition(" ")[0]

@@ -24,8 +24,9 @@ Models other than WordPiece are cut as `cut_words.py` says, and most of their wo
 """
 
 import re
+import string
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain, compress, repeat
 from operator import not_
 
@@ -50,14 +51,10 @@ SLAB_CHARACTERS = 1 << 20  # split at once: the working set stays in the process
 ENTRY_BYTES = 150  # memo overhead per word
 UNKNOWN = -1  # number of a word that the memo does not have
 
-
-def kind_of_byte(byte: int) -> int:
-    if byte == 0x20:
-        return SPACE
-    return PUNCTUATION if 0x20 < byte < 0x7F and not chr(byte).isalnum() else INSIDE
-
-
-KINDS = bytes(map(kind_of_byte, range(256)))
+KIND_OF = np.full(256, INSIDE, np.uint8)
+KIND_OF[list(string.punctuation.encode())] = PUNCTUATION
+KIND_OF[ord(" ")] = SPACE
+KINDS = KIND_OF.tobytes()
 # Bytes of U+2013, 2014, 2018, 2019, 201C, 201D and 2026, which begin with E2 80.
 IS_LAST_OF_MARK = np.isin(np.arange(256), [0x93, 0x94, 0x98, 0x99, 0x9C, 0x9D, 0xA6])
 PLAIN = re.compile("[!-~]+")  # WordPiece's words that only its model has to see
@@ -73,7 +70,6 @@ class ColumnTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, memo_bytes: int = 128 << 20) -> None:
-        self.vocab_size = tokenizer.vocab_size
         self.tokenizer = tokenizer
         self._library = tokenizer.library
         self._cuts = find_cuts(tokenizer.spec) if tokenizer.spec else None
@@ -137,20 +133,14 @@ class ColumnTokenizer:
         is_plain = [match is not None for match in map(self._is_plain, words)]
         plain, others = list(compress(words, is_plain)), list(compress(words, map(not_, is_plain)))
         if self._plain_words:
-            others += self._encode_columns(self._plain_words, plain)
-            plain = []
-        for batch in _batches(plain):
-            self._memo.add(batch, *self._encode_plain(batch))
-        for batch in _batches(others):
-            self._memo.add(batch, *self._encode_other(batch))
-
-    def _encode_columns(self, plain_words: PlainWords, words: list[str]) -> list[str]:
-        """Encode plain words of BPE or Unigram, and return those that the library has to."""
-        found, left = plain_words.encode(words)
-        if not left.all():
-            known = found.take(np.flatnonzero(~left)) if left.any() else found
-            self._memo.add(list(compress(words, ~left)), known.values, known.offsets[:-1])
-        return list(compress(words, left))
+            ids, left = self._plain_words.encode(plain)
+            known = ids.take(np.flatnonzero(~left))
+            self._memo.add(list(compress(plain, ~left)), known.values, known.offsets[:-1])
+            plain, others = [], others + list(compress(plain, left))
+        for listed, encode in ((plain, self._encode_plain), (others, self._encode_other)):
+            for start in range(0, len(listed), WORDS_PER_CALL):
+                batch = listed[start : start + WORDS_PER_CALL]
+                self._memo.add(batch, *encode(batch))
 
     def _encode_plain(self, words: list[str]) -> tuple[Ids, Offsets]:
         """The ids of WordPiece's words of printable ASCII, and the index of each word's first id.
@@ -201,7 +191,7 @@ class Memo:
 
     def add(self, words: list[str], ids: Ids, starts: Offsets) -> None:
         """Add new words, their ids, and the index of each word's first id."""
-        ends = len(self._ids) // ids.itemsize + np.append(starts[1:], len(ids))
+        ends = len(self._ids) // ids.itemsize + np.append(starts, len(ids))[1:]
         known = len(self._numbers)
         self._numbers.update(zip(words, range(known, known + len(words)), strict=True))
         self._ids += ids.tobytes()
@@ -222,23 +212,14 @@ def split_words(sentences: Sentences, *, letters: bytes) -> tuple[pa.LargeString
     Spaces are removed; every other byte is kept, mapped by `letters`.
     """
     kinds = np.frombuffer(sentences.data.translate(KINDS), np.uint8)
-    inside, mark = kinds == INSIDE, kinds == PUNCTUATION
-    begins, ends = mark.copy(), mark
-    begins[1:] |= inside[1:] > inside[:-1]
-    ends[:-1] |= inside[:-1] > inside[1:]
-    begins[:1] |= inside[:1]
-    ends[-1:] |= inside[-1:]
-    touching = sentences.starts[1:][sentences.starts[1:] == sentences.ends[:-1]]
-    touching = touching[(touching > 0) & (touching < len(kinds))]
-    begins[touching] |= inside[touching]
-    ends[touching - 1] |= inside[touching - 1]
+    edges = np.ones(len(kinds) + 1, np.bool_)  # between bytes, and at both ends
+    edges[1:-1] = (kinds[1:] != kinds[:-1]) | (kinds[1:] == PUNCTUATION)
     marks = _long_marks(np.frombuffer(sentences.data, np.uint8))
-    begins[marks], ends[marks + 2] = True, True
-    before, after = marks[marks > 0] - 1, marks[marks + 3 < len(kinds)] + 3
-    ends[before] |= inside[before]
-    begins[after] |= inside[after]
-    begin = np.flatnonzero(begins)
-    offsets = offsets_of(np.flatnonzero(ends) + 1 - begin)
+    for places in (sentences.starts, marks, marks + 3):
+        edges[places] = True
+    in_word = kinds != SPACE
+    begin, end = (np.flatnonzero(of_side & in_word) for of_side in (edges[:-1], edges[1:]))
+    offsets = offsets_of(end + 1 - begin)
 
     text = sentences.data.translate(letters, b" ")
     words = pa.LargeStringArray.from_buffers(len(begin), pa.py_buffer(offsets), pa.py_buffer(text))
@@ -250,8 +231,3 @@ def _long_marks(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     found: NDArray[np.int64] = np.flatnonzero(data[:-2] == 0xE2)
     is_mark = (data[found + 1] == 0x80) & IS_LAST_OF_MARK[data[found + 2]]
     return np.compress(is_mark, found)
-
-
-def _batches(words: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(words), WORDS_PER_CALL):
-        yield words[start : start + WORDS_PER_CALL]

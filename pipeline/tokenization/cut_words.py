@@ -23,6 +23,7 @@ model's pieces of them are found without the library (`plain_words.py`).
 
 import json
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,17 +43,12 @@ WIDE_BLANKS = np.array(
     [int.from_bytes(c.encode()[-3:]) for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 )
 
-
-def kind_of_byte(byte: int) -> int:
-    if byte >= 0x80:
-        return OTHER
-    if byte <= 0x20 or byte == 0x7F:
-        return SPACE if byte == 0x20 else BLANK
-    return ALNUM if chr(byte).isalnum() else APOSTROPHE if byte == ord("'") else MARK
-
-
-KINDS = bytes(map(kind_of_byte, range(256)))
-
+KIND_OF = np.full(256, BLANK, np.uint8)
+KIND_OF[list(string.punctuation.encode())] = MARK
+KIND_OF[list((string.ascii_letters + string.digits).encode())] = ALNUM
+KIND_OF[[ord(" "), ord("'")]] = SPACE, APOSTROPHE
+KIND_OF[0x80:] = OTHER
+KINDS = KIND_OF.tobytes()
 
 MAX_CHARACTERS = 63  # of a plain word and the space before it
 MOST = f"{{1,{MAX_CHARACTERS - 1}}}"

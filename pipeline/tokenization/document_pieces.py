@@ -20,8 +20,6 @@ from clozeline.pipeline.dataset.schema import id_type
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 HEADER: Final = struct.Struct("<4I")  # documents, sentences, paragraphs, tokens of a piece
-#: The columns of a piece before the ids: which header field is their length, and their dtype.
-COLUMNS: Final = ((0, "<u8"), (0, "<u8"), (0, "<u4"), (0, "<u4"), (1, "<u4"), (2, "<u4"))
 
 
 def pieces_of(
@@ -31,19 +29,15 @@ def pieces_of(
     bucket_of = buckets.of(documents.high, documents.low)
     rows = documents.take(np.argsort(bucket_of, kind="stable"))
     found, sizes = np.unique(bucket_of, return_counts=True)
-    cuts = offsets_of(sizes)  # in documents
-    columns: list[tuple[NDArray[np.int64], NDArray[Any], Any]] = [
-        (cuts, rows.high, "<u8"),
-        (cuts, rows.low, "<u8"),
-        (cuts, rows.sentence_lengths.lengths, "<u4"),
-        (cuts, rows.paragraph_lengths.lengths, "<u4"),
-        (rows.sentence_lengths.offsets[cuts], rows.sentence_lengths.values, "<u4"),
-        (rows.paragraph_lengths.offsets[cuts], rows.paragraph_lengths.values, "<u4"),
-        (rows.input_ids.offsets[cuts], rows.input_ids.values, _id_dtype(vocab_size)),
+    cuts, ragged = offsets_of(sizes), (rows.sentence_lengths, rows.paragraph_lengths)
+    bounds = [cuts, *(column.offsets[cuts] for column in (*ragged, rows.input_ids))]
+    columns = [rows.high, rows.low, *(column.lengths for column in ragged)]
+    columns += [column.values for column in (*ragged, rows.input_ids)]
+    parts = [
+        _cut(values.astype(dtype), bounds[which])
+        for values, (which, dtype) in zip(columns, _columns(vocab_size), strict=True)
     ]
-    counts = np.diff([cuts, *(bounds for bounds, _, _ in columns[4:])])  # [4, buckets]
-    headers = counts.T.tolist()
-    parts = [_cut(values.astype(dtype), bounds) for bounds, values, dtype in columns]
+    headers = np.diff(bounds).T.tolist()  # [buckets, 4]
     for bucket, header, *of_columns in zip(found.tolist(), headers, *parts, strict=True):
         yield bucket, b"".join((HEADER.pack(*header), *of_columns))
 
@@ -53,8 +47,7 @@ def from_pieces(
 ) -> tuple[TokenizedDocuments, NDArray[np.int64]]:
     """The documents, and where in the data the piece of each begins, [D]."""
     data, headers, offset = b"".join(slices), [], 0
-    types = [np.dtype(dtype) for _, dtype in COLUMNS] + [_id_dtype(vocab_size)]
-    counted = [which for which, _ in COLUMNS] + [3]
+    counted, types = zip(*_columns(vocab_size), strict=True)
     sizes = [0, 0, 0, 0]  # bytes for each document, sentence, paragraph and token
     for which, dtype in zip(counted, types, strict=True):
         sizes[which] += dtype.itemsize
@@ -89,6 +82,8 @@ def _cut(values: NDArray[Any], bounds: NDArray[np.int64]) -> Iterator[memoryview
         yield view[start:stop]
 
 
-def _id_dtype(vocab_size: int) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(id_type(vocab_size).to_pandas_dtype())
-    return dtype.newbyteorder("<")
+def _columns(vocab_size: int) -> list[tuple[int, np.dtype[Any]]]:
+    """Which header field is the length of each column of a piece, and its dtype."""
+    ids = np.dtype(id_type(vocab_size).to_pandas_dtype()).newbyteorder("<")
+    columns = (0, "<u8"), (0, "<u8"), (0, "<u4"), (0, "<u4"), (1, "<u4"), (2, "<u4"), (3, ids)
+    return [(which, np.dtype(dtype)) for which, dtype in columns]

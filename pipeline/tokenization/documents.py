@@ -64,7 +64,7 @@ def tokenize_documents(
         high, low = hash_encoded(encoded)
     with timer.stage("sentences"):
         cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
-        sentences, sentences_in = splitter.split_lines(b"\n".join(encoded), cut=cut)
+        sentences, sentences_in = splitter.split(b"\n".join(encoded), cut=cut)
     with timer.stage("tokens"):
         starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
         ids, tokens_in = tokenizer.encode(_in_text(sentences, starts, tokenizer.tokenizer))

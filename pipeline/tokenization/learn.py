@@ -26,7 +26,12 @@ from clozeline.pipeline.tokenization.tokenizer import (
     named_tokenizer,
     normalization_of,
 )
-from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, read_spec, template
+from clozeline.pipeline.tokenization.tokenizer_spec import (
+    SPECIAL_TOKENS,
+    TokenizerSpec,
+    read_spec,
+    template,
+)
 
 # The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
 MIN_ALPHABET = 1000
@@ -53,8 +58,25 @@ def learn_vocabulary(
     if the text has no words, or if `vocab_size` has no room for the 256 bytes of BPE or the
     characters of Unigram.
     """
-    if model == "wordpiece":
-        return _learn_wordpiece(texts, vocab_size, cased, strip_accents, punkt, alphabet)
+    if model != "wordpiece":
+        return named_tokenizer("the training text", *_learn_spec(texts, model, vocab_size), punkt)
+    normalization = normalization_of(cased=cased, strip_accents=strip_accents)
+    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
+    library.train_from_iterator(
+        texts,
+        vocab_size=vocab_size,
+        limit_alphabet=alphabet,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    vocabulary = library.get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    return named_tokenizer("the training text", tokens, normalization, punkt)
+
+
+def _learn_spec(
+    texts: Iterator[str], model: Model, vocab_size: int
+) -> tuple[list[str], TokenizerSpec]:
     library, trainer = _byte_level_bpe(vocab_size) if model == "bpe" else _unigram(vocab_size)
     try:
         library.train_from_iterator(texts, trainer)
@@ -70,33 +92,8 @@ def learn_vocabulary(
     unused = [f"[unused{i}]" for i in range(-known % MULTIPLE)]
     library.add_special_tokens(unused)  # special: text that spells one stays text
     values = json.loads(library.to_str())
-    tokens, spec = read_spec(
-        values | {"post_processor": template(library, SPECIAL_TOKENS)},
-        special_tokens=SPECIAL_TOKENS,
-    )
-    return named_tokenizer("the training text", tokens, spec, punkt)
-
-
-def _learn_wordpiece(
-    texts: Iterator[str],
-    vocab_size: int,
-    cased: bool,
-    strip_accents: bool | None,
-    punkt: PunktJson,
-    alphabet: int,
-) -> Tokenizer:
-    normalization = normalization_of(cased=cased, strip_accents=strip_accents)
-    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
-    library.train_from_iterator(
-        texts,
-        vocab_size=vocab_size,
-        limit_alphabet=alphabet,
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-    )
-    vocabulary = library.get_vocab()
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return named_tokenizer("the training text", tokens, normalization, punkt)
+    values["post_processor"] = template(library, SPECIAL_TOKENS)
+    return read_spec(values, special_tokens=SPECIAL_TOKENS)
 
 
 def _byte_level_bpe(vocab_size: int) -> tuple[tokenizers.Tokenizer, trainers.BpeTrainer]:

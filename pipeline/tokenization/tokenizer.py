@@ -32,9 +32,10 @@ from clozeline.pipeline.common.paths import (
     make_folder,
     names_in,
     path_of,
+    remove_named,
     whole_file,
 )
-from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.common.store import is_file, read_file
 from clozeline.pipeline.tokenization.token_texts import shown_token, token_texts
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec
 from clozeline.pipeline.tokenization.transformers_files import (
@@ -54,13 +55,10 @@ from clozeline.pipeline.tokenization.vocabulary import (
 
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
+#: In the order in which they are written: without the last, a folder is not a tokenizer.
 TOKENIZER_FILES = (
-    VOCAB_TXT,
-    PUNKT_JSON,
-    TOKENIZER_CONFIG,
-    SPECIAL_TOKENS_MAP,
-    SUMS,
-    TOKENIZER_JSON,
+    *(VOCAB_TXT, PUNKT_JSON, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP),
+    *(SUMS, TOKENIZER_JSON),
 )
 
 
@@ -153,18 +151,13 @@ class Tokenizer:
         # The fast form leaves out offsets.
         found = self.library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [text.ids for text in found]
-        if self.spec is None or not self.spec.spells_special_tokens:
-            return rows
-        special = frozenset(self.special_ids)
-        return [row if special.isdisjoint(row) else self._as_text(row, special) for row in rows]
-
-    def _as_text(self, ids: list[int], special: frozenset[int]) -> list[int]:
-        """Text that spells a special token is unknown where the model finds no other pieces."""
-        return [self.unk_id if i in special else i for i in ids]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Readable text: tokens joined to words, including special tokens."""
-        return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
+        if self.spec and self.spec.spells_special_tokens:
+            special = frozenset(self.special_ids)
+            for row in rows:
+                # Text that spells one is unknown where the model finds no other pieces.
+                if not special.isdisjoint(row):
+                    row[:] = [self.unk_id if i in special else i for i in row]
+        return rows
 
     def save(
         self,
@@ -173,7 +166,7 @@ class Tokenizer:
         max_seq_length: int | None = None,
         has_segments: bool = True,
     ) -> None:
-        """Write the folder, tokenizer.json last: without it, a folder is not a tokenizer.
+        """Write the folder.
 
         The two files for `transformers` get the maximum length, if it is known, and whether the
         model has segments. In a folder with the same tokenizer, only these are brought up to date.
@@ -181,36 +174,41 @@ class Tokenizer:
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.startswith(".")}
-        is_new = TOKENIZER_JSON not in names and names <= set(TOKENIZER_FILES)
-        if not is_new:
-            self._check_same(folder)
-        files = transformers_files(
+        texts = transformers_files(
             self.special_tokens,
             None if isinstance(self.normalization, TokenizerSpec) else asdict(self.normalization),
             max_seq_length=max_seq_length,
             has_segments=has_segments,
         )
-        if is_new:
-            self._write(folder, files)
-        elif any(_bytes_of(folder / name) != text.encode() for name, text in files.items()):
-            _update(folder, files)
-
-    def _write(self, folder: AnyPath, files: dict[str, str]) -> None:
+        known: dict[str, bytes] = {}
+        if TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES):
+            self._check_same(folder)
+            own = names & set(TOKENIZER_FILES) - {SUMS}
+            known = {name: read_file(folder / name) for name in own}
+        else:
+            texts |= self._own_files()
+        contents = known | {name: text.encode() for name, text in texts.items()}
+        if contents == known:
+            return
         make_folder(folder)
-        texts = {}
+        # A kill leaves a finished folder without sums, which is accepted.
+        remove_named(folder, names & set(TOKENIZER_FILES) - contents.keys())
+        contents = {name: contents[name] for name in TOKENIZER_FILES if name in contents}
+        contents[SUMS] = sums_of(contents)
+        for name in TOKENIZER_FILES:
+            if name in contents and contents[name] != known.get(name):
+                with whole_file(folder / name) as file:
+                    file.write(contents[name])
+
+    def _own_files(self) -> dict[str, str]:
+        # Not the library's own save: it reports a full disk as a bare Exception.
+        spec = self.spec.text if self.spec else self.library.to_str(pretty=True)
+        texts = {TOKENIZER_JSON: spec}
         if self.spec is None:
             texts[VOCAB_TXT] = "".join(f"{token}\n" for token in self.tokens)
         if self.punkt is not None:
             texts[PUNKT_JSON] = canonical_json(self.punkt) + "\n"
-        else:
-            (folder / PUNKT_JSON).unlink(missing_ok=True)
-        # Not the library's own save: it reports a full disk as a bare Exception.
-        spec = self.spec.text if self.spec else self.library.to_str(pretty=True)
-        texts |= {**files, TOKENIZER_JSON: spec}
-        contents = {name: text.encode() for name, text in texts.items()}
-        sums, last = sums_of(contents), contents.pop(TOKENIZER_JSON)
-        for name, data in {**contents, SUMS: sums, TOKENIZER_JSON: last}.items():
-            _write_whole(folder / name, data)
+        return texts
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
@@ -290,11 +288,10 @@ def adopt_vocabulary(
             raise InputError(
                 f"{path} has its own normalizer; drop --cased and --[no-]strip-accents."
             )
-        return named_tokenizer(path, tokens, normalization, punkt)
-    if normalization.lowercase == cased:
+    elif normalization.lowercase == cased:
         found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
         raise InputError(f"{path} is {found}; {fix} --cased.")
-    if strip_accents not in (None, normalization.strip_accents):
+    elif strip_accents not in (None, normalization.strip_accents):
         raise InputError(f"{path} has strip_accents {not strip_accents}; drop the option.")
     return named_tokenizer(path, tokens, normalization, punkt)
 
@@ -316,24 +313,6 @@ def named_tokenizer(
         return Tokenizer(tokens, normalization, punkt)
     except InputError as error:
         raise InputError(f"{origin}: {error}") from error
-
-
-def _update(folder: AnyPath, files: dict[str, str]) -> None:
-    """Replace files of a finished folder; a kill leaves it without sums, which is accepted."""
-    (folder / SUMS).unlink(missing_ok=True)
-    for name, text in files.items():
-        _write_whole(folder / name, text.encode())
-    names = [name for name in TOKENIZER_FILES if name != SUMS and (folder / name).exists()]
-    _write_whole(folder / SUMS, sums_of({name: (folder / name).read_bytes() for name in names}))
-
-
-def _write_whole(path: AnyPath, data: bytes) -> None:
-    with whole_file(path) as file:
-        file.write(data)
-
-
-def _bytes_of(path: AnyPath) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
 
 
 def canonical_json(value: Any) -> str:

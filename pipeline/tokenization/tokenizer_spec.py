@@ -49,16 +49,14 @@ class TokenizerSpec:
 
     def added(self, *, special: bool) -> frozenset[str]:
         """The added tokens that text never becomes, or those that it does."""
-        tokens = self._values.get("added_tokens") or []
+        tokens = self._values["added_tokens"]
         return frozenset(t["content"] for t in tokens if t["special"] == special)
 
     @cached_property
     def mask_strips(self) -> tuple[bool, bool]:
         """Whether [MASK] absorbs the spaces before it, and those after it."""
-        added = self._values.get("added_tokens") or []
-        mask: dict[str, Any] = next(
-            (t for t in added if t["content"] == self.special_tokens[-1]), {}
-        )
+        tokens, mask_token = self._values["added_tokens"], self.special_tokens[-1]
+        mask: dict[str, Any] = next((t for t in tokens if t["content"] == mask_token), {})
         return bool(mask.get("lstrip")), bool(mask.get("rstrip"))
 
     @cached_property

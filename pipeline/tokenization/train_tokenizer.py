@@ -182,8 +182,8 @@ def _learn_or_adopt(
     if isinstance(tokenizer.normalization, Normalization):
         stripped = tokenizer.normalization.strip_accents
         accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
-    quality = [tokenizer, *([other] if other else [])] if blocks else []
-    return Made(tokenizer, origin, accents, warning, _qualities(corpus, options, quality))
+    quality = _qualities(corpus, options, [tokenizer, other] if other else [tokenizer])
+    return Made(tokenizer, origin, accents, warning, quality)
 
 
 def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
@@ -199,8 +199,16 @@ def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]
     if punkt := find_punkt(language):
         return punkt, f"from nltk ({language})"
     there = ", ".join(installed_languages())
+    if not corpus.blocks:
+        others = f", but for {there}" if there else ""
+        raise InputError(
+            f"nltk has no punkt_tab for {language}{others}, and there is "
+            "no source to train Punkt on; give sources, or set NLTK_DATA to a folder that contains "
+            "tokenizers/punkt_tab."
+        )
     note = f" (nltk's punkt_tab has {there}, not {language})" if there else ""
-    return _train_punkt(corpus, language), f"trained on the sources{note}"
+    texts = corpus.texts(PUNKT_TEXT_BYTES, reading_for="Punkt")
+    return train_punkt(texts, language), f"trained on the sources{note}"
 
 
 def _learn(corpus: Corpus, options: TokenizerOptions, *, punkt: PunktJson) -> tuple[Tokenizer, str]:
@@ -231,7 +239,7 @@ def _qualities(
     corpus: Corpus, options: TokenizerOptions, tokenizers: Sequence[Tokenizer]
 ) -> list[str]:
     """A line for each tokenizer, on text that was not learned from, as far as there is any."""
-    if not tokenizers:
+    if not corpus.blocks:
         return []
     learned = options.max_megabytes * MEGABYTE if options.vocab is None else 0
     texts = list(corpus.texts(learned + QUALITY_BYTES, reading_for="the quality"))
@@ -239,7 +247,7 @@ def _qualities(
     unseen = texts[int(np.searchsorted(sizes, learned)) + 1 :] if learned else texts
     where = "on other text" if unseen else "on the text it was learned from"
     texts = unseen or texts[-QUALITY_TEXTS:]
-    names = [f"{where if learned else 'on the sources'}", "the other tokenizer"]
+    names = [where if learned else "on the sources", "the other tokenizer"]
     found = [quality_of(tokenizer, texts) for tokenizer in tokenizers]
     if options.vocab and tokenizers[0].spec and found[0].unknown > MAX_UNKNOWN * found[0].words:
         raise InputError(
@@ -275,23 +283,10 @@ def _count_characters(corpus: Corpus) -> Counter[str]:
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:
     """Fail before the work, not after it."""
-    names = {name for name in names_in(out) if not name.startswith(".")} if out.is_dir() else set()
+    names = {name for name in names_in(out) if not name.startswith(".")}
     check_kind(out, "a tokenizer", is_own=names <= set(TOKENIZER_FILES))
     if names and not overwrite:
         raise InputError(f"{out} exists already; give another --out, or --overwrite.")
-
-
-def _train_punkt(corpus: Corpus, language: str) -> PunktData:
-    if not corpus.blocks:
-        there = ", ".join(installed_languages())
-        others = f", but for {there}" if there else ""
-        raise InputError(
-            f"nltk has no punkt_tab for {language}{others}, and there is "
-            "no source to train Punkt on; give sources, or set NLTK_DATA to a folder that contains "
-            "tokenizers/punkt_tab."
-        )
-    texts = corpus.texts(PUNKT_TEXT_BYTES, reading_for="Punkt")
-    return train_punkt(texts, language)
 
 
 def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
+
 TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 #: Fields of `Normalization` -> options of BertTokenizer, which has none for `clean_text`.
 FLAGS = {
@@ -21,15 +23,13 @@ SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token
 ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
 
 
-def special_tokens_of(
-    configs: Sequence[Mapping[str, Any]], *, default: Sequence[str]
-) -> tuple[str, ...]:
-    """The special tokens that these files name, by role: the first that names one wins."""
+def special_tokens_of(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The special tokens by role: as the first of these files that names one does, else BERT's."""
     found: list[str] = []
-    for name, otherwise in zip(SPECIAL_NAMES, default, strict=True):
-        named = next((config[name] for config in configs if config.get(name)), otherwise)
+    for name, default in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
+        named = next((config[name] for config in configs if config.get(name)), default)
         content = named.get("content") if isinstance(named, dict) else named
-        found.append(content if isinstance(content, str) else otherwise)
+        found.append(content if isinstance(content, str) else default)
     return tuple(found)
 
 

@@ -12,14 +12,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.store import is_file, read_file
-from clozeline.pipeline.tokenization.tokenizer_spec import (
-    SPECIAL_TOKENS as SPECIAL_TOKENS,
-)
-from clozeline.pipeline.tokenization.tokenizer_spec import (
-    TokenizerSpec,
-    is_wordpiece,
-    read_spec,
-)
+from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS as SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
 from clozeline.pipeline.tokenization.transformers_files import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
@@ -111,7 +105,9 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
     spec = read_json_object(path)
     if not is_wordpiece(spec):
         try:
-            return read_spec(spec, special_tokens=_special_tokens_beside(path))
+            files = [path.parent / name for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
+            configs = [read_json_object(file) for file in files if is_file(file)]
+            return read_spec(spec, special_tokens=special_tokens_of(configs))
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
     parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
@@ -128,13 +124,6 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
     _check_added_tokens(path, spec.get("added_tokens") or [], vocabulary)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     return tokens, _read_normalization(path, parts["normalizer"])
-
-
-def _special_tokens_beside(path: AnyPath) -> tuple[str, ...]:
-    """Those that the files for `transformers` name, else BERT's."""
-    files = [path.parent / name for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
-    configs = [read_json_object(file) for file in files if is_file(file)]
-    return special_tokens_of(configs, default=SPECIAL_TOKENS)
 
 
 def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:

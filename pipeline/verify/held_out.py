@@ -4,7 +4,7 @@ The search for near-duplicates finds a pair with a probability (`Bands.recall`).
 are few, so here all of their shingles are searched in every training document.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -14,8 +14,8 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.curation.near import shingle_sets
 from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
 from clozeline.pipeline.curation.words import hash_ngrams
-from clozeline.pipeline.job.near_files import NearDocument, all_documents
-from clozeline.pipeline.job.steps import Steps, near_drops
+from clozeline.pipeline.job.near_files import HASH, NearDocument, all_documents, read_rows
+from clozeline.pipeline.job.steps import Steps
 
 DOCUMENTS: Final = 1000  #: compared at once
 
@@ -33,7 +33,8 @@ def held_out_copies(steps: Steps) -> Iterator[tuple[int, int, float]]:
     values = np.concatenate([*sets, np.zeros(0, np.uint64)])
     order = np.argsort(values, kind="stable")
     known, owners = values[order], owners[order]
-    for batch in _batches(_kept(steps, held_out=False)):
+    training = _kept(steps, held_out=False)
+    for batch in iter(lambda: list(islice(training, DOCUMENTS)), []):
         for document, own in zip(batch, shingle_sets(_shingles(batch)), strict=True):
             first, last = known.searchsorted(own, "left"), known.searchsorted(own, "right")
             found = first < last
@@ -47,8 +48,8 @@ def held_out_copies(steps: Steps) -> Iterator[tuple[int, int, float]]:
 def _kept(steps: Steps, *, held_out: bool) -> Iterator[NearDocument]:
     """The documents of a split that have words and were not dropped, copies once."""
     context, seen = steps.context, set()
-    buckets = range(len(context.buckets))
-    dropped = {row for bucket in buckets for row in near_drops(context, bucket).tolist()}
+    drops = [read_rows([context.drops_path], n, HASH) for n in range(len(context.buckets))]
+    dropped = {row for [rows] in drops for row in rows.tolist()}
     for name in context.tokenized:
         for document in all_documents(context.near_paths(name)[1]):
             key = (document.high, document.low)
@@ -64,9 +65,3 @@ def _shingles(documents: list[NearDocument]) -> Ragged:
     words = [document.words for document in documents]
     values = np.concatenate([*words, np.zeros(0, np.uint32)])
     return hash_ngrams(Ragged(values, offsets_of(list(map(len, words)))), SHINGLE_WORDS, pad=True)
-
-
-def _batches(documents: Iterable[NearDocument]) -> Iterator[list[NearDocument]]:
-    rest = iter(documents)
-    while batch := list(islice(rest, DOCUMENTS)):
-        yield batch

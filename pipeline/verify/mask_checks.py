@@ -15,8 +15,8 @@ below 4e-8, however small M is, and likewise to counts of samples without replac
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -40,21 +40,7 @@ WRONG_NUMBER = "rows with more or fewer masks than the rules give"
 PARTS = 8  # of a row, in each of which masks are counted
 
 
-@dataclass
-class _Counts:
-    """Masked tokens, added up over the slabs of a shard."""
-
-    masked: int = 0
-    replaceable: int = 0  # those that could also be a random replacement
-    hidden: int = 0  # those shown as [MASK]
-    kept: int = 0  # those shown as themselves
-    #: By part of the row: number, its mean and its variance.
-    by_part: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, PARTS)))
-
-
 class _Slab(NamedTuple):
-    """Some rows of a shard."""
-
     first: int  #: the number of the first row
     examples: Examples
     originals: Examples
@@ -67,25 +53,31 @@ class _Slab(NamedTuple):
 
 def check_masks(shard: ShardRows) -> None:
     """Note which rows of a shard have masks that break the rules, or are not those of the seed."""
-    findings, masking = shard.findings, shard.config.masking
-    rules, total = MaskRules.of(shard.config, shard.tokenizer), _Counts()
+    findings = shard.findings
+    rules = MaskRules.of(shard.config, shard.tokenizer)
+    total: Counter[str] = Counter()
+    by_part = np.zeros((3, PARTS))
     for slab in _slabs(shard.examples, rules):
         examples = slab.examples
         _check_special_tokens(slab, shard)
-        if masking == "whole-words":
+        if shard.config.masking == "whole-words":
             _check_whole_words(slab, findings)
-        else:
+        else:  # all positions are equally likely
             wrong = examples.masked_lm_positions.lengths != slab.expected
             findings.note(wrong, WRONG_NUMBER, first=slab.first)
-        if masking == "tokens":  # the one scheme in which all positions are equally likely
-            total.by_part += _count_by_part(slab)
-        _count_replacements(slab, total, findings)
+            by_part += _count_by_part(slab)
+        total += _count_replacements(slab, findings)
         key = mask_keys(shard.config.seed, split=shard.split, shard=shard.shard, epoch=0)
         keys, rows = np.broadcast_to(key, len(examples)), slab.first + np.arange(len(examples))
         again = mask_examples(slab.originals, keys=keys, rows=rows, rules=rules)
         problem = "rows with masks other than those of the config and the seed"
         findings.note(differing_rows(examples, again), problem, first=slab.first)
     _check_fractions(total, findings, shard.config, len(rules.replacement_ids))
+    for part, (count, mean, variance) in enumerate(by_part.T, start=1):
+        if not within_chance(count, mean, variance):
+            findings.add(
+                f"part {part} of {PARTS} of the rows has {count:,.0f} masks, not {mean:,.0f}"
+            )
 
 
 def _slabs(examples: Examples, rules: MaskRules) -> Iterator[_Slab]:
@@ -144,7 +136,8 @@ def _count_by_part(slab: _Slab) -> NDArray[np.float64]:
     return np.stack([x.sum(axis=0) for x in (found, mean, mean * (1 - rate))])
 
 
-def _count_replacements(slab: _Slab, total: _Counts, findings: Findings) -> None:
+def _count_replacements(slab: _Slab, findings: Findings) -> Counter[str]:
+    """Masked tokens, and those of them that could be a random replacement, are hidden, are kept."""
     examples, rules = slab.examples, slab.rules
     shown = examples.input_ids.values[examples.flat_positions()]
     labels = examples.masked_lm_labels.values
@@ -154,37 +147,32 @@ def _count_replacements(slab: _Slab, total: _Counts, findings: Findings) -> None
     rows = rows_with(~(is_mask | is_kept | may_replace[shown]), examples.masked_lm_positions)
     problem = "rows with a special or unused token as a random replacement"
     findings.note(rows, problem, first=slab.first)
-    total.masked += len(labels)
-    total.replaceable += int(may_replace[labels].sum())
-    total.hidden += int(is_mask.sum())
-    total.kept += int(is_kept.sum())
+    return Counter(
+        masked=len(labels),
+        replaceable=int(may_replace[labels].sum()),
+        hidden=int(is_mask.sum()),
+        kept=int(is_kept.sum()),
+    )
 
 
 def _check_fractions(
-    total: _Counts, findings: Findings, config: DataConfig, num_replacements: int
+    total: Counter[str], findings: Findings, config: DataConfig, num_replacements: int
 ) -> None:
-    """The fractions of [MASK], kept and random, and the positions, against their bounds."""
-    if not total.masked:
+    """The fractions of [MASK], kept and random tokens against their bounds."""
+    masked, hidden, kept = total["masked"], total["hidden"], total["kept"]
+    if not masked:
         return
     # A random replacement is sometimes the token itself.
-    equal = config.random_token_prob * total.replaceable / num_replacements
+    equal = config.random_token_prob * total["replaceable"] / num_replacements
     expected = {
-        "[MASK]": (total.hidden, config.mask_token_prob * total.masked),
-        "kept": (total.kept, config.keep_token_prob * total.masked + equal),
-        "a random token": (
-            total.masked - total.hidden - total.kept,
-            config.random_token_prob * total.masked - equal,
-        ),
+        "[MASK]": (hidden, config.mask_token_prob * masked),
+        "kept": (kept, config.keep_token_prob * masked + equal),
+        "a random token": (masked - hidden - kept, config.random_token_prob * masked - equal),
     }
     for what, (count, mean) in expected.items():
-        if not within_chance(count, mean, mean * (1 - mean / total.masked)):
-            found, wanted = count / total.masked, mean / total.masked
+        if not within_chance(count, mean, mean * (1 - mean / masked)):
+            found, wanted = count / masked, mean / masked
             findings.add(f"{found:.2%} of the masked tokens are {what}, not {wanted:.2%}")
-    for part, (count, mean, variance) in enumerate(total.by_part.T, start=1):
-        if not within_chance(count, mean, variance):
-            findings.add(
-                f"part {part} of {PARTS} of the rows has {count:,.0f} masks, not {mean:,.0f}"
-            )
 
 
 def within_chance(count: float, expected: float, variance: float) -> bool:

@@ -25,7 +25,7 @@ from clozeline.pipeline.job.finish import Totals
 from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.verify.findings import Findings, differing_rows
+from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows
 from clozeline.pipeline.verify.held_out import held_out_copies
 
 NOWHERE = -1  # the bucket of a document that is in no source
@@ -72,52 +72,40 @@ class Rebuild:
     ) -> None:
         every, has_b = np.arange(len(examples)), examples.next_sentence_label != NO_PAIR
         if (pieces := examples.piece_documents) is not None:
-            rows = np.repeat(every, pieces.lengths)
-            is_strange = self._note_strangers(bucket, pieces.values, rows, "text", findings)
+            parts = {"text": (pieces.values, np.repeat(every, pieces.lengths))}
         else:
-            in_a = self._note_strangers(bucket, examples.document_a, every, "A", findings)
-            of_b, rows = examples.document_b[has_b], every[has_b]
-            is_strange = self._note_strangers(bucket, of_b, rows, "B", findings) or in_a
+            parts = {"A": (examples.document_a, every)}
+            parts["B"] = examples.document_b[has_b], every[has_b]
+        is_strange = False
+        for part, (hashes, rows) in parts.items():
+            for where, flags in self._strangers(bucket, hashes).items():
+                findings.note(rows[flags], f"rows whose {part} is from a document {where}")
+                is_strange |= bool(flags.any())
         if is_strange:  # then the rows after them differ, too
             return
         if len(examples) != len(rebuilt):
             findings.add(f"{len(examples):,} rows, the sources give {len(rebuilt):,}")
         findings.note(differing_rows(examples, rebuilt), "rows other than the sources give")
 
-    def _note_strangers(
-        self,
-        bucket: int,
-        hashes: UInt64Array,
-        rows: NDArray[np.int64],
-        part: str,
-        findings: Findings,
-    ) -> bool:
-        """Note the `rows` with a part from a document, [N] hashes, that is not of the bucket."""
-        belongs = self._buckets_of(hashes)
-        is_train = belongs < self.steps.context.buckets.num_train
-        split, _ = self.steps.context.buckets.split_of(bucket)
-        strange = belongs != bucket
-        unknown = strange & (belongs == NOWHERE)
-        other_split = strange & ~unknown & (is_train != (split == TRAIN))
-        other = VALIDATION if split == TRAIN else TRAIN
-        findings.note(rows[unknown], f"rows whose {part} is from a document in no source")
-        findings.note(rows[other_split], f"rows whose {part} is from a document of {other}")
-        elsewhere = strange & ~unknown & ~other_split
-        findings.note(rows[elsewhere], f"rows whose {part} is from a document of another shard")
-        return bool(strange.any())
-
-    def _buckets_of(self, hashes: UInt64Array) -> NDArray[np.int64]:
-        """The bucket of each document, or NOWHERE."""
+    def _strangers(self, bucket: int, hashes: UInt64Array) -> dict[str, Flags]:
+        """Which documents are not of the bucket, [N] each, by where they are."""
         known, buckets = self._all_documents
-        if not len(known):
-            return np.full(len(hashes), NOWHERE)
-        index = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-        return np.where(known[index] == hashes, buckets[index], NOWHERE)
+        index = np.searchsorted(known, hashes)
+        belongs = np.where(known[index] == hashes, buckets[index], NOWHERE)
+        split, _ = self.steps.context.buckets.split_of(bucket)
+        is_train = belongs < self.steps.context.buckets.num_train
+        unknown = belongs == NOWHERE
+        other_split = ~unknown & (is_train != (split == TRAIN))
+        return {
+            "in no source": unknown,
+            f"of {VALIDATION if split == TRAIN else TRAIN}": other_split,
+            "of another shard": (belongs != bucket) & ~unknown & ~other_split,
+        }
 
     @cached_property
     def _all_documents(self) -> tuple[UInt64Array, NDArray[np.int64]]:
-        """The hashes of all documents, sorted, and their buckets."""
-        hashes, buckets = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+        """The hashes of all documents, sorted, and their buckets; last, the largest, in no one."""
+        hashes, buckets = [np.array([2**64 - 1], np.uint64)], [np.array([NOWHERE])]
         for bucket in range(len(self.steps.context.buckets)):
             documents = self.steps.cache.documents(bucket).documents
             hashes.append(documents.hashes)
@@ -152,4 +140,4 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
         for phase in chosen_phases(context):
             for item in phase.items:
                 phase.work(steps, item)
-        yield Rebuild(manifest, steps, Totals(steps.context, steps.mixture))
+        yield Rebuild(manifest, steps, Totals(steps))

@@ -33,6 +33,7 @@ from clozeline.pipeline.dataset.manifest import (
 )
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
+from clozeline.pipeline.job.steps import count_tokens
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.verify.findings import Findings, ShardRows
 from clozeline.pipeline.verify.row_checks import check_rows
@@ -84,14 +85,11 @@ class _Verification:
             if examples is None:
                 token_counts = None  # incomplete
             elif token_counts is not None and entry.split == TRAIN:
-                token_counts += np.bincount(
-                    examples.unmasked().input_ids.values, minlength=len(token_counts)
-                )
+                token_counts += count_tokens(examples, self.tokenizer)
             if self.source:
                 self.source.compare(bucket, examples, findings)
             yield from (f"{entry.name}: {line}" for line in findings.lines())
         if token_counts is not None:
-            token_counts[self.tokenizer.is_special] = 0
             yield from self._token_counts(token_counts)
         if self.source:
             yield from (f"{MANIFEST}: {line}" for line in self.source.differences())

@@ -13,14 +13,13 @@ import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.dataset.manifest import TOKENIZER, ShardEntry, read_manifest
+from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.pipeline.view.replies import Values, number_of
 from clozeline.pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
-from clozeline.pipeline.view.site import Tab
+from clozeline.pipeline.view.site import Tab, Values, number_of
 
 PAGE = 10  # rows
 MOST_ROWS = 1_000_000  # searched by one request
@@ -48,8 +47,10 @@ class Query:
         numbers = {name: number_of(values, name) for name in ("shard", "row", "back")}
         return cls(**numbers, text=str(values.get("text", "")), only=str(values.get("only", ALL)))
 
-    def address(self, row_id: RowId, *, back: bool = False) -> str:
-        """The link to the same search from another row on."""
+    def link(self, row_id: RowId | None, *, back: bool = False) -> str | None:
+        """The address of the same search from another row on; None without one."""
+        if row_id is None:
+            return None
         shard, row = row_id
         values = {"shard": shard, "row": row, "text": self.text, "only": self.only}
         return "/examples?" + urlencode(values | ({"back": 1} if back else {}))
@@ -82,7 +83,7 @@ class ExamplePages:
         self.folder, self._guess, self._checkpoint = folder, guess, checkpoint
         self.manifest = read_manifest(folder)
         self.tokenizer = load_tokenizer(folder / TOKENIZER)
-        self.shards: list[ShardEntry] = self.manifest.shards
+        self.shards = self.manifest.shards
         self._read = lru_cache(OPEN_SHARDS)(self._read_shard)
         self._matches = lru_cache(32)(self._find)
         self._ranked = lru_cache(4)(self._rank)
@@ -113,12 +114,9 @@ class ExamplePages:
             "found": found,
             "examples": examples,
             "filters": filters,
-            "shards": {
-                number: f"{shard.name} ({shard.rows:,} rows)"
-                for number, shard in enumerate(self.shards)
-            },
-            "before": query.address(found.before, back=True) if found.before else "",
-            "after": query.address(found.after) if found.after else "",
+            "shards": dict(enumerate(f"{x.name} ({x.rows:,} rows)" for x in self.shards)),
+            "before": query.link(found.before, back=True),
+            "after": query.link(found.after),
             "has_guesses": query.only == WRONG,
         }
 
@@ -139,11 +137,8 @@ class ExamplePages:
             }
             for (shard, row), example in zip(found.row_ids, examples, strict=True)
         ]
-        links = {
-            "before": query.address(found.before, back=True) if found.before else None,
-            "after": query.address(found.after) if found.after else None,
-        }
-        return {"rows": rows, "note": found.note, **links}
+        before, after = query.link(found.before, back=True), query.link(found.after)
+        return {"rows": rows, "note": found.note, "before": before, "after": after}
 
     def _page(self, values: Values) -> tuple[Query, Found, list[ShownExample]]:
         query = Query.of(values)
@@ -157,21 +152,17 @@ class ExamplePages:
             return query, *self._most_wrong(query)
         if query.only not in (ALL, RANDOM, UNKNOWN, SHORT_ROWS):
             raise InputError(f"there is no filter {query.only!r}.")
-        search = self._search(query)
+        search = RowSearch.of(query.text, query.only, self.tokenizer)
         found = self._backward(query, search) if query.back else self._forward(query, search)
         return query, found, [self._shown(row_id) for row_id in found.row_ids]
-
-    def _search(self, query: Query) -> RowSearch:
-        longest = self.manifest.config.max_seq_length
-        return RowSearch.of(query.text, query.only, self.tokenizer, max_seq_length=longest)
 
     def _find(self, shard: int, search: RowSearch) -> Any:
         if search.is_everything:
             return np.arange(self.shards[shard].rows)
-        return search.rows(self._read(shard), self.tokenizer.unk_id)
+        longest = self.manifest.config.max_seq_length
+        return search.rows(self._read(shard), unk_id=self.tokenizer.unk_id, max_seq_length=longest)
 
     def _forward(self, query: Query, search: RowSearch) -> Found:
-        """The next rows that match, and whether there are more."""
         row_ids: list[RowId] = []
         start, searched = query.row, 0
         for shard in range(query.shard, len(self.shards)):
@@ -217,29 +208,25 @@ class ExamplePages:
 
     def _most_wrong(self, query: Query) -> tuple[Found, list[ShownExample]]:
         """Rows of one shard by the model's loss; `row` counts the ranks."""
-        search = self._search(query)
+        search = RowSearch.of(query.text, query.only, self.tokenizer)
         rows, guesses, losses = self._ranked(query.shard, search, self._checkpoint())
         ranks = np.argsort(-losses, kind="stable")
         start = max(query.row - PAGE, 0) if query.back else query.row
         shown = ranks[start : start + PAGE]
+        row_ids = [(query.shard, int(row)) for row in rows[shown]]
         examples = [
-            self._shown(
-                (query.shard, int(rows[rank])),
-                guesses=guesses[rank],
-                note=f"loss {losses[rank]:.2f} nats per mask",
-            )
-            for rank in shown
+            self._shown(row_id, guesses[rank], f"loss {losses[rank]:.2f} nats per mask")
+            for row_id, rank in zip(row_ids, shown, strict=True)
         ]
-        found = Found(
-            row_ids=[(query.shard, int(rows[rank])) for rank in shown],
-            before=(query.shard, start) if start else None,
-            after=(query.shard, start + PAGE) if start + PAGE < len(ranks) else None,
-            note=f"By the masked-LM loss of the run's newest checkpoint, among the first "
-            f"{len(rows):,} rows of the shard that match."
-            if len(rows)
-            else "No row of this shard matches.",
-        )
-        return found, examples
+        before = (query.shard, start) if start else None
+        after = (query.shard, start + PAGE) if start + PAGE < len(ranks) else None
+        note = "No row of this shard matches."
+        if len(rows):
+            note = (
+                "By the masked-LM loss of the run's newest checkpoint, among the first "
+                f"{len(rows):,} rows of the shard that match."
+            )
+        return Found(row_ids=row_ids, before=before, after=after, note=note), examples
 
     def _rank(self, shard: int, search: RowSearch, _: object) -> Any:
         """The checkpoint is a key of the cache, so that a ranking is always the newest one's."""
@@ -249,7 +236,7 @@ class ExamplePages:
         return rows, guesses, np.array(losses)
 
     def _shown(
-        self, row_id: RowId, *, guesses: Sequence[ShownGuess] | None = None, note: str = ""
+        self, row_id: RowId, guesses: Sequence[ShownGuess] | None = None, *notes: str
     ) -> ShownExample:
         shard, row = row_id
         example = shown_example(
@@ -260,4 +247,4 @@ class ExamplePages:
             negative_pairs=self.manifest.config.negative_pairs,
             guesses=guesses,
         )
-        return replace(example, notes=[*example.notes, note]) if note else example
+        return replace(example, notes=[*example.notes, *notes])

@@ -33,27 +33,22 @@ class RowSearch:
     ids: tuple[int, ...] = ()  # consecutive tokens
     document: int | None = None
     only: str = ALL
-    max_seq_length: int
 
     @classmethod
-    def of(cls, text: str, only: str, tokenizer: Tokenizer, *, max_seq_length: int) -> "RowSearch":
+    def of(cls, text: str, only: str, tokenizer: Tokenizer) -> "RowSearch":
         """The search for a user's text. Raises InputError for text that the vocabulary lacks."""
         text = text.strip()
         if found := HASH.fullmatch(text):
-            document = int(found[1], 16)
-            return cls(document=document, only=only, max_seq_length=max_seq_length)
-        ids = token_ids(text, tokenizer) if text else []
-        return cls(ids=tuple(ids), only=only, max_seq_length=max_seq_length)
+            return cls(document=int(found[1], 16), only=only)
+        return cls(ids=tuple(token_ids(text, tokenizer)) if text else (), only=only)
 
     @property
     def is_everything(self) -> bool:
         """Whether all rows match, so that none need be read."""
         return not self.ids and self.document is None and self.only in (ALL, WRONG)
 
-    def rows(self, examples: Examples, unk_id: int) -> Rows:
+    def rows(self, examples: Examples, *, unk_id: int, max_seq_length: int) -> Rows:
         """The matching rows of a shard, ascending, int64."""
-        if not len(examples):
-            return np.zeros(0, np.int64)
         matches = np.ones(len(examples), np.bool_)
         original = examples.unmasked().input_ids
         if self.ids:
@@ -65,7 +60,7 @@ class RowSearch:
         if self.only == UNKNOWN:
             matches &= has_sequence(original, (unk_id,))
         if self.only == SHORT_ROWS:
-            matches &= examples.input_ids.lengths < SHORT * self.max_seq_length
+            matches &= examples.input_ids.lengths < SHORT * max_seq_length
         return np.flatnonzero(matches)
 
 

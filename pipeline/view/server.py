@@ -1,13 +1,13 @@
 """An HTTP server for this machine alone: 127.0.0.1, own pages only.
 
-    GET http://127.0.0.1:43521/examples     ->  200
-    the same with Host: evil.example        ->  403: a name that was pointed here (DNS rebinding)
-    the same from a page of another site    ->  403: Origin, Sec-Fetch-Site
+    GET http://127.0.0.1:43521/examples          ->  200
+    the same with another Host, Origin ...       ->  403, by `http_server.py`
     POST without Content-Type: application/json  ->  415: no form of another site can send that
 
 Text reaches the browser escaped, and the policy of every answer allows only this server's scripts.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -16,12 +16,13 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route as Path
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.http_server import HttpServer, json_of
-from clozeline.pipeline.view.replies import Reply, Route, json_reply
+
+Make = Callable[[dict[str, Any]], Any]  # from a query, or from the JSON that was posted
 
 ADDRESS: Final = "127.0.0.1"
 MOST_BYTES = 100_000  # of a request's body
@@ -42,11 +43,15 @@ HEADERS = {
 
 
 def local_server(
-    routes: Mapping[str, Route], on_error: Callable[[int, str], Reply], *, port: int = 0
+    routes: Mapping[str, tuple[str, Make]],
+    *,
+    home: str,
+    error_page: Callable[[str], str],
+    port: int = 0,
 ) -> HttpServer:
-    """Answers the routes, by method and path ("GET /examples").
+    """Answers the routes, by method and path: "GET /examples" -> media type, values -> answer.
 
-    `port` 0 takes a free one. `on_error` makes the page for an InputError or an unknown path.
+    `port` 0 takes a free one. `error_page` makes the page for an InputError or an unknown path.
     Raises InputError if the port cannot be used.
     """
 
@@ -55,13 +60,14 @@ def local_server(
         if isinstance(error, HTTPException):
             status, reason = error.status_code, error.detail
         if request.method != "GET":
-            return _response(json_reply({"error": reason}, status))
-        return _response(on_error(status, "There is no such page." if status == 404 else reason))
+            return _answer({"error": reason}, "application/json", status)
+        page = error_page("There is no such page." if status == 404 else reason)
+        return _answer(page, "text/html", status)
 
-    paths = []
-    for name, route in routes.items():
+    paths = [Route("/", RedirectResponse(home, 302), methods=["GET"])]
+    for name, (kind, make) in routes.items():
         method, path = name.split(" ")
-        paths.append(Path(path, _endpoint(route), methods=[method]))
+        paths.append(Route(path, _endpoint(kind, make), methods=[method]))
     handlers: Any = {InputError: refuse, HTTPException: refuse, Exception: _fail}
     return HttpServer(
         Starlette(routes=paths, exception_handlers=handlers),
@@ -75,9 +81,7 @@ def local_server(
     )
 
 
-def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
-    """A route that runs in a thread."""
-
+def _endpoint(kind: str, make: Make) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         if request.method == "POST":
             values = await json_of(request, max_bytes=MOST_BYTES)
@@ -85,16 +89,16 @@ def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
             values = dict(parse_qsl(request.url.query))
         if not isinstance(values, dict):
             raise HTTPException(400, "the body is not a JSON object")
-        return _response(await run_in_threadpool(route, values))
+        return await run_in_threadpool(lambda: _answer(make(values), kind))
 
     return answer
 
 
-def _response(reply: Reply) -> Response:
-    location = {"Location": reply.location} if reply.location else None
-    return Response(reply.body, reply.status, location, reply.kind)
+def _answer(found: Any, kind: str, status: int = 200) -> Response:
+    body = json.dumps(found) if kind == "application/json" else found
+    return Response(body, status, media_type=f"{kind}; charset=utf-8")
 
 
 async def _fail(request: Request, error: Exception) -> Response:
     """The terminal gets the traceback, and the server stays up."""
-    return _response(json_reply({"error": "an error; see the terminal"}, 500))
+    return _answer({"error": "an error; see the terminal"}, "application/json", 500)

@@ -6,6 +6,7 @@ Site(title, tabs, actions)  ->  routes "GET /examples", "GET /curves.json", "POS
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,14 +16,14 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
 from clozeline.pipeline.report.html import asset, fill_template
-from clozeline.pipeline.view.replies import CSS, JAVASCRIPT, Reply, Route, Values, json_reply
 
 if TYPE_CHECKING:
     from clozeline.pipeline.common.http_server import HttpServer
 
 REPORT = "report.html"  # the file that `clozeline report` writes
-TEMPLATE = "clozeline.pipeline.view/page.html.jinja"
 STYLE = "clozeline.pipeline.view/page.css"
+
+Values = Mapping[str, Any]  # of a query, or of the JSON that was posted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +61,22 @@ class Site:
 
     @property
     def scripts(self) -> list[str]:
-        """The scripts of all tabs, each once."""
         return list(dict.fromkeys(script for tab in self.tabs for script in tab.scripts))
 
-    def routes(self) -> dict[str, Route]:
-        """What a server answers, by method and path."""
-        first = next((tab for tab in self.tabs if not tab.is_slow), self.tabs[0])
-        routes: dict[str, Route] = {
-            "GET /": lambda _: Reply("", status=302, location=first.path),
-            "GET /style.css": lambda _: Reply(asset(STYLE), CSS),
-            "GET /script.js": lambda _: Reply(asset(*self.scripts), JAVASCRIPT),
+    def routes(self) -> dict[str, tuple[str, Callable[[Values], Any]]]:
+        """What a server answers, by method and path: the media type, and what makes the answer."""
+        routes: dict[str, tuple[str, Callable[[Values], Any]]] = {
+            "GET /style.css": ("text/css", lambda _: asset(STYLE)),
+            "GET /script.js": ("text/javascript", lambda _: asset(*self.scripts)),
         }
         for tab in self.tabs:
-            routes[f"GET {tab.path}"] = partial(self._page, tab)
+            routes[f"GET {tab.path}"] = ("text/html", partial(self._page, tab))
             if tab.data:
-                routes[f"GET {tab.path}.json"] = partial(_as_json, tab.data)
+                routes[f"GET {tab.path}.json"] = ("application/json", tab.data)
         for path, make in self.downloads.items():
-            routes[f"GET {path}"] = partial(_as_csv, make)
+            routes[f"GET {path}"] = ("text/csv", make)
         for path, action in self.actions.items():
-            routes[f"POST {path}"] = partial(_as_json, action)
+            routes[f"POST {path}"] = ("application/json", action)
         return routes
 
     def server(self, *, port: int = 0) -> "HttpServer":
@@ -86,7 +84,8 @@ class Site:
         check_packages("view", "starlette", "uvicorn")
         from clozeline.pipeline.view.server import local_server
 
-        return local_server(self.routes(), self._error_page, port=port)
+        home = next((tab for tab in self.tabs if not tab.is_slow), self.tabs[0]).path
+        return local_server(self.routes(), home=home, error_page=partial(self._html, []), port=port)
 
     def export(self, path: AnyPath) -> None:
         """Write all tabs as one page that needs no server: a report.
@@ -96,13 +95,9 @@ class Site:
         _check_file(path)
         site = replace(self, tabs=[tab for tab in self.tabs if not tab.needs_server])
         script = asset(*site.scripts)
-        html = fill_template(
-            TEMPLATE,
-            escape=True,
-            site=site,
-            pages=[(tab, tab.values({})) for tab in site.tabs],
+        html = site._html(
+            [(tab, tab.values({})) for tab in site.tabs],
             is_live=False,
-            message="",
             style=asset(STYLE),
             script=script,
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -110,16 +105,14 @@ class Site:
         with whole_file(path) as file:
             file.write(html.encode())
 
-    def _page(self, tab: Tab, query: Values) -> Reply:
-        return Reply(self._html([(tab, tab.values(query))]))
+    def _page(self, tab: Tab, query: Values) -> str:
+        return self._html([(tab, tab.values(query))])
 
-    def _error_page(self, status: int, message: str) -> Reply:
-        return Reply(self._html([], message), status=status)
-
-    def _html(self, pages: list[tuple[Tab, dict[str, Any]]], message: str = "") -> str:
-        return fill_template(
-            TEMPLATE, escape=True, site=self, pages=pages, is_live=True, message=message
-        )
+    def _html(
+        self, pages: list[tuple[Tab, dict[str, Any]]], message: str = "", **values: Any
+    ) -> str:
+        values = {"site": self, "pages": pages, "message": message, "is_live": True} | values
+        return fill_template("clozeline.pipeline.view/page.html.jinja", **values)
 
 
 def _check_file(path: AnyPath) -> None:
@@ -132,9 +125,14 @@ def _check_file(path: AnyPath) -> None:
         raise InputError(f"{path.parent} is not a folder; give --out a file in an existing folder.")
 
 
-def _as_json(make: Callable[[Values], Any], values: Values) -> Reply:
-    return json_reply(make(values))
+def number_of(values: Values, name: str) -> int:
+    """A number from the address, 0 by default; it may have separators.
 
-
-def _as_csv(make: Callable[[Values], str], values: Values) -> Reply:
-    return Reply(make(values), "text/csv; charset=utf-8")
+    Raises InputError for other text, and for a number of more than 18 digits.
+    """
+    text = str(values.get(name, 0)).replace(",", "").strip()
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise InputError(
+            f"{name} is {text[:20]!r}; it must be a number from 0, of 18 digits at most."
+        )
+    return int(text)

@@ -12,7 +12,6 @@ import argparse
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,18 +24,14 @@ from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoi
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
-from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.monitoring.local_time import LocalTime
 from clozeline.train.pretraining.micro_batch import longest_batch
-from clozeline.train.pretraining.step import train_step
 from tests.benchmarks.training_speed import one_step
 from tests.support.small_training import STILL
 from tests.support.training_configs import training_config
 from tests.test_step import make_batch
-
-CPU = torch.device("cpu")
 
 
 def stalls(name: str, rounds: int, folder: Path) -> tuple[float, float]:
@@ -62,7 +57,6 @@ def stalls(name: str, rounds: int, folder: Path) -> tuple[float, float]:
 
 
 def ordinary_step(name: str, rounds: int) -> float:
-    """Median seconds of a step of 8 rows."""
     model = BertForPretraining(preset(name)).train()
     optimizer = build_optimizer(model, training_config())
     seconds = []
@@ -74,9 +68,7 @@ def ordinary_step(name: str, rounds: int) -> float:
 
 
 def eight_rows(config: BertConfig) -> LoadedBatch:
-    """Eight examples of 128 tokens."""
-    batch = longest_batch(8, config, DataConfig(max_seq_length=128), unpadded=False)
-    return replace(make_batch(), batch=batch, num_tokens=0)
+    return longest_batch(8, config, DataConfig(max_seq_length=128), unpadded=False)
 
 
 def steps(rounds: int) -> dict[str, float]:
@@ -86,23 +78,13 @@ def steps(rounds: int) -> dict[str, float]:
         model = BertForPretraining(STILL).train()
         if is_watched:
             words = model.encoder.embeddings.word_embeddings.weight
-            LocalTime(model, words, CPU)
+            LocalTime(model, words, torch.device("cpu"))
         guard = SpikeGuard(6.0) if is_guarded else None
         sides.append((model, build_optimizer(model, training_config()), guard, []))
     for _ in range(rounds):
         for model, optimizer, guard, seconds in sides:
             start = time.process_time()
-            train_step(
-                model,
-                optimizer,
-                make_batch(),
-                world=World(0, 1, CPU),
-                accumulation=1,
-                precision="fp32",
-                clip=1.0,
-                count_hits=False,
-                guard=guard,
-            )
+            one_step(model, optimizer, make_batch(), "fp32", guard=guard)
             seconds.append(time.process_time() - start)
     names = ("bare", "watched", "guarded", "both")
     return {n: statistics.median(side[-1]) for n, side in zip(names, sides, strict=True)}

@@ -10,10 +10,8 @@ update of the matrices of `nano` by Muon, which torch's computes in bfloat16 on 
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +24,7 @@ from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import products_dtype
+from tests.support.measuring import memory_above_now, timed
 
 ROWS, TOKENS, HEADS, HEAD_SIZE, MASKED, COLUMNS = 32, 128, 4, 64, 20, 30_528
 MASK = torch.arange(TOKENS) < torch.linspace(TOKENS // 2, TOKENS, ROWS)[:, None, None, None]
@@ -70,12 +69,14 @@ CASES: list[tuple[str, Function, Function, Callable[[], list[Tensor]], tuple[obj
 
 def seconds(function: Function, inputs: list[Tensor], arguments: tuple[object, ...]) -> float:
     """One forward and backward pass."""
-    start = time.process_time()
-    outputs = function(*inputs, *arguments)
-    outputs.backward(torch.ones_like(outputs))
-    for tensor in inputs:
-        tensor.grad = None
-    return time.process_time() - start
+
+    def both_passes() -> None:
+        outputs = function(*inputs, *arguments)
+        outputs.backward(torch.ones_like(outputs))
+        for tensor in inputs:
+            tensor.grad = None
+
+    return timed(both_passes)[1]
 
 
 def compare(case: int, dtype: torch.dtype, rounds: int) -> tuple[float, float]:
@@ -103,25 +104,15 @@ def muon_seconds(rounds: int) -> tuple[float, float]:
     found: dict[torch.optim.Optimizer, list[float]] = {ours: [], torchs: []}
     for _ in range(rounds + 1):
         for optimizer, times in found.items():
-            start = time.process_time()
-            optimizer.step()
-            times.append(time.process_time() - start)
+            times.append(timed(optimizer.step)[1])
     return min(found[ours][1:]), min(found[torchs][1:])
 
 
 def peak_memory(function: Function, dtype: torch.dtype) -> float:
     """MB that the cross-entropies of 2,560 masked tokens take in addition to their logits."""
     logits = torch.randn(2560, COLUMNS, dtype=dtype, requires_grad=True)
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = peak_resident()
-    seconds(function, [logits], (labels_of(2560),))
-    return peak_resident() - before
-
-
-def peak_resident() -> float:
-    """MB; `getrusage` would start from the peak of the parent process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+    labels = labels_of(2560)
+    return memory_above_now(lambda: seconds(function, [logits], (labels,))) / 2**20
 
 
 def main() -> None:

@@ -6,9 +6,7 @@ Measured in a new process: its peak during three steps, less its size before the
 """
 
 import ctypes
-import subprocess
 import sys
-from pathlib import Path
 
 import torch
 
@@ -17,12 +15,13 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import return_large_blocks
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.fake_step import PARTS, step_cost
 from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import train_step
+from tests.support.measuring import memory_above_now
+from tests.support.small_jobs import python
 from tests.support.training_configs import training_config
 
 PRESETS = ("nano", "bert-mini", "bert-small", "modern-mini")
@@ -32,7 +31,6 @@ CPU = torch.device("cpu")
 
 
 def main() -> None:
-    """A line for each preset."""
     print(
         f"{'preset':14}" + "".join(f"{part:>13}" for part in PARTS) + "  predicted  measured  ratio"
     )
@@ -59,10 +57,7 @@ def predicted(name: str):
 
 def measured_peak(name: str) -> int:
     """Bytes, in a process of its own."""
-    line = [sys.executable, __file__, "--measure", name]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(line, cwd=root, check=True, capture_output=True, text=True)
-    return int(done.stdout)
+    return int(python(__file__, "--measure", name))
 
 
 def measure(name: str) -> int:
@@ -70,34 +65,18 @@ def measure(name: str) -> int:
     return_large_blocks()
     _steps(preset("bert-tiny", vocab_size=64), training_config(batch_size=ROWS))  # loads libraries
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now the present size
-    before = _status("VmRSS")
-    _steps(*_config(name))
-    return _status("VmHWM") - before
+    return memory_above_now(lambda: _steps(*_config(name)))
 
 
 def _steps(config: BertConfig, training: PretrainConfig) -> None:
-    """Three steps of a new model."""
     model = BertForPretraining(config, seed=0).train()
     optimizer = build_optimizer(model, training)
-    loaded: LoadedBatch = LoadedBatch(
-        batch=longest_batch(ROWS, config, DATA, unpadded=False),
-        next_position=0,
-        num_tokens=0,
-        num_predictions=1,
-        num_pairs=1,
-        digest=0,
-    )
+    loaded = longest_batch(ROWS, config, DATA, unpadded=False)
     world = World(0, 1, CPU)
     for _ in range(3):
         train_step(
             model, optimizer, loaded, world=world, accumulation=1, precision="fp32", clip=1.0
         )
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ FILE?text=A&text_pair=B&label=C.
 """
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,8 @@ def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: AnyPath) -> Int8
             "of another --pairs."
         )
     sums = torch.zeros(6, dtype=torch.float64)
-    for batch in _held_out(shards):
+    for loaded in evaluation_batches(shards, batch_size=EXAMPLES_AT_ONCE, limit=EXAMPLES):
+        batch = loaded.batch
         old, new = (_masked_logits(graph, batch) for graph in (before, after))
         labels = batch.masked_lm_labels[batch.masked_lm_weights > 0]  # [M]
         best, best_new = old.argmax(-1), new.argmax(-1)
@@ -119,20 +119,10 @@ def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: AnyPath) -> Int8
     )
 
 
-def _held_out(shards: AnyPath) -> Iterator[Batch]:
-    for loaded in evaluation_batches(shards, batch_size=EXAMPLES_AT_ONCE, limit=EXAMPLES):
-        yield loaded.batch
-
-
 def _masked_logits(graph: OnnxGraph, batch: Batch) -> Tensor:
     """The logits of the masked tokens, float32 [M, V]."""
-    inputs: dict[str, Any] = dict(
-        zip(
-            NAMES,
-            (batch.input_ids, batch.attention_mask.long(), batch.token_type_ids),
-            strict=True,
-        )
-    )
+    tensors = (batch.input_ids, batch.attention_mask.long(), batch.token_type_ids)
+    inputs: dict[str, Any] = dict(zip(NAMES, tensors, strict=True))
     logits = torch.from_numpy(graph.run(inputs)[0])  # [B, S, V]
     rows = torch.arange(len(logits))[:, None].expand_as(batch.masked_lm_positions)
     return logits[rows, batch.masked_lm_positions][batch.masked_lm_weights > 0]

@@ -48,8 +48,6 @@ BERT, MODERN = preset("bert-tiny", **SIZES), preset("modern-nano", **SIZES)
 
 @dataclass(frozen=True)
 class Case:
-    """A model and how it trains."""
-
     config: BertConfig
     precision: str = "bf16"
     is_unpadded: bool = False
@@ -58,7 +56,6 @@ class Case:
     data: DataConfig = DATA
 
     def model(self) -> BertForPretraining:
-        """As training prepares it."""
         model = BertForPretraining(self.config).train()
         model.encoder.residual_dtype = self.residual
         if self.is_checkpointed:
@@ -126,7 +123,7 @@ class Counts:
 def count(case: Case) -> Counts:
     """Trace, fuse and write the kernels of both passes; the passes themselves run in eager mode."""
     counts = Counts()
-    batch = longest_batch(ROWS, case.config, case.data, unpadded=case.is_unpadded)
+    batch = longest_batch(ROWS, case.config, case.data, unpadded=case.is_unpadded).batch
     torch._dynamo.reset()
     metrics.reset()
 

@@ -8,9 +8,8 @@ medians of CPU seconds per step, and of the ratios of turns.
 """
 
 import argparse
-import statistics
 from collections.abc import Sequence
-from time import process_time
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.optim import build_optimizer
 from tests.benchmarks.training_speed import STILL, one_step
+from tests.support.measuring import in_turns
 from tests.support.training_configs import training_config
 
 CASES = ("nano:128x64:10", "micro:128x64:20", "micro:32x256:39", "bert-base:8x128:20")
@@ -30,7 +30,6 @@ STEPS = 3  # in a turn
 
 
 def main() -> None:
-    """A line for each case."""
     arguments = parsed(__doc__, CASES)
     disable_malloc_trim()
     print(f"CPU seconds of a step, bf16, AdamW, {torch.get_num_threads()} threads")
@@ -41,15 +40,15 @@ def main() -> None:
         batch = random_batch(rows, tokens, int(predictions), config.vocab_size)
         models = [BertForPretraining(config).train() for _ in range(2)]
         compute_whole_last_layer(models[0].encoder)
-        steps = [(model, build_optimizer(model, training_config())) for model in models]
-        turns = [[seconds(*step, batch) for step in steps] for _ in range(1 + arguments.rounds)][1:]
-        whole, part = (statistics.median(side) for side in zip(*turns, strict=True))
-        ratio = statistics.median(before / after for before, after in turns)
-        print(f"{case:24} whole layer {whole:6.3f}   predicted {part:6.3f}   {ratio:.2f} times")
+        sides = (partial(steps, m, build_optimizer(m, training_config()), batch) for m in models)
+        whole, part, ratio = in_turns(*sides, rounds=arguments.rounds)
+        print(
+            f"{case:24} whole layer {whole / STEPS:6.3f}   predicted {part / STEPS:6.3f}   "
+            f"{ratio:.2f} times"
+        )
 
 
 def parsed(description: str, cases: Sequence[str]) -> argparse.Namespace:
-    """The cases and the number of rounds."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=cases)
     parser.add_argument("--rounds", type=int, default=5)
@@ -92,12 +91,9 @@ def random_batch(rows: int, tokens: int, predictions: int, vocabulary: int) -> L
     )
 
 
-def seconds(model: nn.Module, optimizer: Any, batch: LoadedBatch[Batch]) -> float:
-    """CPU seconds of a step, of all threads."""
-    start = process_time()
+def steps(model: nn.Module, optimizer: Any, batch: LoadedBatch[Batch]) -> None:
     for _ in range(STEPS):
         one_step(model, optimizer, batch, "bf16")
-    return (process_time() - start) / STEPS
 
 
 if __name__ == "__main__":

@@ -75,7 +75,6 @@ def ours(folder: Path, examples: int) -> dict[str, Source]:
 
 
 def epoch_one(folder: Path, examples: int, *, remask: bool) -> Loader:
-    """The loader at the start of epoch 1, where masks are redrawn first."""
     loader = Loader(folder, batch_size=BATCH, seed=0, remask=remask)
     loader.load_state_dict(loader.state_dict(examples))
     return loader
@@ -154,7 +153,6 @@ def others(columns: dict[str, np.ndarray], folder: Path) -> dict[str, Source]:
 
 
 def write_members(columns: dict[str, np.ndarray], tar: Path) -> Path:
-    """A tar with one .npz for each example."""
     import webdataset
 
     with webdataset.TarWriter(str(tar)) as writer:
@@ -170,15 +168,12 @@ def members(tar: Path) -> Iterable[object]:
     import webdataset
 
     samples = webdataset.WebDataset(str(tar), shardshuffle=False, empty_check=False)
-    return samples.shuffle(1000).decode().to_tuple("npz").map(_tensors).batched(BATCH, _stacked)
+    stacked = torch.utils.data.default_collate
+    return samples.shuffle(1000).decode().to_tuple("npz").map(_tensors).batched(BATCH, stacked)
 
 
 def _tensors(sample: tuple[Any]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.asarray(sample[0][name])) for name in sample[0]}
-
-
-def _stacked(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return torch.utils.data.default_collate(rows)
 
 
 def loader_costs(folder: Path, examples: int) -> None:

@@ -9,7 +9,6 @@ largest process.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,20 +29,22 @@ from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
+from tests.support.measuring import cpu_of_children
 from tests.support.small import PUNKT, small_tokenizer
 
 WORKERS = 2
 TOKENS = 4  # of a document
-COLUMNS = ("blocks x shards", "slices", "written CPU s", "job CPU s", "us/slice", "wall s")
+COLUMNS = (
+    *("blocks x shards", "slices", "written CPU s", "job CPU s", "us/slice", "wall s"),
+    *("parent GB", "worker GB"),
+)
 
 
 def main() -> None:
-    """One line per size, each measured in a process of its own."""
     arguments = sys.argv[1:] or ["250x125", "1000x500"]
     if arguments[0] == "--one":
         return measure(*map(int, arguments[1].split("x")))
-    print(f"{COLUMNS[0]:>16}" + "".join(f"{name:>15}" for name in COLUMNS[1:]), end="")
-    print(f"{'parent GB':>12}{'worker GB':>12}", flush=True)
+    print("".join(f"{name:>15}" for name in COLUMNS), flush=True)
     for size in arguments:
         line = [sys.executable, __file__, "--one", size]
         done = subprocess.run(line, stderr=subprocess.PIPE, check=False)
@@ -64,16 +65,17 @@ def measure(num_blocks: int, num_shards: int) -> None:
         job = json.loads((context.out_dir / JOB).read_bytes())
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
     slices = num_blocks * num_shards
-    figures = (f"{written:.1f}", f"{used:.1f}", f"{(written + used) / slices * 1e6:.1f}")
-    print(f"{f'{num_blocks}x{num_shards}':>16}{slices:>15,}", end="")
-    print("".join(f"{figure:>15}" for figure in (*figures, f"{wall:.0f}")), end="")
-    print(f"{process_peak() / 1e9:>12.2f}{job['peak_worker_megabytes'] / 1e3:>12.2f}", flush=True)
+    print(
+        f"{f'{num_blocks}x{num_shards}':>15}{slices:>15,}{written:15.1f}{used:15.1f}"
+        f"{(written + used) / slices * 1e6:15.1f}{wall:15.0f}"
+        f"{process_peak() / 1e9:15.2f}{job['peak_worker_megabytes'] / 1e3:15.2f}",
+        flush=True,
+    )
 
 
 def cpu_seconds() -> float:
     """CPU seconds of this process and its children that have ended."""
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(part.ru_utime + part.ru_stime for part in usage)
+    return time.process_time() + cpu_of_children()
 
 
 def job_of(folder: Path, num_blocks: int, num_shards: int) -> tuple[list[Block], JobContext]:

@@ -10,21 +10,19 @@ The pages are the articles of the English slice in CLOZELINE_DATA; `--worst` nee
 import argparse
 import bz2
 import io
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from time import process_time
-from typing import TypeVar
 
 import mwparserfromhell
 
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
 from tests.support.hostile_markup import worst_pages
+from tests.support.measuring import DATA, timed
 from tests.support.reference_text import comparisons
 
 DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
-T = TypeVar("T")
 
 
 def main() -> None:
@@ -34,11 +32,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.worst:
         print_worst()
-    elif "CLOZELINE_DATA" not in os.environ:
+    elif not DATA:
         print("CLOZELINE_DATA is not set: there is no dump to read")
     else:
-        path = Path(os.environ["CLOZELINE_DATA"]) / DUMP
-        print_text(print_speed(path), options.show)
+        print_text(print_speed(Path(DATA, DUMP)), options.show)
 
 
 def print_speed(path: Path) -> list[tuple[str, str]]:
@@ -64,12 +61,6 @@ def print_speed(path: Path) -> list[tuple[str, str]]:
         f"budget and stripping are {theirs / (budget + stripping):.1f} times as fast as strip_code"
     )
     return list(zip(markup, texts, strict=True))
-
-
-def timed(work: Callable[[], T]) -> tuple[T, float]:
-    begin = process_time()
-    result = work()
-    return result, process_time() - begin
 
 
 def print_text(pages: list[tuple[str, str]], show: int) -> None:
@@ -104,9 +95,8 @@ def print_worst() -> None:
 def worst_seconds() -> Iterator[tuple[float, int, str]]:
     for unit, markup in worst_pages():
         if over_budget(markup) is None:
-            begin = process_time()
-            read_and_strip(markup)
-            yield process_time() - begin, len(markup.encode()), unit
+            _, seconds = timed(partial(read_and_strip, markup))
+            yield seconds, len(markup.encode()), unit
 
 
 def read_and_strip(markup: str) -> str:

@@ -9,8 +9,6 @@ largest resident sets of its first process and of any other. Where CLOZELINE_DAT
 vocabulary is BERT's and 250 MB of Wikipedia are measured too; else it is learned from the sample.
 """
 
-import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,10 +18,8 @@ from pathlib import Path
 
 import psutil
 
-if DATA := os.environ.get("CLOZELINE_DATA"):
-    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
-
 from clozeline.pipeline.sources.formats import list_blocks
+from tests.support.measuring import BERT_VOCABULARY, DATA, WIKIPEDIA, cpu_of_children
 from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
 
 SECONDS_BETWEEN = 0.2
@@ -31,27 +27,26 @@ WORKERS = 2
 
 
 def main() -> None:
-    """One line per size, with the ratio to the first."""
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     sizes, extra = given[:cut] or ("250MB", "1GB", "4GB"), given[cut + 1 :]
     sources = [f"sample:articles?size={size}" for size in sizes]
     if DATA:
-        sources.append(f"{DATA}/wikipedia/train-*.parquet")
+        sources.append(WIKIPEDIA)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = Path(scratch, "tokenizer")
         options = ["sample:articles?size=20MB&seed=1", "--out", tokenizer]
-        vocab = ["--vocab", f"{DATA}/vocab/bert-base-uncased-vocab.txt"] if DATA else []
-        clozeline_ok("tokenizer", *options, *(vocab or ["--vocab-size", "8192"]))
+        vocabulary = ["--vocab", BERT_VOCABULARY] if DATA else ["--vocab-size", 8192]
+        clozeline_ok("tokenizer", *options, *vocabulary)
         print(f"{'text':44}     MB  seconds   CPU s   MB/s  peak GB  ratio   job  worker")
         first = 0.0
         for number, source in enumerate(sources):
             megabytes = sum(block.text_bytes for block in list_blocks([source])) / 1e6
             out = Path(scratch, str(number))
-            cpu = cpu_seconds()
+            before = cpu_of_children()
             seconds, peaks = run_job(source, "--tokenizer", tokenizer, "--out", out, *extra)
             shutil.rmtree(out)
-            cpu = cpu_seconds() - cpu
+            cpu = cpu_of_children() - before
             peak, job, worker = (size / 1e9 for size in peaks)
             first = first or peak
             print(
@@ -59,12 +54,6 @@ def main() -> None:
                 f"{megabytes / seconds:7.1f}{peak:9.2f}{peak / first:7.2f}{job:6.2f}{worker:8.2f}",
                 flush=True,
             )
-
-
-def cpu_seconds() -> float:
-    """Of all jobs so far, which waited for their workers."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def run_job(*arguments: object) -> tuple[float, list[int]]:

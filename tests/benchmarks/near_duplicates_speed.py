@@ -24,7 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.config import DataConfig
@@ -43,10 +42,11 @@ from clozeline.pipeline.job.near_files import read_rows
 from clozeline.pipeline.job.near_steps import EDGE, edges_path
 from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
+from tests.support.measuring import BERT_VOCABULARY, cpu_of_children, wikipedia
+from tests.support.small import PUNKT
 
 KINDS = ("0 %", "1 %", "2 %", "5 %", "10 %", "cut", "boilerplate")
 BOILERPLATE = "Sign up for our newsletter and never miss a story again. All rights reserved."
@@ -57,12 +57,11 @@ def articles(megabytes: int) -> list[str]:
     """The first articles of the shared Wikipedia."""
     texts: list[str] = []
     size = 0
-    for path in sorted(Path(os.environ["CLOZELINE_DATA"]).glob("wikipedia/*.parquet")):
-        for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
-            texts.append(as_read(text))
-            size += len(texts[-1].encode())
-            if size >= megabytes * 1_000_000:
-                return [text for text in texts if text]
+    for text in wikipedia():
+        texts.append(as_read(text))
+        size += len(texts[-1].encode())
+        if size >= megabytes * 1_000_000:
+            break
     return [text for text in texts if text]
 
 
@@ -88,13 +87,9 @@ def planted(text: str, number: int) -> str:
 
 
 def tokenizer() -> Tokenizer:
-    """BERT's, with NLTK's Punkt for English where there is none of our own."""
-    data = Path(os.environ["CLOZELINE_DATA"])
-    vocabulary = (data / "vocab/bert-base-uncased-vocab.txt").read_text().splitlines()
-    punkt = PunktData(
-        language="english", abbrev_types=[], collocations=[], sent_starters=[], ortho_context={}
-    )
-    return Tokenizer(vocabulary, Normalization(lowercase=True, strip_accents=True), punkt.to_json())
+    """BERT's; sentences end at every full stop."""
+    vocabulary = BERT_VOCABULARY.read_text().splitlines()
+    return Tokenizer(vocabulary, Normalization(lowercase=True, strip_accents=True), PUNKT)
 
 
 def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
@@ -131,12 +126,8 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
 
 
 def exact(pairs: list[tuple[str, str]]) -> np.ndarray:
-    """The exact similarity of pairs of texts."""
-    found = []
-    for pair in pairs:
-        sets = shingle_sets(hash_ngrams(hash_words(pair), 5, pad=True))
-        found.append(jaccard(*sets))
-    return np.array(found)
+    sets = (shingle_sets(hash_ngrams(hash_words(pair), 5, pad=True)) for pair in pairs)
+    return np.array([jaccard(*both) for both in sets])
 
 
 def print_recall(similarity: np.ndarray, together: np.ndarray, kinds: np.ndarray) -> None:
@@ -170,13 +161,12 @@ def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) ->
     from clozeline.pipeline.curation.signatures import Bands
 
     bands = Bands.for_similarity(similarity)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = cpu_of_children()
     script = Path(__file__).parents[1] / "support" / "datatrove_minhash.py"
     arguments = [python, script, corpus, folder, bands.bands, bands.rows]
     environment = {**os.environ, "PYTHONPATH": ""}
     subprocess.run([*map(str, arguments)], check=True, capture_output=True, env=environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cpu = cpu_of_children() - before
     print(f"datatrove      {cpu:8.1f} CPU s in all, with reading and writing")
     return {int(row) for row in (folder / "removed.txt").read_text().split()}
 
@@ -204,7 +194,6 @@ def pair_synthetic(documents: int, partitions: int) -> None:
 
 
 def main() -> None:
-    """Everything, in the order of the docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=20)
     parser.add_argument("--similarity", type=float, default=0.8)

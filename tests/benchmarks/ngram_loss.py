@@ -58,7 +58,6 @@ Tokens = NDArray[Any]  # integers of any width
 
 
 def main() -> None:
-    """Print the losses of n-grams on the masked tokens of a data set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shards", type=Path)
     parser.add_argument("--limit", type=int, help="validation examples; all by default")
@@ -114,7 +113,6 @@ class _TableBuilder:
         self._parts.append((found[kept], tokens[kept], counts[kept]))
 
     def table(self) -> _Table:
-        """All entries, by context."""
         parts = self._parts or [(np.zeros(0, np.int64),) * 3]
         contexts, tokens, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(contexts, kind="stable")
@@ -223,7 +221,6 @@ class NgramLosses:
     trigram_with_input_loss: float
 
     def lines(self) -> list[str]:
-        """The losses as lines of text."""
         return [
             f"n-grams of {self.ngram_tokens:,} tokens, from the visible neighbours on both sides",
             f"  bigram            {self.bigram_loss:6.3f}",

@@ -16,7 +16,6 @@ are Amazon's, else `sample:reviews`.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +23,10 @@ from typing import Any
 
 import click
 
-if DATA := os.environ.get("CLOZELINE_DATA"):
-    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
-
 from clozeline.model.config import preset as preset_config
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.pretraining.recipes import recipe_of
+from tests.support.measuring import DATA
 from tests.support.small_jobs import clozeline
 
 LENGTH = 64
@@ -64,7 +61,6 @@ class Variant:
 
     @property
     def numbers(self) -> tuple[object, ...]:
-        """Options of `pretrain`."""
         if self.by_recipe:
             return ()
         return (
@@ -90,22 +86,17 @@ class Variant:
         )
 
 
-BASE = Variant(name="masked LM, 15 %", poolings=("mean", "cls"))
+BASE = Variant(name="masked LM, 15 %")
+BOTH = ("mean", "cls")
 VARIANTS = (
-    BASE,
-    replace(BASE, name="masked LM, 30 %", masked_lm_prob=0.3, poolings=("mean",)),
-    replace(BASE, name="masked LM, 40 %", masked_lm_prob=0.4, poolings=("mean",)),
-    replace(BASE, name="masked LM, Muon", optimizer="muon", poolings=("mean",)),
-    replace(BASE, name="masked LM, whole words", masking="whole-words", poolings=("mean",)),
-    replace(BASE, name="masked LM + next sentence", pairs="segments"),
-    replace(BASE, name="masked LM + sentence order", pairs="order"),
-    replace(
-        BASE,
-        name="masked LM, modern-nano",
-        preset="modern-nano",
-        learning_rate=7.1e-4,
-        poolings=("mean",),
-    ),
+    replace(BASE, poolings=BOTH),
+    replace(BASE, name="masked LM, 30 %", masked_lm_prob=0.3),
+    replace(BASE, name="masked LM, 40 %", masked_lm_prob=0.4),
+    replace(BASE, name="masked LM, Muon", optimizer="muon"),
+    replace(BASE, name="masked LM, whole words", masking="whole-words"),
+    replace(BASE, name="masked LM + next sentence", pairs="segments", poolings=BOTH),
+    replace(BASE, name="masked LM + sentence order", pairs="order", poolings=BOTH),
+    replace(BASE, name="masked LM, modern-nano", preset="modern-nano", learning_rate=7.1e-4),
     *(
         Variant(name=f"masked LM, {name} by its recipe", preset=name, by_recipe=True)
         for name in ("nano", "bert-mini", "modern-mini")
@@ -184,7 +175,6 @@ def pretrained(
 
 
 def fine_tuned(run: Path, pooling: str, labelled: Sequence[object]) -> dict[str, Any]:
-    """The report of a run's classifier."""
     out = run / pooling
     is_base = run.name == "nano-adamw-none-15-tokens" and pooling == "mean"
     scratch = ["--from-scratch"] if is_base else ["--no-baseline"]
@@ -203,7 +193,6 @@ def command(*arguments: object) -> None:
 
 
 def line(row: Variant, run: Path, pooling: str, report: dict[str, Any], seeds: int) -> str:
-    """A row of the Markdown table."""
     summary = json.loads((run / "run" / "summary.json").read_text())
     heldout = summary["heldout"]
     pair = f"{heldout['nsp_accuracy']:.1%}" if "nsp_accuracy" in heldout else ""

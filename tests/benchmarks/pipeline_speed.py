@@ -10,18 +10,13 @@ itself, start-up included, with one worker and with two. Everything else has one
 """
 
 import os
-import resource
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-if DATA := os.environ.get("CLOZELINE_DATA"):
-    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")  # read when nltk is imported
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +33,7 @@ from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
+from tests.support.measuring import BERT_VOCABULARY, DATA, cpu_of_children, timed
 from tests.support.reference_chain import ReferenceChain, nltk_splitter
 from tests.support.small_jobs import clozeline_ok
 
@@ -45,7 +41,6 @@ REFERENCE_MB = 8.0
 STRAW_MAN = 0.5  # MB/s: a slower chain would not be a fair comparison
 SAMPLE_ROWS = 1000  # per row group
 CONFIG = DataConfig()
-Result = TypeVar("Result")
 
 
 def main() -> None:
@@ -77,7 +72,7 @@ def text_files(scratch: Path, megabytes: float) -> list[Path]:
 
 def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
     """A tokenizer folder like that of `clozeline tokenizer`."""
-    vocab = Path(DATA, "vocab", "bert-base-uncased-vocab.txt") if DATA else None
+    vocab = BERT_VOCABULARY if DATA else None
     made = make_tokenizer(
         [str(files[0])],
         out=folder,
@@ -105,7 +100,6 @@ def texts_of(blocks: list[Block]) -> list[str]:
 
 
 def size_of(texts: list[str]) -> float:
-    """Their size in MB."""
     return sum(len(text.encode()) for text in texts) / 1e6
 
 
@@ -169,20 +163,12 @@ def print_workers(blocks: list[Block], scratch: Path) -> None:
     for workers in (1, 2):
         out = scratch / f"workers{workers}"
         line = ["shards", *files, "--tokenizer", scratch / "tokenizer", "--out", out]
-        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        start, before = time.monotonic(), cpu_of_children()
         clozeline_ok(*line, "--workers", workers)
         walls.append(time.monotonic() - start)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        cpu = cpu_of_children() - before
         name = f"{workers} worker{'s' * (workers > 1)}"
         print(f"{name:34}{megabytes:7.1f}{walls[-1]:9.1f}{cpu:8.1f}{walls[-1] / walls[0]:9.2f}")
-
-
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """The result and the CPU seconds of this process."""
-    start = time.process_time()
-    result = work()
-    return result, time.process_time() - start
 
 
 def print_row(name: str, megabytes: float, seconds: float, reference: float) -> None:

@@ -7,24 +7,19 @@ Best of three, in CPU seconds of one process; only the ratio carries over to oth
 
 import random
 import sys
-import time
 from collections.abc import Callable
 
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
 from clozeline.pipeline.sources.sample.reviews import make_reviews
+from tests.support.measuring import timed
 
 RUNS = 3
 
 
 def megabytes_per_second(make: Callable[[], list[str]]) -> float:
     """The best of several repetitions, in MB of UTF-8 per CPU second."""
-    best = 0.0
-    for _ in range(RUNS):
-        started = time.process_time()
-        texts = make()
-        seconds = time.process_time() - started
-        best = max(best, sum(len(text.encode()) for text in texts) / seconds / 1e6)
-    return best
+    runs = (timed(make) for _ in range(RUNS))
+    return max(sum(len(text.encode()) for text in texts) / 1e6 / s for texts, s in runs)
 
 
 def random_words_texts(vocabulary: list[str], size_bytes: int) -> list[str]:

@@ -7,8 +7,7 @@ Both sides are models in one process that take turns with the same random batch;
 medians of CPU seconds per step, and of the ratios of turns.
 """
 
-import statistics
-from time import process_time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.data.batch import Batch, LoadedBatch
-from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
-from tests.benchmarks.last_layer_speed import parsed, random_batch
-from tests.benchmarks.training_speed import STILL
+from tests.benchmarks.last_layer_speed import STEPS, parsed, random_batch
+from tests.benchmarks.training_speed import STILL, one_step
+from tests.support.measuring import in_turns
 from tests.support.training_configs import training_config
 
 CASES = (
@@ -33,12 +31,9 @@ CASES = (
     "micro:128x64:20:16384:4096",
     "bert-base:8x128:20:30522:4096",
 )
-STEPS = 3  # in a turn
-ALONE = World(0, 1, torch.device("cpu"))
 
 
 def main() -> None:
-    """A line for each case."""
     arguments = parsed(__doc__, CASES)
     disable_malloc_trim()
     print(f"CPU seconds of a step, bf16, Muon, {torch.get_num_threads()} threads")
@@ -52,31 +47,20 @@ def main() -> None:
         for size in (0, words):
             model = BertForPretraining(config).train()
             optimizer = build_optimizer(model, training_config(optimizer="muon"))
-            sides.append((model, optimizer, WordSampler(np.ones(vocabulary), size, seed=0)))
-        turns = [[seconds(*side, batch) for side in sides] for _ in range(1 + arguments.rounds)][1:]
-        every, some = (statistics.median(side) for side in zip(*turns, strict=True))
-        ratio = statistics.median(before / after for before, after in turns)
-        print(f"{case:32} all words {every:6.3f}   sample {some:6.3f}   {ratio:.2f} times")
-
-
-def seconds(
-    model: nn.Module, optimizer: Any, sampler: WordSampler, batch: LoadedBatch[Batch]
-) -> float:
-    """CPU seconds of a step that is not logged, of all threads."""
-    start = process_time()
-    for step in range(STEPS):
-        train_step(
-            model,
-            optimizer,
-            batch,
-            world=ALONE,
-            accumulation=1,
-            precision="bf16",
-            clip=1.0,
-            count_hits=False,
-            sample=sampler.at(step),
+            sampler = WordSampler(np.ones(vocabulary), size, seed=0)
+            sides.append(partial(steps, model, optimizer, sampler, batch))
+        every, some, ratio = in_turns(*sides, rounds=arguments.rounds)
+        print(
+            f"{case:32} all words {every / STEPS:6.3f}   sample {some / STEPS:6.3f}   "
+            f"{ratio:.2f} times"
         )
-    return (process_time() - start) / STEPS
+
+
+def steps(
+    model: nn.Module, optimizer: Any, sampler: WordSampler, batch: LoadedBatch[Batch]
+) -> None:
+    for step in range(STEPS):
+        one_step(model, optimizer, batch, "bf16", sample=sampler.at(step))
 
 
 if __name__ == "__main__":

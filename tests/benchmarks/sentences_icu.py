@@ -12,7 +12,6 @@ import sys
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -28,32 +27,13 @@ MARKED = re.compile(rf"[{MARKS}]\W*\Z")
 LETTERS = "LMN"  # letters, the marks on them, numbers
 
 
-@dataclass
-class Agreement:
-    """The numbers of sentence ends found by both, and by one only."""
-
-    both: int = 0
-    ours: int = 0
-    icus: int = 0
-
-    def add(self, other: "Agreement") -> None:
-        self.both += other.both
-        self.ours += other.ours
-        self.icus += other.icus
-
-    def share(self) -> float:
-        return self.both / max(self.both + self.ours + self.icus, 1)
-
-
-def compare(splitter: SentenceSplitter, text: str, counts: Agreement) -> None:
-    """Add the ends inside a paragraph, found by both, only by us and only by ICU."""
+def compare(splitter: SentenceSplitter, text: str) -> Counter[str]:
+    """The numbers of ends inside a paragraph that are found by both, by us only, by ICU only."""
     from icu4py.breakers import SentenceBreaker
 
     ours = _ends(text, (end for _, end in spans_of(splitter, text)))
     icus = _ends(text, accumulate(map(len, SentenceBreaker(text, "en"))))
-    counts.both += len(ours & icus)
-    counts.ours += len(ours - icus)
-    counts.icus += len(icus - ours)
+    return Counter(both=len(ours & icus), ours=len(ours - icus), icus=len(icus - ours))
 
 
 def _ends(text: str, stops: Iterable[int]) -> set[int]:
@@ -68,24 +48,28 @@ def main() -> None:
     files = list(map(Path, sys.argv[1:]))
     lines = [line for file in files for line in file.read_text().split("\n")]
     lines = lines or [joined(code, p) for code in LANGUAGES for p in paragraphs_in(code, 100)]
-    scripts: dict[str, Agreement] = defaultdict(Agreement)
+    scripts: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
         words = (unicodedata.name(c, "?").split()[0] for c in line if c.isalpha())
         for script, _ in Counter(words).most_common(1):
-            compare(splitter, line.strip(), scripts[script])
-    total = Agreement()
-    for script, counts in sorted(scripts.items(), key=lambda item: -item[1].both):
-        total.add(counts)
-        if counts.both + counts.ours + counts.icus:
+            scripts[script].update(compare(splitter, line.strip()))
+    total: Counter[str] = Counter()
+    for script, counts in sorted(scripts.items(), key=lambda item: -item[1]["both"]):
+        total.update(counts)
+        if counts.total():
             print(_line(script, counts))
     print(_line("all", total))
-    sys.exit(total.share() < 0.98)
+    sys.exit(_share(total) < 0.98)
 
 
-def _line(name: str, counts: Agreement) -> str:
+def _share(counts: Counter[str]) -> float:
+    return counts["both"] / max(counts.total(), 1)
+
+
+def _line(name: str, counts: Counter[str]) -> str:
     return (
-        f"{name:<12} {counts.both:7,} ends in both, {counts.ours} only here, "
-        f"{counts.icus} only in ICU: {counts.share():.1%}"
+        f"{name:<12} {counts['both']:7,} ends in both, {counts['ours']} only here, "
+        f"{counts['icus']} only in ICU: {_share(counts):.1%}"
     )
 
 

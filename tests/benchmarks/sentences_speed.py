@@ -6,29 +6,27 @@ Real paragraphs where CLOZELINE_DATA is set (Wikipedia, NLTK's English parameter
 of `clozeline.pipeline.sources.sample.articles` and parameters learned from them.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import process_time
 
 from clozeline.pipeline.sentences.punkt import PunktData, find_punkt, train_punkt
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
+from tests.support.measuring import DATA, timed
 from tests.support.reference_chain import nltk_splitter, spans_of
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text
 
 
 def main() -> None:
-    """Print the speed of NLTK and of ours, cold and warm, and whether the spans agree."""
-    paragraphs, parameters = real_text() if "CLOZELINE_DATA" in os.environ else sample_text()
+    paragraphs, parameters = real_text(Path(DATA)) if DATA else sample_text()
     if sys.argv[1:]:
         paragraphs = beginning(paragraphs, int(float(sys.argv[1]) * 1e6))
     theirs, ours = nltk_splitter(parameters), SentenceSplitter(parameters)
     some = beginning(paragraphs, NLTK_BYTES)
     nltk_speed = speed(lambda: [list(theirs.span_tokenize(text)) for text in some], some)
-    cold = speed(lambda: ours.split(paragraphs, cut=False), paragraphs)
-    warm = speed(lambda: ours.split(paragraphs, cut=False), paragraphs)
+    cold = speed(lambda: ours.split("\n".join(paragraphs).encode(), cut=False), paragraphs)
+    warm = speed(lambda: ours.split("\n".join(paragraphs).encode(), cut=False), paragraphs)
     wrong = sum(
         spans_of(ours, text, cut=False) != list(theirs.span_tokenize(text)) for text in some
     )
@@ -39,11 +37,9 @@ def main() -> None:
     sys.exit(wrong > 0)
 
 
-def real_text() -> tuple[list[str], PunktData]:
+def real_text(data: Path) -> tuple[list[str], PunktData]:
     import pyarrow.parquet as pq
 
-    data = Path(os.environ["CLOZELINE_DATA"])
-    os.environ["NLTK_DATA"] = str(data / "nltk_data")  # read when nltk is imported
     parameters = find_punkt("english")
     assert parameters is not None, f"no punkt_tab in {data}"
     file = data / "wikipedia" / "train-00000-of-00006.parquet"
@@ -58,7 +54,7 @@ def sample_text() -> tuple[list[str], PunktData]:
 
 
 def lines_of(texts: list[str]) -> list[str]:
-    return [line for text in texts for line in text.split("\n")]
+    return [line for text in texts for line in map(str.strip, text.split("\n")) if line]
 
 
 def beginning(paragraphs: list[str], size: int) -> list[str]:
@@ -75,9 +71,7 @@ def megabytes(paragraphs: list[str]) -> float:
 
 
 def speed(work: Callable[[], object], paragraphs: list[str]) -> float:
-    start = process_time()
-    work()
-    return megabytes(paragraphs) / (process_time() - start)
+    return megabytes(paragraphs) / timed(work)[1]
 
 
 if __name__ == "__main__":

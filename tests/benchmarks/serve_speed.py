@@ -11,12 +11,11 @@ could save.
 """
 
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,10 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.labelled.rows import Texts
+from tests.support.http_clients import running
+from tests.support.measuring import timed
 from tests.support.small_classifier import report
-from tests.support.small_jobs import articles
+from tests.support.small_jobs import articles, python
 
 CLIENTS = (1, 8, 64)
 CLIENT = """
@@ -103,19 +104,15 @@ def row(name: str, seconds: float, latencies: list[float], cpu_seconds: float) -
 
 def of_server(name: str, classifier: Any, texts: Path, requests: int) -> None:
     """A row for each number of clients."""
-    server = classifier_server(classifier, host="127.0.0.1", port=0, limits=Limits())
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    for clients in CLIENTS:
-        command = [sys.executable, "-c", CLIENT, server.url, str(clients), str(requests), texts]
-        start = time.process_time()
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        cpu_seconds = time.process_time() - start  # with the warm-up, one request per client
-        seconds, *latencies = map(float, done.stdout.split())
-        cpu_seconds *= requests / (requests + clients)
-        print(row(f"{name}, {clients} clients", seconds, latencies, cpu_seconds))
-    server.stop()
-    thread.join()
+    with running(
+        classifier_server(classifier, host="127.0.0.1", port=0, limits=Limits())
+    ) as server:
+        for clients in CLIENTS:
+            work = partial(python, "-c", CLIENT, server.url, clients, requests, texts)
+            printed, cpu_seconds = timed(work)  # with the warm-up, one request per client
+            seconds, *latencies = map(float, printed.split())
+            cpu_seconds *= requests / (requests + clients)
+            print(row(f"{name}, {clients} clients", seconds, latencies, cpu_seconds))
 
 
 def of_pipeline(folder: Path, texts: list[str], requests: int) -> None:
@@ -139,7 +136,6 @@ def of_pipeline(folder: Path, texts: list[str], requests: int) -> None:
 
 
 def main(requests: int = 500) -> None:
-    """Print the table."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         classifier, texts = write_classifier(folder), write_texts(folder / "texts.txt")

@@ -89,7 +89,6 @@ def measure(folder: UPath, world_size: int, *, steps: int, step: float) -> str:
 
 
 def main() -> None:
-    """Print a line for each world size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--step", type=float, default=20.0)

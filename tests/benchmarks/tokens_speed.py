@@ -12,20 +12,19 @@ half, new text. All: these three. Again: the second half once more, all of it in
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
+from tests.support.measuring import BERT_VOCABULARY, DATA, wikipedia
 
 CALL_BYTES = 8_000_000
 Result = TypeVar("Result")
@@ -43,11 +42,6 @@ def paragraphs(texts: Iterable[str], wanted_bytes: int) -> list[list[str]]:
         if total >= wanted_bytes:
             break
     return calls
-
-
-def real_articles(data: Path) -> Iterator[str]:
-    for path in sorted((data / "wikipedia").glob("*.parquet")):
-        yield from pq.read_table(path, columns=["text"])["text"].to_pylist()
 
 
 def timed(name: str, calls: list[list[str]], encode: Callable[[list[str]], Result]) -> Result:
@@ -91,12 +85,10 @@ def compare(name: str, tokenizer: Tokenizer, calls: list[list[str]]) -> None:
 
 
 if __name__ == "__main__":
-    data = os.environ.get("CLOZELINE_DATA")
-    texts = real_articles(Path(data)) if data else make_articles(0, 0, 20_000)
+    texts = wikipedia() if DATA else make_articles(0, 0, 20_000)
     calls = paragraphs(texts, int(float(sys.argv[1] if len(sys.argv) > 1 else 48) * 1e6))
-    if data:
-        path = Path(data) / "vocab" / "bert-base-uncased-vocab.txt"
-        compare("WordPiece", adopt_vocabulary(path, cased=False, punkt=None), calls)
+    if DATA:
+        compare("WordPiece", adopt_vocabulary(BERT_VOCABULARY, cased=False, punkt=None), calls)
     for model in ("bpe", "unigram"):
         text = iter("\n".join(calls[0]).split("\n\n"))
         learned = learn_vocabulary(text, model=model, vocab_size=16_384)

@@ -69,7 +69,9 @@ def our_step(config: BertConfig, batch: LoadedBatch, precision: str = "bf16") ->
     return lambda: one_step(model, optimizer, batch, precision)
 
 
-def one_step(model: Any, optimizer: Any, batch: LoadedBatch, precision: str) -> None:
+def one_step(
+    model: Any, optimizer: Any, batch: LoadedBatch, precision: str, **options: Any
+) -> None:
     device = batch.batch.input_ids.device
     train_step(
         model,
@@ -80,6 +82,7 @@ def one_step(model: Any, optimizer: Any, batch: LoadedBatch, precision: str) -> 
         precision=precision,
         clip=1.0,
         count_hits=False,
+        **options,
     )
 
 
@@ -292,7 +295,7 @@ def our_speed(
     rows, length = fixed.batch.input_ids.shape
     predictions = fixed.batch.masked_lm_positions.shape[1]
     flops = step_flops(config, batch_size=rows, seq_len=length, predictions=predictions)
-    mine, peak = statistics.median(seconds[1:]), peak_flops(device, "bf16")
+    mine, peak = statistics.median(seconds[1:]), peak_flops(device_name(device), "bf16")
     share = mfu(flops, seconds=mine, peak=peak)
     shown = "not known" if share is None else f"{share:.1%}"
     memory = torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else 0.0

@@ -10,14 +10,13 @@ one of as many.
 import sys
 import tempfile
 from pathlib import Path
-from time import process_time
-from typing import Any
 
 import numpy as np
 import torch
 
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.pretraining import word_vectors
+from tests.support.measuring import timed
 from tests.support.small_jobs import python
 
 SIZE = 256  # of a vector
@@ -25,7 +24,6 @@ SOURCE = "sample:articles?size=20MB"
 
 
 def main() -> None:
-    """One line for counts and each way to factor them."""
     if sys.argv[1:]:
         return measure(Path(sys.argv[1]))
     with tempfile.TemporaryDirectory() as scratch:
@@ -38,25 +36,18 @@ def main() -> None:
 def measure(shards: Path) -> None:
     """The vectors as training makes them, then the exact ones of the same table."""
     opened = ShardSet(shards, "train")
-    seconds, vectors = timed(word_vectors.word_vectors, opened, SIZE, seed=0)
+    vectors, seconds = timed(lambda: word_vectors.word_vectors(opened, SIZE, seed=0))
     print(f"{len(vectors):,} words, {vectors.shape[1]} numbers each; CPU seconds")
     print(f"{'counts and vectors':<24}{seconds:8.1f}")
     frequencies = np.array(opened.manifest.token_counts)
     contexts = np.argsort(-frequencies, kind="stable")[: word_vectors.CONTEXTS]
-    counted, counts = timed(word_vectors._neighbour_counts, opened, contexts)
+    counts, counted = timed(lambda: word_vectors._neighbour_counts(opened, contexts))
     print(f"{'counts alone':<24}{counted:8.1f}")
     table = word_vectors._ppmi(torch.from_numpy(counts))
-    exactly, (_, values, _) = timed(torch.linalg.svd, table, full_matrices=False)
+    (_, values, _), exactly = timed(lambda: torch.linalg.svd(table, full_matrices=False))
     kept = vectors.double().square().sum(0).square().sum() / values[:SIZE].double().square().sum()
     ratio = exactly / max(seconds - counted, 1e-9)
     print(f"{'exact vectors alone':<24}{exactly:8.1f}   {ratio:.0f} times; {kept:.1%} are kept")
-
-
-def timed(call: Any, *arguments: Any, **options: Any) -> tuple[float, Any]:
-    """CPU seconds of all threads, and the result."""
-    start = process_time()
-    found = call(*arguments, **options)
-    return process_time() - start, found
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +71,7 @@ def print_ids() -> None:
     tokenizer = load_tokenizer("tokenizer")
     assert tokenizer.punkt is not None
     splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
-    sentences, _ = splitter.split(DOCUMENTS)
+    sentences, _ = splitter.split("\n".join(DOCUMENTS).encode())
     ids, lengths = ColumnTokenizer(tokenizer).encode(sentences)
     click.echo(json.dumps([ids.tolist(), lengths.tolist()]))
 
@@ -112,44 +113,32 @@ def source(name: str, *, is_text: bool) -> Artifact:
 
 # --- what the commands write ----------------------------------------------------------------------
 
-STEPS = ("--batch-size=4", "--max-steps=4", "--log-every=1", "--eval-every=0")
-FLAGS = (*STEPS, "--save-every=1", "--keep=9")
-RESUME = ("pretrain", "data", "--out=run", "--preset=bert-tiny", "--resume", *FLAGS)
+FLAGS = (
+    "--preset=bert-tiny --batch-size=4 --max-steps=4 --log-every=1 --eval-every=0 --save-every=1 "
+    "--keep=9"
+)
 ROWS = "sample:reviews?rows=40&start=9"
-MAKE: tuple[tuple[str, ...], ...] = (
-    *(
-        tuple(
-            f"shards good.parquet --tokenizer tokenizer --out {out} --format {form} --workers=1 "
-            "--num-shards=2 --validation=0.2 --max-seq-length=32".split()
-        )
-        for out, form in (("data", "arrow"), ("web", "webdataset"))
-    ),
-    ("pretrain", "data", "--out=run", "--preset=bert-tiny", *FLAGS),
-    tuple(
-        f"finetune run {ROWS} --out classifier --text=content --label=label --epochs=1 "
-        "--learning-rate=1e-3 --no-baseline".split()
-    ),
-    ("export", "run", "--out=hf"),
-    # transformers' BERT has no other pooling
-    tuple(
-        f"finetune run {ROWS} --out cls --text=content --label=label --epochs=1 --pooling=cls "
-        "--learning-rate=1e-3 --no-baseline".split()
-    ),
-    ("export", "cls", "--out=hf-classifier"),
+TUNE = "--text=content --label=label --epochs=1 --learning-rate=1e-3 --no-baseline"
+SHARDS = "shards good.parquet --tokenizer tokenizer --validation=0.2 --max-seq-length=32"
+MAKE = (
+    f"{SHARDS} --out data --format arrow --workers=1 --num-shards=2",
+    f"{SHARDS} --out web --format webdataset --workers=1 --num-shards=2",
+    f"pretrain data --out run {FLAGS}",
+    f"finetune run {ROWS} --out classifier {TUNE}",
+    "export run --out=hf",
+    f"finetune run {ROWS} --out cls {TUNE} --pooling=cls",  # transformers' BERT has no other
+    "export cls --out=hf-classifier",
 )
 
 
-def write_artifacts(folder: Path, run: Callable[[Path, tuple[str, ...]], None]) -> None:
+def write_artifacts(folder: Path, run: Callable[[Path, str], None]) -> None:
     """Every artifact; `run` executes a command in a folder and raises where it fails."""
     write_parquet(folder / "good.parquet", articles(30))
     write_tokenizer(folder / "tokenizer", articles(30))
     write_sources(folder / "sources")
     for command in MAKE:
         run(folder, command)
-    # As if it had been killed after step 3.
-    for path in sorted((folder / "run/checkpoints/step-00000004").iterdir()):
-        path.unlink()
-    (folder / "run/checkpoints/step-00000004").rmdir()
+    shutil.rmtree(folder / "run/checkpoints/step-00000004")  # as if it was killed after step 3
 
 
 FILL = Reader(("fill", "run", TEXT))
@@ -157,6 +146,7 @@ EVALUATE = Reader(("evaluate", "run", "data", "--limit=8"))
 EVALUATE_TRAIN = Reader(("evaluate", "run", "data", "--limit=8", "--split=train"))
 VERIFY = Reader(("verify", "data"), exit_codes=(1, 2))
 INSPECT = Reader(("inspect", "data"))
+RESUME = tuple(f"pretrain data --out=run --resume {FLAGS}".split())
 CONTINUE = Reader(RESUME, answer="run/checkpoints/step-00000004/*")
 EXPORT = Reader(("export", "run", "--out=again"), answer="again/**/*")
 

@@ -21,11 +21,12 @@ from tests.faults.engines import (
     Cluster,
     Engine,
     Trials,
+    blocks_done,
     digests,
     isolated,
     small_text,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 
 #: By what a row says: a part of the command line, and which process of the cluster it is, if any.
 VICTIMS: Final[dict[str, dict[str, tuple[str, int | None]]]] = {
@@ -59,7 +60,7 @@ def trial(
     codes, failures = [], []
     with Cluster(engine, trials.cache, trials.folder / f"{out.name}-cluster") as cluster:
         job = trials.start(out, *trials.on(engine))
-        wait_until(lambda: has_begun(out, phase), f"{phase} before a kill of the {victim}")
+        wait_until(lambda: has_begun(out, phase), f"{phase} for a kill", seconds=SECONDS)
         job.kill() if not part else kill_first(part)
         if number is not None:
             cluster.start(number)
@@ -81,9 +82,7 @@ def trial(
 
 def has_begun(out: Path, phase: str) -> bool:
     """Whether the phase has finished some items."""
-    if phase == "tokenizing":
-        return len(list(Path(f"{out}.cache").glob("*.tokens"))) >= 3
-    return bool(list(out.glob("*.arrow")))
+    return blocks_done(out) >= 3 if phase == "tokenizing" else any(out.glob("*.arrow"))
 
 
 def kill_first(part: str) -> None:
@@ -97,7 +96,6 @@ def kill_first(part: str) -> None:
 
 
 def main() -> None:
-    """Print the table."""
     options, engines = isolated("tests.faults.engine_kills")
     trials = Trials(options.cache, small_text(options.size))
     trials.row("local", "--workers=2")

@@ -9,7 +9,6 @@ drawn as `memory.png`.
 
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +24,17 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size, size_in_words
 from clozeline.pipeline.job.beam_workers import SDK_WORKER
 from tests.faults.engine_kills import kill_first
-from tests.faults.engines import Cluster, Trials, Usage, digests, isolated, measured, wait_until
+from tests.faults.engines import (
+    Cluster,
+    Trials,
+    Usage,
+    blocks_done,
+    digests,
+    isolated,
+    measured,
+    repeated,
+)
+from tests.support.waiting import wait_until
 
 DISK_SHARE: Final = 3.0  #: bytes for each byte of text: shards and a token cache, of both jobs
 BLOCKS: Final = 200
@@ -64,23 +73,17 @@ def memory_by_kind() -> Counter[str]:
 @contextmanager
 def curve(file: Path) -> Iterator[None]:
     """Write the memory of each kind, in MB, while the block runs."""
-    ended, started = threading.Event(), time.monotonic()
+    started = time.monotonic()
+    with file.open("w", buffering=1) as lines:
 
-    def watch() -> None:
-        with file.open("w", buffering=1) as lines:
-            print("seconds", *KINDS.values(), sep=",", file=lines)
-            while not ended.wait(BETWEEN_LINES):
-                found = memory_by_kind()
-                values = [f"{found[kind] / 1e6:.0f}" for kind in KINDS.values()]
-                print(f"{time.monotonic() - started:.0f}", *values, sep=",", file=lines)
+        def write_line() -> None:
+            found = memory_by_kind()
+            values = [f"{found[kind] / 1e6:.0f}" for kind in KINDS.values()]
+            print(f"{time.monotonic() - started:.0f}", *values, sep=",", file=lines)
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+        print("seconds", *KINDS.values(), sep=",", file=lines)
+        with repeated(write_line, seconds=BETWEEN_LINES):
+            yield
 
 
 def draw(file: Path) -> None:
@@ -101,8 +104,7 @@ def run_job(trials: Trials, name: str, *arguments: str, cluster: Cluster | None 
     started = time.monotonic()
     with measured() as usage, trials.start(out, *arguments) as job:
         if cluster:
-            cache = Path(f"{out}.cache")
-            wait_until(lambda: len(list(cache.glob("*.tokens"))) >= BLOCKS // 2, "half", SECONDS)
+            wait_until(lambda: blocks_done(out) >= BLOCKS // 2, "half", seconds=SECONDS)
             kill_first("TaskManagerRunner")
             cluster.start(1)
         _, said = job.communicate(timeout=SECONDS)
@@ -114,7 +116,6 @@ def run_job(trials: Trials, name: str, *arguments: str, cluster: Cluster | None 
 
 
 def main() -> None:
-    """Print the table, and the ratio of CPU seconds."""
     options, (engine, *_) = isolated("tests.faults.engine_scale")
     try:
         size = byte_size(options.size, "--size")

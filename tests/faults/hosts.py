@@ -9,7 +9,6 @@ checkpoint must equal those of two undisturbed hosts, byte for byte.
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -17,16 +16,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 
-from clozeline.pipeline.common.errors import InputError
-from clozeline.train.artifacts.checkpoint import list_checkpoints
-from tests.support.network_hosts import ADDRESSES, INSIDE, Host, TwoHosts, unshare_command
+from tests.support.network_hosts import ADDRESSES, Host, TwoHosts, enter_namespaces
 from tests.support.small_data import write_data_set
-from tests.support.small_training import numbers
+from tests.support.small_training import assert_same_run, numbers
+from tests.support.waiting import wait_until
 
 STEPS, FAULT_AT = 120, 30
 TIMEOUT = 20  # seconds, of `pretrain`
@@ -49,8 +47,9 @@ class Fault:
     """What happens to a run, and whether torchrun restarts failed processes."""
 
     name: str
-    happen: Callable[["Run"], str]  # returns what was seen
+    happen: Callable[["Run", Host, Host], str]  # after some steps; returns what was seen
     restarts: int = 3
+    options: str = ""
     #: Folders, where they are not on the disk that both hosts share.
     out: str = "{folder}/run"
     shards: str = "{folder}/shards"
@@ -64,13 +63,12 @@ class Run:
         self.out = Path(fault.out.format(folder=folder).removeprefix("file://"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         shards, out = fault.shards.format(folder=folder.parent), fault.out.format(folder=folder)
-        self._command = [PRETRAIN_SH, shards, "--out", out, *OPTIONS.split()]
+        options = f"{OPTIONS} {fault.options.format(folder=folder)}".split()
+        self._command = [PRETRAIN_SH, shards, "--out", out, *options]
         self._restarts = fault.restarts
-        self.more: list[object] = []
         self.since = time.monotonic()
 
     def start(self, *hosts: Host) -> None:
-        """Start the manual's command on each of the hosts."""
         for host in hosts:
             env = {
                 "HOST": ADDRESSES[0],
@@ -81,39 +79,28 @@ class Run:
                 "OMP_NUM_THREADS": "1",
                 "CLOZELINE_CACHE": str(self.folder / f"cache-of-{host.name}"),
             }
-            command = [*self._command, *self.more]
-            self._processes[host.name] = host.start(command, log=self._log(host), env=env)
+            self._processes[host.name] = host.start(self._command, log=self._log(host), env=env)
 
     def start_and_reach(self, step: int) -> None:
         """Start both hosts and wait until training is at a step; the fault comes now."""
         self.start(self.hosts.a, self.hosts.b)
-        metrics = self.out / "metrics.jsonl"
-        self.wait(lambda: metrics.exists() and metrics.read_text().count("\n") > step)
+        wait_until(lambda: len(numbers(self.out)) > step, f"step {step}", seconds=PATIENCE)
         self.since = time.monotonic()
-
-    def wait(self, is_done: Callable[[], object]) -> None:
-        """Wait until `is_done` is true."""
-        deadline = time.monotonic() + PATIENCE
-        while not is_done():
-            if time.monotonic() > deadline:
-                raise UnexpectedError(f"nothing for {PATIENCE:.0f} s")
-            time.sleep(0.02)
 
     def says(self, host: Host, text: str) -> str:
         """Wait until the host has printed the text; say when that was."""
-        self.wait(lambda: text in self._log(host).read_text())
+        wait_until(lambda: text in self._log(host).read_text(), f'"{text}"', seconds=PATIENCE)
         return f'{host.name} prints "{text}" after {self.seconds()}'
 
     def ends(self, host: Host, *exit_codes: int) -> str:
         """Wait for the end of the host's command, with one of these exit codes."""
         process = self._processes[host.name]
-        self.wait(lambda: process.poll() is not None)
+        wait_until(lambda: process.poll() is not None, f"end on {host.name}", seconds=PATIENCE)
         if process.returncode not in exit_codes:
             raise UnexpectedError(f"the command on {host.name} ended with {process.returncode}")
         return f"{host.name} ends with {process.returncode} after {self.seconds()}"
 
     def finish(self) -> None:
-        """Both hosts train to the end."""
         self.ends(self.hosts.a, 0)
         self.ends(self.hosts.b, 0)
 
@@ -122,11 +109,9 @@ class Run:
         self._processes[host.name].send_signal(signal.SIGTERM)
 
     def step(self) -> int:
-        """The newest step in the metrics."""
         return int(numbers(self.out)[-1]["step"])
 
     def seconds(self) -> str:
-        """The time since the fault."""
         return f"{time.monotonic() - self.since:.0f} s"
 
     def _log(self, host: Host) -> Path:
@@ -136,50 +121,37 @@ class Run:
 # --- what happens ---------------------------------------------------------------------------------
 
 
-def nothing(run: Run) -> str:
-    run.start_and_reach(FAULT_AT)
-    run.finish()
+def nothing(run: Run, a: Host, b: Host) -> str:
     return "the run that all others are compared with"
 
 
-def worker_host_killed(run: Run) -> str:
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
+def worker_host_killed(run: Run, a: Host, b: Host) -> str:
     b.kill_everything()
     seen = run.says(a, f"process 1 on {b.name} stopped answering")
     run.start(b)
-    run.finish()
     return f"{seen}; {b.name} starts again, and both continue"
 
 
-def rendezvous_host_killed(run: Run) -> str:
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
+def rendezvous_host_killed(run: Run, a: Host, b: Host) -> str:
     a.kill_everything()
     seen = run.says(b, "the rendezvous store, on the machine of process 0, stopped answering")
     ended = run.ends(b, 1)
     run.start(a, b)
-    run.finish()
     return f"{seen}; {ended}; started again, both continue"
 
 
-def power_lost(run: Run) -> str:
+def power_lost(run: Run, a: Host, b: Host) -> str:
     """No connection is closed: the other host hears nothing at all."""
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
     b.set_link("down")
     b.kill_everything()
     seen = run.says(a, f"process 1 on {b.name} stopped answering")
     b.set_link("up")
     run.start(b)
-    run.finish()
     return f"{seen}; {b.name} starts again, and both continue"
 
 
-def link_cut(run: Run) -> str:
+def link_cut(run: Run, a: Host, b: Host) -> str:
     """The command on host-b waits for the rendezvous until the link is back."""
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
     b.set_link("down")
     seen = [
         run.says(a, f"process 1 on {b.name} stopped answering"),
@@ -189,79 +161,59 @@ def link_cut(run: Run) -> str:
     b.set_link("up")
     seen.append(run.ends(b, 1))
     run.start(a, b)
-    run.finish()
     return f"{'; '.join(seen)}; started again, both continue"
 
 
-def link_cut_with_restarts(run: Run) -> str:
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
+def link_cut_with_restarts(run: Run, a: Host, b: Host) -> str:
     b.set_link("down")
     seen = [
         run.says(a, f"process 1 on {b.name} stopped answering"),
         run.says(b, "process 0, stopped answering"),
     ]
     b.set_link("up")
-    run.finish()
     return f"{'; '.join(seen)}; the link is back, and both continue by themselves"
 
 
-def link_cut_for_a_moment(run: Run) -> str:
-    run.start_and_reach(FAULT_AT)
-    run.hosts.b.set_link("down")
+def link_cut_for_a_moment(run: Run, a: Host, b: Host) -> str:
+    b.set_link("down")
     before = run.step()
     time.sleep(TIMEOUT / 4)
     waited = run.step() - before
-    run.hosts.b.set_link("up")
+    b.set_link("up")
     run.finish()
-    logs = [(run.folder / f"{host.name}.log").read_text() for host in (run.hosts.a, run.hosts.b)]
+    logs = [(run.folder / f"{host.name}.log").read_text() for host in (a, b)]
     if any("stopped answering" in log for log in logs):
         raise UnexpectedError("a process was given up")
     return f"{waited} steps during {TIMEOUT / 4:.0f} s; then the same processes continue"
 
 
-def full_disk(run: Run) -> str:
+def full_disk(run: Run, a: Host, b: Host) -> str:
     """The disk of the folder that both hosts share is full."""
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
     ballast = run.out.parent / "ballast"
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(run.out).free)
     seen = [run.says(a, "free disk space and add --resume"), run.ends(a, 1), run.ends(b, 1)]
     ballast.unlink()
     run.start(a, b)
-    run.finish()
     return f"{'; '.join(seen)}; with room again, both continue"
 
 
-def full_shard_cache(run: Run) -> str:
-    cache = run.folder / "shard-cache"
-    cache.mkdir()
-    run.hosts.b.run("mount", "-t", "tmpfs", "-o", "size=16k", "cache", cache)
-    run.more = ["--shard-cache", cache]
-    run.start_and_reach(FAULT_AT)
-    seen = run.says(run.hosts.b, "so shards are fetched again each time; free disk space")
-    run.finish()
+def full_shard_cache(run: Run, a: Host, b: Host) -> str:
+    seen = run.says(b, "so shards are fetched again each time; free disk space")
     return f"{seen}, and trains on"
 
 
-def terminated(run: Run) -> str:
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
+def terminated(run: Run, a: Host, b: Host) -> str:
     run.terminate(b)
     seen = [run.says(a, "checkpoint saved"), run.ends(a, 75), run.ends(b, 75)]
     run.start(a, b)
-    run.finish()
     return f"{'; '.join(seen)}; started again, both continue"
 
 
-def evicted(run: Run) -> str:
-    a, b = run.hosts.a, run.hosts.b
-    run.start_and_reach(FAULT_AT)
+def evicted(run: Run, a: Host, b: Host) -> str:
     run.terminate(b)
     seen = [run.says(a, "checkpoint saved"), run.ends(b, 75)]
     run.start(b)
-    run.finish()
     return f"{'; '.join(seen)}; {b.name} starts again, and both continue"
 
 
@@ -274,7 +226,12 @@ FAULTS = (
     Fault("link cut, with restarts", link_cut_with_restarts),
     Fault("link cut for a moment", link_cut_for_a_moment),
     Fault("disk of --out full", full_disk, restarts=0, out="{folder}/small/run"),
-    Fault("shard cache of host-b full", full_shard_cache, shards="file://{folder}/shards"),
+    Fault(
+        "shard cache of host-b full",
+        full_shard_cache,
+        options="--shard-cache {folder}/small-on-b",
+        shards="file://{folder}/shards",
+    ),
     Fault("SIGTERM of host-b, no restarts", terminated, restarts=0),
     Fault("SIGTERM of host-b, with restarts", evicted),
     Fault("kill -9 of host-b, run in a store", worker_host_killed, out="file://{folder}/store/run"),
@@ -290,49 +247,54 @@ def trial(fault: Fault, folder: Path) -> str:
     shutil.rmtree(here, ignore_errors=True)
     (here / "small").mkdir(parents=True)
     (here / "store").mkdir()
+    (here / "small-on-b").mkdir()
     # Before the hosts are made: they get copies of the mounts that are there.
     small = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "small", str(here / "small")]
     subprocess.run(small, check=True)
     try:
         with TwoHosts(here) as hosts:
+            hosts.b.run("mount", "-t", "tmpfs", "-o", "size=16k", "small", here / "small-on-b")
             run = Run(hosts, here, fault)
-            seen = fault.happen(run)
-        compare(run.out, folder)
+            run.start_and_reach(FAULT_AT)
+            seen = fault.happen(run, hosts.a, hosts.b)
+            run.finish()
+        compare(run.out, folder / "nothing" / "run")
         return seen
     finally:
         subprocess.run(["umount", str(here / "small")], check=True)
 
 
-def compare(run: Path, folder: Path) -> None:
-    """Compare every step's metrics and the last checkpoint's files with those of the first run."""
-    found = {"metrics": json.dumps(numbers(run))}
-    for path in sorted(list_checkpoints(run)[-1].iterdir()):
-        found[f"{path.parent.name}/{path.name}"] = sha256(path.read_bytes()).hexdigest()
-    known = folder / "undisturbed.json"
-    if not known.exists():
-        known.write_text(json.dumps(found))
-    wanted = json.loads(known.read_text())
-    if differs := [name for name in wanted if found.get(name) != wanted[name]]:
-        raise UnexpectedError(f"other numbers in {' and '.join(differs)}")
+def compare(run: Path, undisturbed: Path) -> None:
+    """Compare the metrics of every step and the files of the last checkpoint."""
+    try:
+        assert_same_run(run, undisturbed)
+    except (AssertionError, ValueError) as error:  # other bytes, other files
+        raise UnexpectedError(f"{run} differs from {undisturbed}") from error
+
+
+def print_rows(trials: Iterable[tuple[str, Callable[[], str]]]) -> bool:
+    """Print a row of Markdown for each (name, function that says what was seen).
+
+    Returns whether all went well.
+    """
+    is_good = True
+    for name, run in trials:
+        try:
+            seen, same = run(), "the same"
+        except (UnexpectedError, TimeoutError) as error:
+            seen, same, is_good = str(error), "FAILED", False
+        print(f"| {name} | {seen} | {same} |", flush=True)
+    return is_good
 
 
 def table(folder: Path, wanted: str) -> bool:
-    """Print a row for each fault, as Markdown; return whether all went well."""
+    """Print a row for each fault, the undisturbed hosts first."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "undisturbed.json").unlink(missing_ok=True)
     if not (folder / "shards").exists():
         write_data_set(folder / "shards", train=(40,) * 8)
     print("| What happens | What is seen | Metrics, checkpoint |\n|---|---|---|", flush=True)
-    is_good = True
-    for fault in FAULTS:
-        if fault.happen is not nothing and not re.search(wanted, fault.name):
-            continue
-        try:
-            seen, same = trial(fault, folder), "the same"
-        except UnexpectedError as error:
-            seen, same, is_good = str(error), "FAILED", False
-        print(f"| {fault.name} | {seen} | {same} |", flush=True)
-    return is_good
+    faults = (f for f in FAULTS if f.happen is nothing or re.search(wanted, f.name))
+    return print_rows((fault.name, partial(trial, fault, folder)) for fault in faults)
 
 
 def main() -> None:
@@ -341,14 +303,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("work/hosts"))
     parser.add_argument("--only", default="", help="pattern of the faults' names")
     options = parser.parse_args()
-    if INSIDE not in os.environ:
-        try:
-            command = unshare_command()
-        except InputError as error:
-            print(f"Error: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
-        again = [sys.executable, "-m", "tests.faults.hosts", *sys.argv[1:]]
-        os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
+    enter_namespaces("tests.faults.hosts")
     sys.exit(not table(options.out.absolute(), options.only))
 
 

@@ -12,19 +12,18 @@ import importlib
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
-from tests.faults.artifacts import FLAGS, ROWS, scratch_root
-from tests.faults.torture import WARM, Reader, answer_of, in_child, run_command
+from tests.faults.artifacts import FLAGS, ROWS, SHARDS, TUNE, scratch_root
+from tests.faults.torture import WARM, Reader, answer_of, digests, in_child, make_once, run_command
 from tests.support.small_jobs import articles, no_survivors, write_parquet, write_tokenizer
+from tests.support.waiting import wait_until
 
 SECONDS = 300.0  #: until a command that lost a process must have ended
 
@@ -39,24 +38,22 @@ class Killed:
     made: tuple[str, ...]  #: patterns
 
 
-SHARDS = (
-    "shards good.parquet --tokenizer tokenizer --out out --num-shards=3 --validation=0.2 "
-    "--max-seq-length=32 --block-bytes=8000 --workers="
-)
-TUNE = "--text=content --label=label --epochs=1 --learning-rate=1e-3 --no-baseline --batch-size=8"
+BUILD = f"{SHARDS} --num-shards=3 --block-bytes=8000"
 SHARD_FILES = ("out/*.arrow", "out/manifest.json", "out/tokenizer/*")
 COMMANDS = (
-    Killed("shards", f"{SHARDS}1", ("good.parquet", "tokenizer"), SHARD_FILES),
-    Killed("shards, 2 workers", f"{SHARDS}2", ("good.parquet", "tokenizer"), SHARD_FILES),
+    *(
+        Killed(name, f"{BUILD} --out out {how}", ("good.parquet", "tokenizer"), SHARD_FILES)
+        for name, how in (("shards", "--workers=1"), ("shards, 2 workers", "--workers=2"))
+    ),
     Killed(
         "pretrain",
-        f"pretrain data --out out --preset=bert-tiny --resume --save-every=1 {' '.join(FLAGS)}",
+        f"pretrain data --out out --resume {FLAGS}",
         ("data",),
         ("out/run.json", "out/summary.json", "out/checkpoints/step-00000004/*", "out/tokenizer/*"),
     ),
     Killed(
         "finetune",
-        f"finetune run {ROWS} --out out --resume {TUNE}",
+        f"finetune run {ROWS} --out out --resume {TUNE} --batch-size=8",
         ("run",),
         ("out/model.safetensors", "out/classifier.json", "out/tokenizer/*", "out/cells"),
     ),
@@ -66,13 +63,10 @@ ROUNDS = {"shards": 0.9, "shards, 2 workers": 0.1}  #: of all rounds; starting w
 
 
 def prepare(folder: Path) -> None:
-    """What the commands read."""
     write_parquet(folder / "good.parquet", articles(20), row_group_size=4)
     write_tokenizer(folder / "tokenizer", articles(20))
-    data = SHARDS.replace("--out out", "--out data") + "1"
-    run_command(folder, tuple(data.split()))
-    run = f"pretrain data --out run --preset=bert-tiny {' '.join(FLAGS)}"
-    run_command(folder, tuple(run.split()))
+    run_command(folder, f"{BUILD} --out data --workers=1")
+    run_command(folder, f"pretrain data --out run {FLAGS}")
 
 
 class Kills:
@@ -89,9 +83,9 @@ class Kills:
                 with tempfile.TemporaryDirectory(dir=scratch_root()) as scratch:
                     self._link(command, Path(scratch))
                     started = time.monotonic()
-                    run_command(Path(scratch), tuple(command.line.split()))
+                    run_command(Path(scratch), command.line)
                     seconds = time.monotonic() - started
-                    self._right[command.name] = (digests(command, Path(scratch)), seconds)
+                    self._right[command.name] = (digests(Path(scratch), *command.made), seconds)
         return self._right[command.name]
 
     def round(self, command: Killed, number: int) -> str:
@@ -106,7 +100,7 @@ class Kills:
             again = in_child(lambda: answer_of(line, folder), seconds=SECONDS)
             if again is None or again.exit_code or again.traceback:
                 return f"the second call failed: {again}"
-            found = digests(command, folder)
+            found = digests(folder, *command.made)
         if found != right:
             return f"other bytes: {set(found.splitlines()) ^ set(right.splitlines())}"
         return "same" if is_killed else "over before the kill"
@@ -129,16 +123,16 @@ def start_and_kill(command: Killed, folder: Path, moment: float, draw: random.Ra
             os._exit(0)
     with no_survivors(child):
         time.sleep(moment)
-        is_running = os.waitpid(child, os.WNOHANG) == (0, 0)
+        is_running = not has_ended(child)
         if is_running:
             tree = [child, *descendants(child)]
             os.kill(draw.choice(tree), signal.SIGKILL)
-            deadline = time.monotonic() + SECONDS
-            while os.waitpid(child, os.WNOHANG) == (0, 0):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{command.name} goes on for ever without a process of its")
-                time.sleep(0.01)
+            wait_until(lambda: has_ended(child), f"end of {command.name}", seconds=SECONDS)
     return is_running
+
+
+def has_ended(child: int) -> bool:
+    return os.waitpid(child, os.WNOHANG) != (0, 0)
 
 
 def descendants(process: int) -> list[int]:
@@ -148,15 +142,6 @@ def descendants(process: int) -> list[int]:
         for child in map(int, path.read_text().split()):
             found += [child, *descendants(child)]
     return found
-
-
-def digests(command: Killed, folder: Path) -> str:
-    """A line for each file that counts."""
-    paths = sorted({path for pattern in command.made for path in folder.glob(pattern)})
-    files = [path for path in paths if path.is_file() and path.name != ".lock"]
-    return "".join(
-        f"{path.relative_to(folder)} {sha256(path.read_bytes()).hexdigest()}\n" for path in files
-    )
 
 
 def main() -> None:
@@ -170,11 +155,7 @@ def main() -> None:
         importlib.import_module(module)
     options.out.mkdir(parents=True, exist_ok=True)
     inputs, log = options.out.absolute() / "inputs", options.out.absolute() / "rounds.jsonl"
-    if not (inputs / ".made").exists():
-        shutil.rmtree(inputs, ignore_errors=True)
-        inputs.mkdir()
-        prepare(inputs)
-        (inputs / ".made").touch()
+    make_once(inputs, prepare)
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     done = {(line["command"], line["round"], line["seed"]) for line in lines}
     kills = Kills(inputs, seed=options.seed)

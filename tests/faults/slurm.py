@@ -18,19 +18,20 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from tests.faults.engines import digests
-from tests.faults.hosts import OPTIONS, UnexpectedError
-from tests.support.network_hosts import INSIDE, TwoHosts, unshare_command
-from tests.support.slurm_cluster import SlurmCluster, check_programs
+from tests.faults.hosts import OPTIONS, UnexpectedError, print_rows
+from tests.faults.hosts import compare as compare_runs
+from tests.support.network_hosts import TwoHosts, enter_namespaces
+from tests.support.slurm_cluster import SECONDS, SlurmCluster, check_programs
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, clozeline_ok
-from tests.support.small_training import numbers
+from tests.support.waiting import wait_until
 
 FAULT_AT: Final = 30  #: step
 SAVE_EVERY: Final = 20  #: steps, in OPTIONS
@@ -45,10 +46,8 @@ PRETRAIN: Final = "deploy/slurm.sh"
 
 @dataclass(frozen=True)
 class Trial:
-    """What happens to a job."""
-
     name: str
-    happen: Callable[["Job"], str]  #: returns what was seen
+    happen: Callable[["Job"], str]  #: once it has made progress; returns what was seen
     script: str = PRETRAIN
     sbatch: str = "--nodes 2"
     steps: int = 120
@@ -67,16 +66,15 @@ class Job:
         self.cluster, self.out, self.log = cluster, folder / "out", folder / "job.log"
         self._line = [*trial.sbatch.split(), trial.script, *arguments(trial, folder.parent)]
         self._line += ["--out", self.out]
-        self.id = ""
-        self.since = 0.0
+        self.submit()
 
     def submit(self) -> None:
-        """Submit it; what it prints goes to the end of its log."""
+        """Submit it, once more; what it prints goes to the end of its log."""
+        self.since = time.monotonic()
         self.id = self.cluster.submit("--output", self.log, "--open-mode=append", *self._line)
 
-    def submit_and_reach(self) -> None:
+    def reach(self) -> None:
         """Wait until training is at a step, or some blocks are tokenized; the fault comes now."""
-        self.submit()
         self.wait(self._has_progress, "progress")
         self.since = time.monotonic()
 
@@ -87,7 +85,7 @@ class Job:
 
     def wait(self, is_done: Callable[[], object], what: str) -> None:
         """Wait until `is_done` is true; the job may not end before."""
-        self.cluster.wait(lambda: is_done() or self.is_over(), what)
+        wait_until(lambda: is_done() or self.is_over(), what, seconds=SECONDS)
         if not is_done():
             raise UnexpectedError(f"no {what}, but {self.states()}")
 
@@ -101,7 +99,7 @@ class Job:
 
     def ends(self, *states: str) -> str:
         """Wait until the job is over, in one of these states, and say which."""
-        self.cluster.wait(self.is_over, "end of the job", seconds=PATIENCE)
+        wait_until(self.is_over, "end of the job", seconds=PATIENCE)
         found = sorted(set(self.states()))
         if not set(found) <= set(states):
             raise UnexpectedError(f"the job is {found}")
@@ -122,14 +120,12 @@ class Job:
         return f"a checkpoint of step {steps[0]}" if steps else "no checkpoint at its end"
 
     def control(self, *words: object) -> None:
-        """scontrol."""
         self.cluster.ask("scontrol", *words)
 
     def _show(self) -> str:
         return self.cluster.ask("scontrol", "show", "job", "-o", self.id)
 
     def seconds(self) -> str:
-        """The time since the fault."""
         return f"{time.monotonic() - self.since:.0f} s"
 
 
@@ -144,12 +140,10 @@ def arguments(trial: Trial, folder: Path) -> list[object]:
 
 
 def nothing(job: Job) -> str:
-    job.submit()
     return job.ends("COMPLETED")
 
 
 def cancelled(job: Job) -> str:
-    job.submit_and_reach()
     job.cluster.ask("scancel", job.id)
     ended = f"{job.ends('CANCELLED')} after {job.seconds()}, {job.saved()}"
     job.submit()
@@ -157,7 +151,6 @@ def cancelled(job: Job) -> str:
 
 
 def told_to_save(job: Job) -> str:
-    job.submit_and_reach()
     job.cluster.ask("scancel", "-s", "USR1", job.id)
     job.wait(lambda: steps_off_schedule(job.out), "checkpoint")
     (step,) = steps_off_schedule(job.out)
@@ -165,21 +158,17 @@ def told_to_save(job: Job) -> str:
 
 
 def requeued(job: Job) -> str:
-    job.submit_and_reach()
     job.control("requeue", job.id)
     ended = f"{job.requeued()}; {job.ends('COMPLETED')}"
     return f"{ended}; {job.saved()}"
 
 
 def time_limit(job: Job) -> str:
-    job.submit()
-    job.since = time.monotonic()
     ended = f"{job.requeued()}, by exit code 75; {job.ends('COMPLETED')}"
     return f"{ended} after {job.restarts()} restarts; {job.saved()}"
 
 
 def preempted(job: Job) -> str:
-    job.submit_and_reach()
     job.cluster.submit(
         "-p", "urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"
     )
@@ -188,7 +177,6 @@ def preempted(job: Job) -> str:
 
 
 def node_killed(job: Job) -> str:
-    job.submit_and_reach()
     job.cluster.hosts.b.kill_everything()
     seen = job.requeued()
     job.cluster.start_node(job.cluster.hosts.b)
@@ -197,7 +185,6 @@ def node_killed(job: Job) -> str:
 
 def node_cut_off(job: Job) -> str:
     """Slurm cannot end what runs on the node; when the link is back, that is still there."""
-    job.submit_and_reach()
     job.cluster.hosts.b.set_link("down")
     seen = job.requeued()
     job.cluster.hosts.b.set_link("up")
@@ -205,7 +192,6 @@ def node_cut_off(job: Job) -> str:
 
 
 def node_down(job: Job) -> str:
-    job.submit_and_reach()
     job.control("update", "NodeName=host-b", "State=DOWN", "Reason=trial")
     seen = job.requeued()
     job.wait(lambda: job.states() == ["PENDING"], "end of the old processes")
@@ -214,7 +200,6 @@ def node_down(job: Job) -> str:
 
 
 def element_cancelled(job: Job) -> str:
-    job.submit_and_reach()
     job.cluster.ask("scancel", f"{job.id}_1")
     job.wait(job.restarts, "requeue")
     seen = f"the others exit with 75 and are queued again after {job.seconds()}"
@@ -225,7 +210,6 @@ def element_cancelled(job: Job) -> str:
 
 
 def element_requeued(job: Job) -> str:
-    job.submit_and_reach()
     job.control("requeue", f"{job.id}_1")
     return f"{job.requeued()}; {job.ends('COMPLETED')}"
 
@@ -257,7 +241,6 @@ TRIALS: Final = (
 
 
 def write_reference(trial: Trial, folder: Path) -> None:
-    """What the trial's command writes without Slurm."""
     out = folder / trial.reference
     line = [*map(str, arguments(trial, folder)), "--out", str(out)]
     if trial.script == SHARDS:
@@ -270,13 +253,9 @@ def write_reference(trial: Trial, folder: Path) -> None:
 
 def compare(trial: Trial, out: Path, reference: Path) -> None:
     """Every byte of shards and manifest; every number and the last checkpoint of a run."""
-    if trial.script == SHARDS:
-        is_same = digests(out) == digests(reference)
-    else:
-        checkpoints = [list_checkpoints(run)[-1] for run in (out, reference)]
-        files = [{path.name: path.read_bytes() for path in one.iterdir()} for one in checkpoints]
-        is_same = files[0] == files[1] and numbers(out) == numbers(reference)
-    if not is_same:
+    if trial.script == PRETRAIN:
+        compare_runs(out, reference)
+    elif digests(out) != digests(reference):
         raise UnexpectedError(f"{out} differs from {reference}")
 
 
@@ -289,8 +268,10 @@ def run_trial(trial: Trial, folder: Path) -> str:
     with TemporaryDirectory(prefix="slurm-") as sockets, TwoHosts(here) as hosts:
         try:
             job = Job(SlurmCluster(hosts, here, Path(sockets)), here, trial)
+            if trial.happen not in (nothing, time_limit):
+                job.reach()
             seen = trial.happen(job)
-        except (TimeoutError, AssertionError) as error:
+        except AssertionError as error:
             raise UnexpectedError(str(error)) from error
     compare(trial, job.out, folder / trial.reference)
     return seen
@@ -303,16 +284,8 @@ def table(folder: Path, wanted: str) -> bool:
     write_data_set(folder / "shards", train=(40,) * 8)
     clozeline_ok("tokenizer", TEXT[0], "--vocab-size=2000", "--out", folder / "tokenizer")
     print("| What happens | What is seen | Bytes |\n|---|---|---|", flush=True)
-    is_good = True
-    for trial in TRIALS:
-        if not re.search(wanted, trial.name):
-            continue
-        try:
-            seen, same = run_trial(trial, folder), "the same"
-        except UnexpectedError as error:
-            seen, same, is_good = str(error), "FAILED", False
-        print(f"| {trial.name} | {seen} | {same} |", flush=True)
-    return is_good
+    trials = (trial for trial in TRIALS if re.search(wanted, trial.name))
+    return print_rows((trial.name, partial(run_trial, trial, folder)) for trial in trials)
 
 
 def main() -> None:
@@ -321,15 +294,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("work/slurm"))
     parser.add_argument("--only", default="", help="pattern of the trials' names")
     options = parser.parse_args()
-    if INSIDE not in os.environ:
-        try:
-            check_programs()
-            command = unshare_command()
-        except InputError as error:
-            print(f"Error: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
-        again = [sys.executable, "-m", "tests.faults.slurm", *sys.argv[1:]]
-        os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
+    enter_namespaces("tests.faults.slurm", check_programs)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # A process on each host; jobs get these variables, too.

@@ -21,8 +21,6 @@ PARTS = 10
 
 @dataclass(frozen=True)
 class Sample:
-    """What the processes use at one moment."""
-
     megabytes: float
     files: int
     threads: int
@@ -79,7 +77,6 @@ def table(samples: list[Sample]) -> list[str]:
 
 
 def main() -> None:
-    """Watch the process that is named on the command line."""
     if len(sys.argv) not in (3, 4) or not sys.argv[1].isdecimal():
         sys.exit(__doc__)
     if not psutil.pid_exists(int(sys.argv[1])):

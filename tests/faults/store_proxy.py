@@ -49,14 +49,11 @@ class Proxy:
         self.lock = threading.Lock()
 
     def clear(self) -> None:
-        """Count from 0 again."""
         with self.lock:
             self.requests, self.fetched, self.written = Counter(), Counter(), []
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     proxy: Proxy
 
@@ -169,7 +166,6 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def running_proxy(upstream: int, *, seed: int = 0) -> Iterator[Proxy]:
-    """A proxy for the server at a port of this machine."""
     proxy = Proxy(upstream, seed=seed)
     handler = type("ProxyHandler", (Handler,), {"proxy": proxy})
     with Server(("127.0.0.1", 0), handler) as server:

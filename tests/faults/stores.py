@@ -13,7 +13,6 @@ import argparse
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from tests.support.small_jobs import (
     write_parquet,
     write_tokenizer,
 )
+from tests.support.waiting import free_port, is_listening, wait_until
 
 DOCUMENTS = 1600
 BUCKET = "clozeline-trials"
@@ -77,12 +77,10 @@ class Trials:
         self.store.put_file(str(self.source), f"{BUCKET}/text.parquet")
 
     def line(self, source: object, out: object, *options: object) -> list[str]:
-        """The arguments of a job."""
         line = ("shards", source, "--tokenizer", self.tokenizer, "--out", out, *SIZES, *options)
         return [str(part) for part in line]
 
     def start(self, name: str) -> subprocess.Popen[str]:
-        """A job in the store."""
         url = f"s3://{BUCKET}/{name}"
         line = self.line(
             f"s3://{BUCKET}/text.parquet", f"{url}/out", "--token-cache", f"{url}/cache"
@@ -151,38 +149,33 @@ class Trials:
         paths = [f"{BUCKET}/text.parquet", *cached]
         return sum(self.proxy.fetched[path] for path in paths) / (needed + sum(cached.values()))
 
-    def wait_for(self, ending: str, number: int, job: subprocess.Popen[str]) -> None:
-        """Wait until `number` files with this ending were written, or the job is over."""
-        until = time.monotonic() + SECONDS
-        while sum(key.endswith(ending) for key in self.proxy.written) < number:
-            if job.poll() is not None or time.monotonic() > until:
-                return
-            time.sleep(0.02)
+    def wait_for_blocks(self, job: subprocess.Popen[str]) -> None:
+        """Wait until three blocks are tokenized, or the job is over."""
+
+        def is_done() -> bool:
+            blocks = sum(key.endswith(".tokens") for key in self.proxy.written)
+            return blocks >= 3 or job.poll() is not None
+
+        wait_until(is_done, "three blocks", seconds=SECONDS)
 
 
 class Server:
-    """A server's process."""
-
     def __init__(self, command: str, port: int) -> None:
         self.command, self.port, self.url = shlex.split(command), port, f"http://127.0.0.1:{port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; return when it answers."""
         null = subprocess.DEVNULL
-        self.process = subprocess.Popen(
+        self.process = process = subprocess.Popen(
             self.command, stdout=null, stderr=null, start_new_session=True
         )
-        until = time.monotonic() + SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                if self.process.poll() is not None or time.monotonic() > until:
-                    sys.exit(f"{shlex.join(self.command)} does not answer at port {self.port}")
-                time.sleep(0.1)
-            else:
-                return
+        wait_until(
+            lambda: is_listening(self.port) or process.poll() is not None,
+            "answer of the server",
+            seconds=SECONDS,
+        )
+        if process.returncode is not None:
+            sys.exit(f"{shlex.join(self.command)} does not answer at port {self.port}")
 
     def kill(self) -> None:
         """SIGKILL, to its whole process group."""
@@ -195,9 +188,7 @@ class Server:
 def running_server(command: str | None, port: int) -> Iterator[Server]:
     """The named server, or moto's."""
     if command is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         command = f"{sys.executable} -m moto.server -H 127.0.0.1 -p {port}"
     server = Server(command, port)
     server.start()
@@ -208,7 +199,6 @@ def running_server(command: str | None, port: int) -> Iterator[Server]:
 
 
 def last_line(text: str) -> str:
-    """What a command said at its end."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1][:160] if lines else ""
 
@@ -219,7 +209,7 @@ def undisturbed(_trials: Trials, _job: subprocess.Popen[str]) -> None:
 
 def failing_after(fault: Fault, trials: Trials, job: subprocess.Popen[str]) -> None:
     """The fault begins after three blocks and stays."""
-    trials.wait_for(".tokens", 3, job)
+    trials.wait_for_blocks(job)
     trials.proxy.fault = fault
 
 
@@ -231,15 +221,13 @@ def down_for(seconds: float, trials: Trials, job: subprocess.Popen[str]) -> None
 
 
 def server_killed(trials: Trials, job: subprocess.Popen[str]) -> None:
-    """The server is killed after three blocks and started again."""
-    trials.wait_for(".tokens", 3, job)
+    trials.wait_for_blocks(job)
     trials.server.kill()
     trials.server.start()
 
 
 def driver_killed(trials: Trials, job: subprocess.Popen[str]) -> None:
-    """The command and its workers are killed after three blocks."""
-    trials.wait_for(".tokens", 3, job)
+    trials.wait_for_blocks(job)
     os.killpg(job.pid, signal.SIGKILL)
 
 

@@ -20,18 +20,17 @@ import json
 import os
 import random
 import re
-import select
 import shutil
-import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 import click
@@ -49,6 +48,7 @@ from tests.faults.artifacts import (
 )
 from tests.faults.mutations import Mutation, mutate
 
+FORK = get_context("fork")
 SECONDS = 120.0
 MADE = ".made"  #: all artifacts are there
 GOOD = ("named", "harmless")
@@ -82,8 +82,6 @@ WARM = [
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command ended."""
-
     exit_code: int
     result: str  #: what it printed, or digests of what it wrote
     errors: tuple[str, ...]  #: lines of standard error, without progress bars
@@ -92,33 +90,23 @@ class Answer:
 
 def in_child(work: Callable[[], Answer], *, seconds: float = SECONDS) -> Answer | None:
     """The answer of a forked process; None if it gives none in time."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(read)
-            with os.fdopen(write, "w") as pipe:
-                json.dump(vars(work()), pipe)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said, deadline = "", time.monotonic() + seconds
-        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            part = os.read(pipe.fileno(), 1 << 20).decode()
-            if not part:
-                break
-            said += part
-        else:
-            os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if said:
-        values = json.loads(said)
-        return Answer(**{**values, "errors": tuple(values["errors"])})
-    code = os.waitstatus_to_exitcode(status)
-    return None if code == -signal.SIGKILL else Answer(code, "", (), f"died with {code}")
+    ours, theirs = FORK.Pipe(duplex=False)
+
+    def send() -> None:
+        theirs.send(work())
+        os._exit(0)  # whatever it has left running
+
+    child = FORK.Process(target=send)
+    child.start()
+    theirs.close()
+    if not ours.poll(seconds):
+        child.kill()
+        child.join()
+        return None
+    with suppress(EOFError):
+        return ours.recv()
+    child.join()
+    return Answer(child.exitcode or 0, "", (), f"died with {child.exitcode}")
 
 
 def answer_of(reader: Reader, folder: Path) -> Answer:
@@ -135,13 +123,17 @@ def answer_of(reader: Reader, folder: Path) -> Answer:
     shown = "" if is_ours else "".join(traceback.format_exception(done.exception))
     lines = re.split(r"[\r\n]+", done.stderr)
     errors = tuple(line for line in lines if line.strip() and "%|" not in line)
-    result = _digests(folder, reader.answer) if reader.answer else done.stdout
+    result = digests(folder, reader.answer) if reader.answer else done.stdout
     return Answer(done.exit_code, result, errors, shown)
 
 
-def _digests(folder: Path, pattern: str) -> str:
-    files = sorted(path for path in folder.glob(pattern) if path.is_file())
-    return "".join(f"{p.name} {sha256(p.read_bytes()).hexdigest()}\n" for p in files)
+def digests(folder: Path, *patterns: str) -> str:
+    """A line for each file that a command has written."""
+    paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    files = [path for path in paths if path.is_file() and path.name != ".lock"]
+    return "".join(
+        f"{path.relative_to(folder)} {sha256(path.read_bytes()).hexdigest()}\n" for path in files
+    )
 
 
 def verdict(
@@ -175,15 +167,10 @@ class Torture:
         self.folder, self.seed = folder, seed
         for module in WARM:
             importlib.import_module(module)
-        if not (folder / MADE).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            write_artifacts(folder, run_command)
-            (folder / MADE).touch()
+        make_once(folder, partial(write_artifacts, run=run_command))
         self._whole: dict[tuple[str, int], Answer] = {}
 
     def draw(self, trial: int) -> tuple[Artifact, int, Path, Mutation]:
-        """Artifact, reader, file and mutation of a trial."""
         draw = random.Random(f"{self.seed}/{trial}")
         artifact = ARTIFACTS[trial % len(ARTIFACTS)]
         reader = draw.randrange(len(artifact.readers))
@@ -230,11 +217,21 @@ class Torture:
             yield Path(scratch)
 
 
-def run_command(folder: Path, command: tuple[str, ...]) -> None:
+def make_once(folder: Path, make: Callable[[Path], object]) -> None:
+    """Fill a folder, unless it was filled to the end."""
+    if not (folder / MADE).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        make(folder)
+        (folder / MADE).touch()
+
+
+def run_command(folder: Path, line: str) -> None:
     """Run a command in a folder, in a child. Raises RuntimeError where it fails."""
-    answer = in_child(lambda: answer_of(Reader(command), folder), seconds=1200.0)
+    command = Reader(tuple(line.split()))
+    answer = in_child(lambda: answer_of(command, folder), seconds=1200.0)
     if answer is None or answer.exit_code:
-        raise RuntimeError(f"{command}: {answer}")
+        raise RuntimeError(f"{line}: {answer}")
 
 
 def totals(lines: list[dict[str, object]]) -> str:

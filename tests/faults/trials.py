@@ -4,6 +4,7 @@ To add one, write what does the damage and a row. The folder has what `make_fold
 runs in it, so that its paths are short.
 """
 
+import gzip
 import json
 import os
 import shutil
@@ -17,13 +18,13 @@ import pyarrow.parquet as pq
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.json_files import sealed
-from clozeline.pipeline.sentences.punkt import PunktData
-from tests.support.small import SENTENCE, small_tokenizer
+from tests.support.small import PUNKT, SENTENCE, small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
 
 DEEP = "[" * 200_000
+CUT = gzip.compress(bytes(range(97, 123)) * 4000)[:200]
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,12 @@ class Trial:
     exit_code: int = 2
 
 
-PUNKT = PunktData(
-    language="english",
-    abbrev_types=["dr"],
-    collocations=[],
-    sent_starters=[],
-    ortho_context={},
-)
-
-
 def make_folder(folder: Path) -> None:
     """data/, run/, tokenizer/, text.txt and rows.csv."""
     write_data_set(folder / "data", train=(6,), validation=(4,))
     model = BertForPretraining(TINY)
     write_small_run(folder / "run", model, small_tokenizer(), max_seq_length=16)
-    small_tokenizer(PUNKT.to_json()).save(folder / "tokenizer")
+    small_tokenizer(PUNKT).save(folder / "tokenizer")
     (folder / "text.txt").write_text(f"{SENTENCE}.\n\n" * 3)
     rows = [f"{SENTENCE[:20]} {i},{'ab'[i % 2]}" for i in range(12)]
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]))
@@ -80,13 +72,12 @@ def change(name: str, **values: Any) -> Callable[[Path], Any]:
 def hugging_face(**values: Any) -> Callable[[Path], Any]:
     """A folder with this config.json."""
     config = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 100}
-    return lambda folder: _folder(folder / "hf", {"config.json": json.dumps(config | values)})
 
+    def harm(folder: Path) -> None:
+        (folder / "hf").mkdir()
+        (folder / "hf/config.json").write_text(json.dumps(config | values))
 
-def _folder(folder: Path, files: dict[str, str]) -> None:
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    return harm
 
 
 def pipe_of_weights(folder: Path) -> None:
@@ -100,20 +91,12 @@ def binary_labels(folder: Path) -> None:
     pq.write_table(table, folder / "rows.parquet")
 
 
-def one_row_each(folder: Path) -> None:
-    (folder / "two.csv").write_text("text,label\nthe cat,a\nthe dog,b\n")
-
-
-FINETUNE = "finetune run {rows} --out c --epochs=1 --learning-rate=1e-3 --no-baseline"
-SHARDS = "shards {source} --tokenizer tokenizer --out out --workers=1"
-
-
 def finetune(rows: str) -> str:
-    return FINETUNE.replace("{rows}", rows)
+    return f"finetune run {rows} --out c --epochs=1 --learning-rate=1e-3 --no-baseline"
 
 
 def shards(source: str) -> str:
-    return SHARDS.replace("{source}", source)
+    return f"shards {source} --tokenizer tokenizer --out out --workers=1"
 
 
 TRIALS = (
@@ -150,7 +133,8 @@ TRIALS = (
           f"tokenizer text.txt --vocab-size={1 << 63} --out t", "'--vocab-size'"),
     Trial("labels that are no text", binary_labels, finetune("rows.parquet"),
           "column 'label' is not text"),
-    Trial("one row of each class", one_row_each, finetune("two.csv"),
+    Trial("one row of each class", write("two.csv", "text,label\nthe cat,a\nthe dog,b\n"),
+          finetune("two.csv"),
           "has too few rows to hold some out"),
     Trial("a header that is not UTF-8", write("rows.csv", b"te\xffxt,label\na,b\n"),
           finetune("rows.csv"), "the names of its columns are not UTF-8"),
@@ -170,13 +154,7 @@ TRIALS = (
     Trial("a tokenizer folder for shards", nothing, "pretrain tokenizer --out x",
           "tokenizer is a tokenizer folder; give a data set of `clozeline shards"),
     # --- cut ---
-    Trial("a tokenizer from a cut archive", lambda f: write("text.txt.gz", _cut_gzip())(f),
+    Trial("a tokenizer from a cut archive", write("text.txt.gz", CUT),
           "tokenizer text.txt.gz --vocab-size=100 --out t", "text.txt.gz is not whole: truncated",
           exit_code=1),
 )  # fmt: skip
-
-
-def _cut_gzip() -> bytes:
-    import gzip
-
-    return gzip.compress(bytes(range(97, 123)) * 4000)[:200]

@@ -48,7 +48,6 @@ def main() -> None:
 
 
 def as_word(word: str) -> str:
-    """A line of a libFuzzer dictionary."""
     return '"' + "".join(f"\\x{byte:02x}" for byte in word.encode()) + '"'
 
 

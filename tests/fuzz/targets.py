@@ -33,7 +33,7 @@ from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
-from tests.support.reference_chain import nltk_splitter, spans_of
+from tests.support.reference_chain import line_of, nltk_splitter, spans_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 
@@ -51,12 +51,10 @@ class Target:
 
 @cache
 def scratch() -> Path:
-    """A folder of this process."""
     return Path(tempfile.mkdtemp(prefix="clozeline-fuzz-"))
 
 
 def written(name: str, data: bytes) -> Path:
-    """A file in the scratch folder."""
     path = scratch() / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
@@ -143,7 +141,7 @@ def read_punkt(data: bytes) -> None:
             lambda: SentenceSplitter(PunktData.from_json(tokenizer.punkt))
         )
         if splitter is not None:
-            splitter.split(["Dr. Oz of no. 5 came. he left. It is 4 p.m. In town."])
+            splitter.split(b"Dr. Oz of no. 5 came. he left. It is 4 p.m. In town.")
 
 
 def read_manifest_file(data: bytes) -> None:
@@ -162,7 +160,6 @@ def read_manifest_file(data: bytes) -> None:
 
 @cache
 def data_set(format: str) -> Any:
-    """A data set of one shard, opened."""
     from clozeline.train.data.shard_set import ShardSet
 
     config = replace(SMALL, format=format)
@@ -183,13 +180,11 @@ def read_shard_file(format: str, data: bytes) -> None:
 
 
 def read_model_config(data: bytes) -> None:
-    """A config.json of transformers."""
     folder = written("model/config.json", data).parent
     refused_in_one_line(lambda: read_huggingface_config(folder))
 
 
 def read_tokenizer_config(data: bytes) -> None:
-    """A tokenizer_config.json of transformers."""
     folder = written("hf/tokenizer_config.json", data).parent
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a"]))
     use_tokenizer(refused_in_one_line(lambda: read_tokenizer(folder)))
@@ -214,16 +209,15 @@ def splitters() -> tuple[Any, Any]:
 def split_sentences(data: bytes) -> None:
     """Our spans are NLTK's."""
     ours, theirs = splitters()
-    text = data.decode("utf-8", "replace")
-    assert spans_of(ours, text, cut=False) == list(theirs.span_tokenize(text)), ascii(text)
+    line = line_of(data.decode("utf-8", "replace"))
+    assert spans_of(ours, line, cut=False) == list(theirs.span_tokenize(line)), ascii(line)
 
 
 @cache
 def column_tokenizers() -> list[tuple[Tokenizer, ColumnTokenizer]]:
     """Cased and uncased, of the characters of several scripts."""
     characters = [*map(chr, range(33, 384)), *"中文한각कखि়áßΣςſﬁ😀…“”।؟\u0301\u0308\u093f\u3099"]
-    known = list(dict.fromkeys(c for c in characters if c.strip() and c != "\xad" and c > " "))
-    known = [c for c in known if not 127 <= ord(c) < 161]
+    known = [c for c in dict.fromkeys(characters) if c != "\xad" and not 127 <= ord(c) < 161]
     tokens = [*SPECIAL_TOKENS, *known, *(f"##{c}" for c in known), "the", "aa", "##aaa"]
     made = [
         Tokenizer(tokens, Normalization(lowercase=lower, strip_accents=strip))
@@ -291,10 +285,6 @@ def file_of(format: str) -> bytes:
     return bytes((shards.folder / shards.entries[0].name).read_bytes())
 
 
-def manifest_bytes() -> bytes:
-    return (write_data_set(scratch() / "seed", train=(3,)) / MANIFEST).read_bytes()
-
-
 def tokenizer_bytes() -> bytes:
     small_tokenizer().save(scratch() / "tokenizer")
     return (scratch() / "tokenizer" / "tokenizer.json").read_bytes()
@@ -323,7 +313,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     ),
     "manifest.json": lambda: Target(
         read_manifest_file,
-        (manifest_bytes(),),
+        ((write_data_set(scratch() / "seed", train=(3,)) / MANIFEST).read_bytes(),),
         (*JSON_WORDS, *DataConfig.__dataclass_fields__, "shards", "rows", "token_counts"),
     ),
     "wikitext": lambda: Target(

@@ -17,6 +17,12 @@ def batch_digest(batch: Batch, start: int) -> int:
     return int(hashes.sum().view(np.int64))
 
 
+def concatenate(parts: list[Batch]) -> Batch:
+    """All rows of the parts, in order."""
+    columns = [part.tensors() for part in parts]
+    return Batch(**{name: torch.cat([column[name] for column in columns]) for name in columns[0]})
+
+
 def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
     """All rows of the parts, in order; a single part is returned unchanged."""
     if len(parts) == 1:

@@ -9,16 +9,16 @@ with chromium(tmp_path) as browser:
 import base64
 import json
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
+
+from tests.support.waiting import free_port, is_listening, wait_until
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 INSTALL = "needs a browser: apt-get install chromium chromium-driver"
@@ -48,12 +48,7 @@ class Browser:
 
     def wait(self, script: str) -> Any:
         """The first true result of a script."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if found := self.run(script):
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"never true: {script}")
+        return wait_until(lambda: self.run(script), script, seconds=PATIENCE)
 
     def text(self, selector: str = "body") -> str:
         """What the reader sees of the first such element."""
@@ -64,11 +59,9 @@ class Browser:
         self._post(f"/element/{self._find(selector)}/click")
 
     def type(self, selector: str, text: str) -> None:
-        """Press keys in the first such element."""
         self._post(f"/element/{self._find(selector)}/value", text=text)
 
     def clear(self, selector: str) -> None:
-        """Empty a field."""
         self._post(f"/element/{self._find(selector)}/clear")
 
     def log(self) -> list[str]:
@@ -125,9 +118,7 @@ def call(url: str, values: dict[str, Any] | None, *, method: str = "POST") -> An
 def chromium(folder: Path) -> Iterator[Browser]:
     """A browser with an empty profile in the folder."""
     assert DRIVER, INSTALL
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = [*FLAGS, f"--user-data-dir={folder / 'profile'}"]
     options = {"binary": CHROMIUM, "args": arguments}
     wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "WARNING"}}
@@ -136,7 +127,8 @@ def chromium(folder: Path) -> Iterator[Browser]:
     )
     address = f"http://127.0.0.1:{port}/session"
     try:
-        made = _start(address, {"capabilities": {"alwaysMatch": wanted}})
+        wait_until(lambda: is_listening(port), "driver of the browser", seconds=PATIENCE)
+        made = call(address, {"capabilities": {"alwaysMatch": wanted}})
         session = f"{address}/{made['sessionId']}"
         try:
             yield Browser(session)
@@ -145,15 +137,3 @@ def chromium(folder: Path) -> Iterator[Browser]:
     finally:
         driver.terminate()
         driver.wait()
-
-
-def _start(address: str, values: dict[str, Any]) -> Any:
-    """The first command, once the driver listens."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return call(address, values)
-        except URLError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)

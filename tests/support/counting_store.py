@@ -19,7 +19,6 @@ class Traffic:
     requests: Counter[str] = field(default_factory=Counter)
 
     def clear(self) -> None:
-        """Count from 0 again."""
         self.num_bytes.clear()
         self.requests.clear()
 

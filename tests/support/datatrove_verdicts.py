@@ -1,16 +1,22 @@
-"""Real texts, and datatrove's verdicts on them.
+"""Real texts, and datatrove's verdicts on them: a line each.
 
-{filter: {hash of the text: reason, "" if it is kept}}
+hash of the text,c4,fineweb,gopher    the reason of each filter, "" if it keeps the text
 """
 
+import csv
 import hashlib
-import json
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-VERDICTS = Path(__file__).with_suffix(".json")
+VERDICTS = Path(__file__).with_suffix(".csv")
+
+
+def verdicts_of(filter_name: str) -> dict[str, str]:
+    """The reasons of one filter, by the hash of the text."""
+    with VERDICTS.open() as file:
+        return {row["text"]: row[filter_name] for row in csv.DictReader(file)}
 
 
 def real_texts(data: Path) -> list[str]:
@@ -26,7 +32,6 @@ def real_texts(data: Path) -> list[str]:
 
 
 def main() -> None:
-    """Print the verdicts."""
     from datatrove.data import Document
     from datatrove.pipeline.filters import (
         C4QualityFilter,
@@ -36,20 +41,18 @@ def main() -> None:
     )
 
     filters = {
-        "gopher": [GopherQualityFilter(), GopherRepetitionFilter()],
         "c4": [C4QualityFilter()],
         "fineweb": [FineWebQualityFilter()],
+        "gopher": [GopherQualityFilter(), GopherRepetitionFilter()],
     }
-    texts = real_texts(Path(sys.argv[1]))
-    verdicts: dict[str, dict[str, str]] = {}
-    for name, parts in filters.items():
-        verdicts[name] = {}
-        for text in texts:
-            reasons = [part.filter(Document(text=text, id="")) for part in parts]
-            found = [reason[1] for reason in reasons if isinstance(reason, tuple)]
-            key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-            verdicts[name][key] = found[0] if found else ""
-    print(json.dumps(verdicts, indent=0, sort_keys=True))
+    lines = []
+    for text in real_texts(Path(sys.argv[1])):
+        reasons = [hashlib.blake2b(text.encode(), digest_size=16).hexdigest()]
+        for parts in filters.values():
+            verdicts = [part.filter(Document(text=text, id="")) for part in parts]
+            reasons.append(next((v[1] for v in verdicts if isinstance(v, tuple)), ""))
+        lines.append(",".join(reasons))
+    print("\n".join([",".join(["text", *filters]), *sorted(set(lines))]))
 
 
 if __name__ == "__main__":

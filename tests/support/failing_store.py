@@ -32,7 +32,6 @@ class FailingStore(MemoryFileSystem):
         return cls.only
 
     def reset(self) -> None:
-        """Forget all requests and failures."""
         self.requests: list[str] = []
         self.in_flight = self.most_in_flight = 0
         #: What requests for a file raise, one after the other, by name.

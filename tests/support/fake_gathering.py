@@ -63,7 +63,6 @@ class NewMemory(TorchDispatchMode):
 
     @property
     def left(self) -> int:
-        """Bytes that are still there."""
         return sum(size for _, size in self.changes)
 
     def _add(self, tensor: Tensor) -> None:

@@ -12,9 +12,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def times(folder: Path) -> dict[str, int]:
-    """When each file was written."""
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+def times(folder: Path, pattern: str = "**/*") -> dict[str, tuple[int, int]]:
+    """Inode and time of each file: they differ if it was written again."""
+    stats = {str(path): path.stat() for path in folder.glob(pattern) if path.is_file()}
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 @contextmanager

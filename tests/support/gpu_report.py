@@ -42,14 +42,10 @@ def run(*words: str, is_dry: bool) -> tuple[int, str]:
 def rows_of(results: Path) -> Iterator[str]:
     """A row for each test: its name, outcome and seconds, and why it failed."""
     for case in ElementTree.parse(results).iter("testcase"):
-        [[outcome, why], *_] = [
-            *(
-                (OUTCOMES[part.tag], part.get("message", ""))
-                for part in case
-                if part.tag in OUTCOMES
-            ),
-            ("passed", ""),
-        ]
+        outcome, why = "passed", ""
+        for part in case:
+            if part.tag in OUTCOMES:
+                outcome, why = OUTCOMES[part.tag], part.get("message", "")
         reason = why.partition("\n")[0][:120].replace("|", "/")
         yield f"| {case.get('name')} | {outcome} | {float(case.get('time', 0)):.1f} | {reason} |"
 

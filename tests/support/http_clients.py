@@ -1,21 +1,26 @@
-"""Clients of `clozeline serve`: requests over connections that stay open."""
+"""Our HTTP servers in this process, and requests to them."""
 
 import json
 import socket
 import time
-from contextlib import closing
-from http.client import HTTPConnection
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPMessage
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from clozeline.pipeline.common.http_server import HttpServer
 
 
 class Answer(NamedTuple):
-    """The answer to a request."""
-
     status: int
     text: str
+    headers: HTTPMessage  # by name in any case
+
+    @classmethod
+    def on(cls, connection: HTTPConnection) -> Self:
+        reply = connection.getresponse()
+        return cls(reply.status, reply.read().decode(), reply.headers)
 
     @property
     def json(self) -> Any:
@@ -40,14 +45,44 @@ def ask(connection: HTTPConnection, path: str, values: Any = None, **headers: st
     else:
         body = values if isinstance(values, bytes) else json.dumps(values).encode()
         connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
-    response = connection.getresponse()
-    return Answer(response.status, response.read().decode())
+    return Answer.on(connection)
 
 
 def ask_once(url: str, path: str, values: Any = None, **headers: str) -> Answer:
     """As `ask`, over a connection of its own."""
     with closing(connect(url)) as connection:
         return ask(connection, path, values, **headers)
+
+
+@contextmanager
+def running(server: HttpServer) -> Iterator[HttpServer]:
+    """The server answers from a thread."""
+    thread = Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+def request(
+    server: HttpServer,
+    path: str,
+    *,
+    method: str = "GET",
+    body: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """One request, with these headers besides those that every client sends."""
+    with closing(connect(server.url)) as connection:
+        connection.request(method, path, body, headers or {})
+        return Answer.on(connection)
+
+
+def post(server: HttpServer, path: str, values: Any) -> Answer:
+    """Values as the pages' own scripts send them."""
+    return ask_once(server.url, path, values)
 
 
 def latencies(url: str, texts: list[str], *, clients: int, requests: int) -> list[float]:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -48,6 +48,23 @@ def unshare_command() -> list[str]:
     raise InputError(f"this user may not make network namespaces ({reason}); run it as root.")
 
 
+def enter_namespaces(module: str, prepare: Callable[[], object] = lambda: None) -> None:
+    """Begin a program again in namespaces of its own, unless it is there.
+
+    `prepare` runs before, outside of them. Exits with 2 where that or namespaces are not possible.
+    """
+    if INSIDE in os.environ:
+        return
+    try:
+        command = unshare_command()
+        prepare()
+    except InputError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    again = [sys.executable, "-m", module, *sys.argv[1:]]
+    os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
+
+
 class Host:
     """One of the hosts; it exists until `close`."""
 
@@ -59,21 +76,21 @@ class Host:
         )
         assert self._holder.stdout
         assert self._holder.stdout.readline() == b"up\n"
-        self._network = Path(f"/proc/{self._holder.pid}/ns/net").readlink()
+        self.pid = self._holder.pid
+        self._network = Path(f"/proc/{self.pid}/ns/net").readlink()
 
-    @property
-    def pid(self) -> int:
-        """The id of the process that holds the namespaces."""
-        return self._holder.pid
+    def inside(self, *command: object) -> list[str]:
+        """The command line that enters the host and runs a command there."""
+        enter = ("nsenter", "--net", "--uts", "--mount", "-t", self.pid)
+        return [str(word) for word in (*enter, *command)]
 
     def start(
         self, command: Sequence[object], *, log: Path, env: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start a command on the host; all that it prints goes to the end of a file."""
-        enter = ["nsenter", "--net", "--uts", "--mount", "-t", self.pid]
         with log.open("ab") as file:
             return subprocess.Popen(
-                list(map(str, [*enter, *command])),
+                self.inside(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -82,8 +99,7 @@ class Host:
 
     def run(self, *command: object) -> None:
         """Run a command on the host to its end; it must succeed."""
-        enter = ["nsenter", "--net", "--uts", "--mount", "-t", self.pid]
-        subprocess.run(list(map(str, [*enter, *command])), check=True)
+        subprocess.run(self.inside(*command), check=True)
 
     def set_link(self, state: str) -> None:
         """`down` pulls the cable, `up` puts it back."""
@@ -97,7 +113,6 @@ class Host:
                     os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the host and all its processes."""
         self.kill_everything()
         self._holder.communicate()
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
+from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Document = list[list[int]]  # sentences of ids
@@ -174,11 +175,16 @@ def _padded(values: list[int], width: int) -> list[int]:
     return values + [0] * (width - len(values))
 
 
-def spans_of(splitter: SentenceSplitter, text: str, *, cut: bool = True) -> list[tuple[int, int]]:
+def line_of(text: str) -> str:
+    """The text as a line of a document: valid Unicode without NUL, and no space around it."""
+    return fix_unicode(text).replace("\0", "").replace("\n", " ").strip()
+
+
+def spans_of(splitter: SentenceSplitter, line: str, *, cut: bool = True) -> list[tuple[int, int]]:
     """(start, end) of each sentence in characters, as NLTK's `span_tokenize` gives them."""
-    found, _ = splitter.split([text], cut=cut)
-    sizes = [len(character.encode(errors="surrogatepass")) for character in text]
-    places = dict(zip(accumulate([0, *sizes]), range(len(text) + 1), strict=True))
+    found, _ = splitter.split(line.encode(), cut=cut)
+    sizes = [len(character.encode()) for character in line]
+    places = dict(zip(accumulate([0, *sizes]), range(len(line) + 1), strict=True))
     return [
         (places[a], places[b])
         for a, b in zip(found.starts.tolist(), found.ends.tolist(), strict=True)

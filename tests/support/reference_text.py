@@ -54,7 +54,7 @@ def comparisons(pages: Iterable[tuple[str, str]]) -> tuple[list[Comparison], Cou
         for row, theirs in zip(rows, states, strict=False):
             _add(row, ours, theirs, before)
             before = theirs
-        bare = [list(map(_without_gaps, lines)) for lines in (ours, states[-1])]
+        bare = [[GAP.sub("", line) for line in lines] for lines in (ours, states[-1])]
         _add(rows[-1], bare[0], bare[1], bare[1])
         remains.update(map(_remaining, _missing(states[-1], bare[1], bare[0])))
     return rows, remains
@@ -103,10 +103,6 @@ CLASSES: dict[str, Callable[[Any], None]] = {
     "blocks of code": _empty("source", "syntaxhighlight", "pre"),
     "block elements run into one line": _end_lines,
 }
-
-
-def _without_gaps(paragraph: str) -> str:
-    return GAP.sub("", paragraph)
 
 
 def _add(row: Comparison, ours: list[str], theirs: list[str], before: list[str]) -> None:

@@ -7,16 +7,14 @@ runs as it is; nobody has to have them. `urgent` is a partition whose jobs preem
 """
 
 import os
-import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError
 from tests.support.network_hosts import Host, TwoHosts
 from tests.support.small_jobs import ROOT
+from tests.support.waiting import wait_until
 
 #: By program: the package of Debian that has it.
 PACKAGES = {
@@ -89,7 +87,7 @@ class SlurmCluster:
         self._daemon(hosts.a, "slurmctld", "-D", "-i")
         for host in (hosts.a, hosts.b):
             self.start_node(host)
-        self.wait(lambda: self.node_states() == ["idle", "idle"], "idle nodes")
+        wait_until(self._is_idle, "idle nodes", seconds=SECONDS)
 
     def _start_munge(self, folder: Path) -> None:
         """Munge refuses folders that others could write to or cannot enter."""
@@ -102,7 +100,7 @@ class SlurmCluster:
         # On one of the hosts, so that it ends with them; all others reach it by its socket.
         command = ["munged", "--foreground", f"--key-file={folder / 'key'}", *options]
         self.hosts.a.start(command, log=self.folder / "munged.log", env={})
-        self.wait((folder / "socket").exists, "munge")
+        wait_until((folder / "socket").exists, "munge", seconds=SECONDS)
 
     def start_node(self, host: Host) -> None:
         """Start the host's node daemon, as the machine's start would."""
@@ -113,8 +111,7 @@ class SlurmCluster:
 
     def run(self, *command: object) -> subprocess.CompletedProcess[str]:
         """A command of Slurm on the first host, to its end; the caller checks the exit code."""
-        enter = ["nsenter", "--net", "--uts", "--mount", f"--wd={ROOT}", "-t", self.hosts.a.pid]
-        line = list(map(str, [*enter, *command]))
+        line = self.hosts.a.inside(f"--wd={ROOT}", *command)
         env = {**os.environ, **self._env}
         return subprocess.run(line, env=env, capture_output=True, text=True, check=False)
 
@@ -128,20 +125,7 @@ class SlurmCluster:
         """Submit a job with sbatch; its id."""
         return self.ask("sbatch", "--parsable", *command).strip()
 
-    def job(self, name: str, job: str) -> str:
-        """A field of a job or an array's element, such as JobState or Restarts."""
-        found = re.search(rf"\b{name}=(\S+)", self.ask("scontrol", "show", "job", "-o", job))
-        assert found, f"job {job} has no {name}"
-        return found[1]
-
-    def node_states(self) -> list[str]:
-        """Of both nodes; empty as long as the controller does not answer."""
-        return self.run("sinfo", "-hN", "-p", "all", "-o", "%t").stdout.split()
-
-    def wait(self, is_done: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-        """Wait until `is_done` is true; TimeoutError names what was waited for."""
-        deadline = time.monotonic() + seconds
-        while not is_done():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {what} for {seconds:.0f} s")
-            time.sleep(0.1)
+    def _is_idle(self) -> bool:
+        """Whether both nodes are; not as long as the controller does not answer."""
+        states = self.run("sinfo", "-hN", "-p", "all", "-o", "%t").stdout.split()
+        return states == ["idle", "idle"]

@@ -4,7 +4,7 @@ import numpy as np
 
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.schema import Examples
-from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.columns import BucketDocuments
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer

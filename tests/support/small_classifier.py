@@ -25,16 +25,9 @@ PREDICTED = Predictions(
     np.array([[0.25, 0.75], [0.125, 0.875], [1.0, 0.0]]),
     ["the cat", '<script>"a",\nb', "long " * 300],
 )
-SELECTION = Selection(
-    plan=Plan(learning_rate=1e-3, epochs=6),
-    held_out=HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
-    tried=(
-        (
-            Plan(learning_rate=1e-3, epochs=6),
-            HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
-        ),
-    ),
-)
+PLAN = Plan(learning_rate=1e-3, epochs=6)
+HELD_OUT = HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5)
+SELECTION = Selection(plan=PLAN, held_out=HELD_OUT, tried=((PLAN, HELD_OUT),))
 
 
 def result(start: Start, examples: int, seed: int, right: int) -> ModelResult[Scores]:

@@ -1,13 +1,14 @@
 """Data set folders of random examples, written in-process."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
+from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, write_manifest
 from clozeline.pipeline.dataset.schema import Examples, example_schema, schema_version
 from clozeline.pipeline.dataset.shards import shard_name, write_shard
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
@@ -43,10 +44,10 @@ def write_data_set(
                 ids = examples.unmasked().input_ids.values
                 token_counts += np.bincount(ids, minlength=tokenizer.vocab_size)
             compression = None if config.compression == "none" else config.compression
-            facts = write_shard(
+            entry = write_shard(
                 folder / name, examples, schema, format=config.format, compression=compression
             )
-            entries.append(ShardEntry(name=name, split=split, length_histogram=[], **vars(facts)))
+            entries.append(replace(entry, length_histogram=[]))
     manifest = Manifest(
         config=config,
         tokenizer_digest=tokenizer.digest,

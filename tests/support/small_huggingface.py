@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,8 +14,6 @@ from clozeline.model.config import BertConfig, preset
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from tests.support.small_models import VOCAB
 
-Model = TypeVar("Model", bound=torch.nn.Module)
-
 SMALL = BertConfig(
     vocab_size=VOCAB,
     hidden_size=32,
@@ -24,8 +22,6 @@ SMALL = BertConfig(
     intermediate_size=48,
     max_position_embeddings=24,
 )
-
-
 #: Three layers, of which the second and third attend to 4 tokens on either side.
 MODERN = preset(
     "modern-mini",
@@ -50,16 +46,6 @@ def quiet_transformers() -> Iterator[None]:
     yield
     logging.disable_propagation()
     logging.enable_progress_bar()
-
-
-def shaken(model: Model) -> Model:
-    """The model in eval mode, without weights at exactly 0 or 1, which could hide mistakes."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-        model.get_parameter("encoder.embeddings.word_embeddings.weight")[VOCAB:] = 0
-    return model.eval()
 
 
 def save_folder(folder: Path, model: torch.nn.Module, **options: Any) -> Path:

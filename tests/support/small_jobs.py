@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from tests.support.small import PUNKT
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "clozeline")
@@ -73,15 +73,9 @@ def write_tokenizer(folder: Path, texts: Sequence[str]) -> Path:
     words = Counter(word for text in texts for word in re.findall("[a-z]{2,}", text.lower()))
     pieces = sorted(words, key=lambda word: (-words[word], word))[:500]
     pieces += [*CHARACTERS, *(f"##{character}" for character in CHARACTERS)]
-    punkt = PunktData(
-        language="english",
-        abbrev_types=["dr", "mr", "st"],
-        collocations=[],
-        sent_starters=[],
-        ortho_context={},
-    )
+    punkt = PUNKT | {"language": "english", "abbrev_types": ["dr", "mr", "st"]}
     normalization = Normalization(lowercase=True, strip_accents=True)
-    Tokenizer([*SPECIAL_TOKENS, *pieces], normalization, punkt.to_json()).save(folder)
+    Tokenizer([*SPECIAL_TOKENS, *pieces], normalization, punkt).save(folder)
     return folder
 
 
@@ -97,8 +91,3 @@ def without_sources(manifest: Path) -> bytes:
     rest = [line for line in lines if not line.startswith((b'"sources_digest": "', b'"sha256": "'))]
     assert len(rest) == len(lines) - 2
     return b"".join(rest)
-
-
-def identities(files: Sequence[Path]) -> dict[str, tuple[int, int]]:
-    """Inode and change time of each file, by name: they differ if a file was replaced."""
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

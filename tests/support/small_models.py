@@ -1,13 +1,16 @@
 """Models small enough to check by hand, and a batch with padding for them."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozeline.model.attention import Packing
 from clozeline.model.config import PRESETS, BertConfig
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+
+Model = TypeVar("Model", bound=nn.Module)
 
 VOCAB = 100  # padded to 128
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -36,13 +39,18 @@ def narrow(name: str) -> BertConfig:
 
 
 def shaken(config: BertConfig) -> BertForPretraining:
-    """A model without a weight of 0 or 1, which would hide mistakes."""
-    model, generator = BertForPretraining(config), numbers(1)
+    """A model for pretraining without a weight of 0 or 1, which would hide mistakes."""
+    return shake(BertForPretraining(config))
+
+
+def shake(model: Model) -> Model:
+    """The model without such weights."""
+    generator = numbers(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
             if name.endswith(("word_embeddings.weight", "decoder.weight")):
-                parameter[config.vocab_size :] = 0
+                parameter[model.config.vocab_size :] = 0
     return model
 
 
@@ -66,7 +74,7 @@ def batch_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
 def packed(batch: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor | Packing | None]:
     """The same batch without padding; `weights` [B, P] mark the positions in use."""
     mask = batch["attention_mask"]
-    starts = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    starts = nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
     positions = batch["masked_lm_positions"] + starts[:-1, None]
     return {
         "input_ids": batch["input_ids"][mask],
@@ -94,5 +102,5 @@ def loss_of(model: BertForPretraining, rows: int = 4) -> tuple[Tensor, Tensor]:
     )
 
 
-def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}

@@ -28,7 +28,6 @@ class StepForm:
     is_sampled: bool = False  # a sample of words instead of the vocabulary
 
     def sample(self, device: torch.device | str) -> WordSample | None:
-        """The words of the step."""
         if not self.is_sampled:
             return None
         words = torch.arange(1, self.config.vocab_size, 2, device=device)
@@ -45,7 +44,6 @@ class StepForm:
 
     @property
     def loaded(self) -> LoadedBatch[Any]:
-        """The batch, on the CPU."""
         loaded = make_batch()
         if self.is_full:
             mask = torch.ones_like(loaded.batch.attention_mask)

@@ -15,7 +15,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,6 @@ MODEL = replace(STILL, num_hidden_layers=2, max_position_embeddings=32)
 
 
 def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
-    """Have two processes do the jobs."""
     (folder / "jobs.json").write_text(json.dumps(jobs, default=str))
     done = subprocess.run(
         [*TORCHRUN, *options, "tests/support/two_processes.py", str(folder / "jobs.json")],
@@ -46,7 +47,6 @@ def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
 
 
 def do(job: dict[str, Any]) -> None:
-    """Do this process's part of one job."""
     rank, out = int(os.environ["RANK"]), Path(job["out"])
     if "folder" in job:
         os.chdir(job["folder"].format(rank=rank))
@@ -57,15 +57,8 @@ def do(job: dict[str, Any]) -> None:
     if "slow" in job and rank == 1:
         handle = slow_down(job["slow"])
     try:
-        resume = "copy_of" in job
-        shards = Path(job["shards"].format(rank=rank))
-        train(
-            shards,
-            out,
-            model=replace(MODEL, **job.get("model", {})),
-            resume=resume,
-            **job["changes"],
-        )
+        shards, model = job["shards"].format(rank=rank), replace(MODEL, **job.get("model", {}))
+        train(Path(shards), out, model=model, resume="copy_of" in job, **job["changes"])
     except (InputError, SystemExit) as refusal:
         Path(f"{out}.refused.{rank}").write_text(f"{type(refusal).__name__} {refusal}")
     if handle:
@@ -74,29 +67,34 @@ def do(job: dict[str, Any]) -> None:
 
 def send(kind: str, forward: int) -> Any:
     """One signal to rank 1, at the end of the n-th forward pass of the whole model."""
-    passes = 0
+    passes = count(1)
 
-    def count(module: torch.nn.Module, *_: Any) -> None:
-        nonlocal passes
-        if type(module).__name__ != "BertForPretraining":
-            return
-        passes += 1
-        if passes == forward and os.environ["RANK"] == "1":
+    def work() -> None:
+        if next(passes) == forward and os.environ["RANK"] == "1":
             os.kill(os.getpid(), getattr(signal, kind))
 
-    return torch.nn.modules.module.register_module_forward_hook(count)
+    return after_each_pass(work)
 
 
 def slow_down(products: int) -> Any:
     """Work besides each forward pass of the whole model."""
     matrix = torch.ones(256, 256)
 
-    def work(module: torch.nn.Module, *_: Any) -> None:
-        if type(module).__name__ == "BertForPretraining":
-            for _ in range(products):
-                matrix @ matrix
+    def work() -> None:
+        for _ in range(products):
+            matrix @ matrix
 
-    return torch.nn.modules.module.register_module_forward_hook(work)
+    return after_each_pass(work)
+
+
+def after_each_pass(work: Callable[[], None]) -> Any:
+    """Let something happen after the forward passes of the whole model; it can be removed."""
+
+    def hook(module: torch.nn.Module, *_: Any) -> None:
+        if type(module).__name__ == "BertForPretraining":
+            work()
+
+    return torch.nn.modules.module.register_module_forward_hook(hook)
 
 
 if __name__ == "__main__":

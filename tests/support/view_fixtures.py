@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.pipeline.common.http_server import HttpServer
 from clozeline.train.view.view import make_site
-from tests.support.local_page import running
+from tests.support.http_clients import running
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_training import STILL, train
 
@@ -28,6 +28,5 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(small_folder: Path, run: Path, classifier: Path) -> Iterator[HttpServer]:
-    """A server of all pages."""
     with running(make_site([small_folder, run, classifier]).server()) as server:
         yield server

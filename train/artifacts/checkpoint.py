@@ -81,8 +81,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
 def load_weights(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]:
     """The model's weights by name, on the CPU. Raises InputError where the file is damaged.
 
-    `is_checked`: a process of this run has just called `check_checkpoint`, which takes longer than
-    reading the file.
+    `is_checked`: `check_checkpoint`, which takes longer than reading the file, was just called.
     """
     return _load(folder, MODEL, is_checked=is_checked)
 
@@ -98,10 +97,7 @@ def read_state(folder: Path) -> TrainState:
 
 
 def check_checkpoint(folder: Path) -> TrainState:
-    """The state of training, after checking that each file is what was written.
-
-    Raises InputError naming the first file that is not.
-    """
+    """The state of training; raises InputError naming the first file that is not as written."""
     state, sums = _read(folder)
     for name in sums:
         _check(folder, name, sums)
@@ -127,30 +123,32 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def latest_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint, if there is one."""
     return next(reversed(list_checkpoints(run)), None)
 
 
-def load_newest_weights(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
-    """The newest checkpoint and its weights, if there is one; raises InputError for damage.
+def load_newest_weights(run: Path) -> dict[str, Tensor]:
+    """The weights of the newest checkpoint. Raises InputError for none, damage and NaN.
 
     A run that is training may replace the checkpoint while it is read; then the newer is read.
     """
     while (folder := latest_checkpoint(run)) is not None:
         try:
-            return folder, load_weights(folder)
+            weights = load_weights(folder)
+            check_finite(folder, weights)
+            return weights
         except InputError:
             if folder == latest_checkpoint(run):
                 raise
-    return None
+    raise InputError(
+        f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
+    )
 
 
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:
     """Keep the newest `keep` and the best on held-out examples; remove half-written ones."""
     found = list_checkpoints(run)
-    losses = {folder: _heldout_loss(folder) for folder in found}
-    seen = {folder: loss for folder, loss in losses.items() if loss is not None}
-    best = min(seen, key=lambda folder: seen[folder], default=None)
+    seen = {f: loss for f in found if (loss := _heldout_loss(f)) is not None}
+    best = min(seen, key=seen.__getitem__, default=None)
     for folder in found[:-keep]:
         if folder != best:  # first its name, so that a kill leaves no half of it
             folder.rename(folder.with_name(f".{folder.name}.partial"))
@@ -159,7 +157,6 @@ def remove_old_checkpoints(run: Path, *, keep: int) -> None:
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """The folder of a step's checkpoint."""
     return run / CHECKPOINTS / f"step-{step:08d}"
 
 
@@ -176,7 +173,6 @@ def checkpoint_of(run: Path, step: int) -> Path:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint's folder."""
     return int(checkpoint.name.removeprefix("step-"))
 
 

@@ -24,14 +24,9 @@ from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES
 from clozeline.train.artifacts.partial_folder import restore_folder
 
-CLASSIFIER, MODEL, REPORT, TOKENIZER = (
-    "classifier.json",
-    "model.safetensors",
-    "report.json",
-    "tokenizer",
-)
+CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
+TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
 METADATA = ("model", "names", "max_seq_length", "pooling", "temperature", "job")
-RESULTS, JOB = "results", "job.json"
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
@@ -53,15 +48,13 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether the folder holds a finished classifier."""
     return (folder / CLASSIFIER).exists()
 
 
 def check_room(folder: Path, *, overwrite: bool) -> None:
     """Raises InputError where the folder cannot be written, or has foreign files in it."""
     restore_folder(folder)
-    is_own = is_classifier(folder) or _has_results(folder)
-    check_kind(folder, "a classifier", is_own=is_own)
+    check_kind(folder, "a classifier", is_own=is_classifier(folder) or _has_results(folder))
     if overwrite or not is_classifier(folder):
         check_replaceable(folder, "a classifier", own=OWN_FILES)
     above = next(parent for parent in folder.absolute().parents if parent.exists())

@@ -4,8 +4,6 @@ Some folders pad the embeddings to a round number of rows, for which the tokeniz
 rows are dropped. Whatever is wrong with a folder is raised as a one-line InputError.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,19 +14,19 @@ from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import check_finite
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
+from clozeline.train.artifacts.huggingface_tokenizer import (
+    as_input_error,
+    read_tokenizer,
+    read_tokenizer_config,
+)
 from clozeline.train.artifacts.model_links import check_links
 
-PARTS = {
-    "pooler": "pooler",
-    "mlm_head": "masked-LM head",
-    "nsp_head": "next-sentence head",
-}
+PARTS = {"pooler": "pooler", "mlm_head": "masked-LM head", "nsp_head": "next-sentence head"}
 
 
 def read_model_config(folder: Path) -> BertConfig:
     """The model config of a folder. Raises InputError as `load_model` does."""
-    with _as_input_error():
+    with as_input_error():
         config = read_huggingface_config(folder).model
         return _with_vocabulary_of(read_tokenizer(folder), config, folder)
 
@@ -41,7 +39,7 @@ def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     """
     check_links(folder)
     check_sums(folder)
-    with _as_input_error():
+    with as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
         vocab_size = _with_vocabulary_of(tokenizer, config, folder).vocab_size
         found = load_huggingface(folder, vocab_size=vocab_size)
@@ -65,14 +63,3 @@ def _with_vocabulary_of(tokenizer: Tokenizer, config: BertConfig, folder: Path) 
     if config.type_vocab_size == 1:
         raise InputError(f"{folder}: type_vocab_size is 1; the model cannot read pairs of texts.")
     return replace(config, vocab_size=tokenizer.vocab_size)
-
-
-@contextmanager
-def _as_input_error() -> Iterator[None]:
-    """Turn the ValueErrors of `model`, which does not know InputError, into InputErrors."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(str(error)) from error

@@ -8,12 +8,14 @@ tokenizer_config.json, with defaults for missing ones; for others those of token
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from clozeline.model.huggingface.weight_files import read_json
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
 from clozeline.pipeline.tokenization.transformers_files import (
@@ -32,10 +34,7 @@ FILE_TOKENIZERS = (ANY_TOKENIZER, "TokenizersBackend")  # all is in tokenizer.js
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder, without Punkt.
-
-    Raises InputError where there is none, or one that is not BERT's.
-    """
+    """The tokenizer of a folder, without Punkt. Raises InputError for none, or one not BERT's."""
     config = read_tokenizer_config(folder)
     kind, words_first = config.get("tokenizer_class"), config.get("do_basic_tokenize", True)
     if kind not in (*BERT_TOKENIZERS, *FILE_TOKENIZERS) or not words_first:
@@ -73,13 +72,19 @@ def vocabulary_differences(there: Tokenizer, now: Tokenizer) -> list[str]:
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, or {} without one.
-
-    Raises InputError where it is damaged.
-    """
+    """The content of tokenizer_config.json, or {}. Raises InputError where it is damaged."""
     path = folder / TOKENIZER_CONFIG
-    try:
+    with as_input_error():
         return read_json(path) if path.exists() else {}
+
+
+@contextmanager
+def as_input_error() -> Iterator[None]:
+    """Turn the ValueErrors of `model`, which does not know InputError, into InputErrors."""
+    try:
+        yield
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(str(error)) from error
 

@@ -23,10 +23,7 @@ from clozeline.pipeline.common.folder_lock import keep_lock
 
 @contextmanager
 def partial_folder(out: Path) -> Iterator[Path]:
-    """A new folder beside `out`, for `replace_folder`; removed if it was not put in place.
-
-    Raises JobFailedError where the disk is too full for a file of weights.
-    """
+    """A new folder for `replace_folder`, beside `out`. Raises JobFailedError on a full disk."""
     restore_folder(out)
     partial = out.with_name(f".{out.name}.{uuid.uuid4().hex}.partial")
     partial.mkdir(parents=True)

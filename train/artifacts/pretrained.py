@@ -50,35 +50,32 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
 
     Raises InputError if the folder is neither, or incomplete.
     """
-    with local_folder(folder) as local:
-        return _load(local, seed=seed)
-
-
-def _load(folder: Path, *, seed: int) -> Pretrained:
-    kind = kind_of_model(folder)
-    if kind == "classifier":
-        raise InputError(
-            f"{folder} is a classifier; give the run or Hugging Face folder that it was made from."
-        )
-    if kind == "run":
-        config, tokenizer, weights = load_run(folder)
+    with local_folder(folder) as folder:
+        kind = kind_of_model(folder)
+        if kind == "classifier":
+            raise InputError(
+                f"{folder} is a classifier; give the run or Hugging Face folder that it was made "
+                "from."
+            )
+        if kind == "run":
+            config, tokenizer, weights = load_run(folder)
+            return Pretrained(
+                model=config.model,
+                tokenizer=tokenizer,
+                weights=weights,
+                max_seq_length=config.data.max_seq_length,
+            )
+        found, tokenizer = load_model(folder)
+        model = found.config.model
+        heads = ("transform", "classifier")
+        weights = {name: x for name, x in found.weights.items() if part_of(name) not in heads}
+        if found.absent:
+            weights = BertForPretraining(model, seed=seed).state_dict() | weights
         return Pretrained(
-            model=config.model,
+            model=model,
             tokenizer=tokenizer,
             weights=weights,
-            max_seq_length=config.data.max_seq_length,
+            max_seq_length=longest_text(folder, model),
+            pooling="mean" if "pooler" in found.absent else found.config.pooling,
+            absent=found.absent,
         )
-    found, tokenizer = load_model(folder)
-    model = found.config.model
-    heads = ("transform", "classifier")
-    weights = {name: x for name, x in found.weights.items() if part_of(name) not in heads}
-    if found.absent:
-        weights = BertForPretraining(model, seed=seed).state_dict() | weights
-    return Pretrained(
-        model=model,
-        tokenizer=tokenizer,
-        weights=weights,
-        max_seq_length=longest_text(folder, model),
-        pooling="mean" if "pooler" in found.absent else found.config.pooling,
-        absent=found.absent,
-    )

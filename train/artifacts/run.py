@@ -8,8 +8,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from clozeline.model.config import BertConfig, preset
-from clozeline.pipeline.common.config_checks import check_field_names
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import check_field_names, differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
@@ -18,12 +17,7 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
-from clozeline.train.artifacts.checkpoint import (
-    CHECKPOINT_FILES,
-    CHECKPOINTS,
-    check_finite,
-    load_newest_weights,
-)
+from clozeline.train.artifacts.checkpoint import CHECKPOINT_FILES, CHECKPOINTS, load_newest_weights
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases
 from clozeline.train.store.local_folder import local_folder
@@ -59,11 +53,7 @@ class RunConfig:
 
     @classmethod
     def of(
-        cls,
-        model: BertConfig,
-        training: PretrainConfig,
-        manifest: Manifest,
-        shards: AnyPath,
+        cls, model: BertConfig, training: PretrainConfig, manifest: Manifest, shards: AnyPath
     ) -> Self:
         """The config of a run on `shards`, whose manifest this is; raises as `find_phases` does."""
         phases = find_phases(shards, manifest, training)
@@ -87,7 +77,6 @@ class RunConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The values that run.json stores."""
         parts = {"model": self.model.to_dict(), "training": self.training.to_dict()}
         phases = [phase.to_dict() for phase in self.phases]
         return vars(self) | parts | {"data": self.data.to_dict(), "phases": phases}
@@ -121,10 +110,7 @@ class RunConfig:
 
 
 def model_config(name: str, manifest: Manifest, *, dropout: float | None = None) -> BertConfig:
-    """A preset that fits a data set: its vocabulary, and positions for its longest examples.
-
-    Raises InputError for an unknown preset or an impossible dropout.
-    """
+    """A preset with a data set's vocabulary and length. Raises InputError for a bad option."""
     try:
         config = preset(name, vocab_size=manifest.vocab_size)
         positions = max(config.max_position_embeddings, manifest.config.max_seq_length)
@@ -204,29 +190,21 @@ def load_run(run: GivenPath) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
                 f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
                 f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
             )
-        found = load_newest_weights(run)
-        if found is None:
-            raise InputError(
-                f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
-            )
-        folder, weights = found
-        check_finite(folder, weights)
-        return config, tokenizer, weights
+        return config, tokenizer, load_newest_weights(run)
 
 
-def check_fits(
-    shards: AnyPath, manifest: Manifest, model: Path, *, tokenizer_digest: str, positions: int
-) -> None:
-    """Raises InputError where a model with this tokenizer cannot read the rows of a data set."""
-    if manifest.tokenizer_digest != tokenizer_digest:
+def check_fits(shards: AnyPath, manifest: Manifest, run: Path, config: RunConfig) -> None:
+    """Raises InputError where the model of a run cannot read the rows of a data set."""
+    if manifest.tokenizer_digest != config.tokenizer_digest:
         raise InputError(
             f"{shards} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
-            f"{model} ({tokenizer_digest[:12]}); give shards of the same one."
+            f"{run} ({config.tokenizer_digest[:12]}); give shards of the same one."
         )
+    positions = config.model.max_position_embeddings
     if manifest.config.max_seq_length > positions:
         raise InputError(
             f"{shards} has examples of {manifest.config.max_seq_length} tokens, the model of "
-            f"{model} reads {positions} at most; give shorter ones."
+            f"{run} reads {positions} at most; give shorter ones."
         )
 
 

@@ -45,10 +45,7 @@ class Result:
 def benchmark(
     run: Path, tasks: Sequence[Task], *, out: Path, config: FinetuneConfig, overwrite: bool = False
 ) -> list[Result]:
-    """Fine-tune and score the model on every task; write DIR/benchmark.json.
-
-    Raises InputError as `finetune` does, and under torchrun.
-    """
+    """Write DIR/benchmark.json. Raises InputError as `finetune` does, and under torchrun."""
     with join_world() as world:
         if world.size > 1:
             raise InputError(
@@ -62,7 +59,7 @@ def benchmark(
         print(f"{task.name}: {task.train}", file=sys.stderr)
         of_task = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
         results += _run(run, task, out / task.name, of_task, overwrite=overwrite)
-    write_json(out / RESULTS, {"run": str(run), "results": results}, default=asdict)
+    write_json(out / RESULTS, {"run": str(run), "results": list(map(asdict, results))})
     return results
 
 

@@ -68,8 +68,7 @@ def read_glue(path: Path, task: GlueTask) -> tuple[pa.Table, int]:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     rows = [line.rstrip("\r").split("\t") for line in lines if line.strip()]
     header = list(task.header) if task.header else rows.pop(0) if rows else []
-    names = ("text", "text_pair", "label") if len(task.texts) > 1 else ("text", "label")
-    columns = dict(zip(names, (*task.texts, task.label), strict=True))
+    columns = {**dict(zip(("text", "text_pair"), task.texts, strict=False)), "label": task.label}
     missing = [column for column in columns.values() if column not in header]
     if missing:
         raise InputError(

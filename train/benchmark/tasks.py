@@ -25,8 +25,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.glue import GLUE, TRAIN, glue_task, read_glue
-from clozeline.train.labelled.correlations import Correlations
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Correlations, Scores
 
 CLASSIFICATION: dict[str, Callable[[Scores], float]] = {
     "accuracy": lambda scores: scores.accuracy,

@@ -19,7 +19,9 @@ token. numpy does all of it: torch would wake all its threads for each small ope
 times the cost.
 """
 
-from dataclasses import dataclass, fields, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, Self, TypeVar
 
@@ -35,32 +37,44 @@ from clozeline.pipeline.common.counter_rng import (
     random_bits,
     stream_key,
 )
-from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
-from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, ordinals
+from clozeline.pipeline.dataset.schema import Examples
 
 WIDEST_TABLE = 1024  # slots: 1 MB
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorBatch:
+class TensorBatch(ABC):
     """What padded and unpadded batches have in common."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def slice(self, start: int, stop: int) -> Self:
+        """Rows start to stop; ids and labels are views."""
+
+    def split(self, parts: int) -> list[Self]:
+        """Micro-batches of equal numbers of rows; `parts` divides the number of rows."""
+        size, rest = divmod(len(self), parts)
+        assert not rest, f"{len(self)} rows do not make {parts} equal parts"
+        return [self.slice(start, start + size) for start in range(0, len(self), size)]
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, in field order."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def _convert(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Any] = {name: change(value) for name, value in self.tensors().items()}
+        return replace(self, **changed)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
-        moved: dict[str, Any] = {
-            k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()
-        }
-        return replace(self, **moved)
+        return self._convert(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """The same batch in page-locked memory, which a GPU copies from asynchronously."""
-        pinned: dict[str, Any] = {k: v.pin_memory() for k, v in self.tensors().items()}
-        return replace(self, **pinned)
+        return self._convert(Tensor.pin_memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,20 +99,7 @@ class Batch(TensorBatch):
         return int(((self.attention_mask != 0).sum(1) * self.example_weights).sum())
 
     def slice(self, start: int, stop: int) -> "Batch":
-        """Rows start to stop, as views."""
-        return Batch(**{k: v[start:stop] for k, v in self.tensors().items()})
-
-    def padded(self, rows: int, *, pad_id: int) -> "Batch":
-        """The batch with padding rows of weight 0 appended, `rows` rows in all."""
-        missing = rows - len(self)
-        if not missing:
-            return self
-        blank = {k: v.new_zeros((missing, *v.shape[1:])) for k, v in self.tensors().items()}
-        blank["input_ids"].fill_(pad_id)
-        blank["next_sentence_labels"].fill_(NO_PAIR)
-        # The softmax over a fully masked row is NaN: let it attend to its first token.
-        blank["attention_mask"][:, :1] = True
-        return concatenate([self, Batch(**blank)])
+        return self._convert(lambda tensor: tensor[start:stop])
 
 
 AnyBatch = TypeVar("AnyBatch", bound=TensorBatch)
@@ -118,18 +119,13 @@ class LoadedBatch(Generic[AnyBatch]):
     #: The sum of `Order.hashes` of this part, a term of the data digest; see `digest_text`.
     digest: int
 
-    def to(
-        self, device: torch.device | str, *, non_blocking: bool = False
-    ) -> "LoadedBatch[AnyBatch]":
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same with its tensors on another device."""
-        return self._with(self.batch.to(device, non_blocking=non_blocking))
+        return replace(self, batch=self.batch.to(device, non_blocking=non_blocking))
 
-    def pin_memory(self) -> "LoadedBatch[AnyBatch]":
+    def pin_memory(self) -> Self:
         """The same in pinned memory; `DataLoader(pin_memory=True)` calls this."""
-        return self._with(self.batch.pin_memory())
-
-    def _with(self, batch: AnyBatch) -> "LoadedBatch[AnyBatch]":
-        return replace(self, batch=batch)
+        return replace(self, batch=self.batch.pin_memory())
 
 
 def collate(
@@ -142,7 +138,7 @@ def collate(
 ) -> Batch:
     """The given rows, in the given order, as one batch in new memory.
 
-    Blank rows (`ShardSet.read`) become padding rows of weight 0.
+    Blank rows (`blank_examples`) become padding rows of weight 0.
     """
     starts, is_token = _bounds(examples.input_ids, rows, max_seq_length)
     input_ids = _padded(examples.input_ids.values, starts, is_token, pad_id)
@@ -151,11 +147,10 @@ def collate(
     labels = _padded(examples.masked_lm_labels.values, starts, is_masked, 0)
     is_a = _prefixes(examples.length_a[rows], max_seq_length)
     is_b = is_token > is_a
-    pieces = _piece_numbers(examples, rows, is_token)
     return Batch(
         input_ids=torch.from_numpy(input_ids),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
-        attention_mask=torch.from_numpy(is_token if pieces is None else pieces),
+        attention_mask=torch.from_numpy(_attention_mask(examples, rows, is_token)),
         masked_lm_positions=torch.from_numpy(positions),
         masked_lm_labels=torch.from_numpy(labels),
         masked_lm_weights=torch.from_numpy(is_masked.astype(np.float32)),
@@ -164,35 +159,16 @@ def collate(
     )
 
 
-def _piece_numbers(
+def _attention_mask(
     examples: Examples, rows: NDArray[np.int64], is_token: NDArray[np.bool_]
-) -> NDArray[np.int64] | None:
-    """The piece of each token in its row, from 1, [B, S]; None where rows are not packed."""
+) -> NDArray[Any]:
+    """Which slots have tokens, [B, S]; in packed rows the piece of each token, from 1."""
     if examples.piece_lengths is None:
-        return None
+        return is_token
     pieces = examples.piece_lengths.take(rows)
-    in_row = slice_indices(np.ones_like(pieces.lengths), pieces.lengths)  # 1, 2, ... in each row
     starts = offsets_of(pieces.values)[pieces.offsets[:-1]]
-    return _padded(np.repeat(in_row, pieces.values), starts, is_token, 0)
-
-
-def concatenate(parts: list[Batch]) -> Batch:
-    """All rows of the parts, in order; a single part is returned unchanged."""
-    if len(parts) == 1:
-        return parts[0]
-    joined = {
-        name: np.concatenate([part.tensors()[name].numpy() for part in parts])
-        for name in parts[0].tensors()
-    }
-    return Batch(**{name: torch.from_numpy(column) for name, column in joined.items()})
-
-
-def split(batch: Batch, parts: int) -> list[Batch]:
-    """Micro-batches of equal size, as views; `parts` divides the number of rows."""
-    size, rest = divmod(len(batch), parts)
-    assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
-    columns = {name: tensor.split(size) for name, tensor in batch.tensors().items()}
-    return [Batch(**{name: views[i] for name, views in columns.items()}) for i in range(parts)]
+    numbers = np.repeat(1 + ordinals(pieces.lengths), pieces.values)
+    return _padded(numbers, starts, is_token, 0)
 
 
 def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:

@@ -8,7 +8,7 @@ cost is per call as long as there are few rows of each. For the same reason abou
 slab) are collated at once and split into batches as views.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import gcd
@@ -25,16 +25,12 @@ from clozeline.pipeline.dataset.schema import (
     concatenate_examples,
     take_from_each,
 )
-from clozeline.train.data.batch import Batch, LoadedBatch, collate, split
+from clozeline.train.data.batch import Batch, LoadedBatch, collate
 from clozeline.train.data.length_bins import assign_bins
 from clozeline.train.data.open_shards import OpenShards
 from clozeline.train.data.order import Located, Order
 from clozeline.train.data.shard_set import ShardSet, blank_examples, config_at
-from clozeline.train.data.unpadded import (
-    UnpaddedBatch,
-    collate_unpadded,
-    split_unpadded,
-)
+from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
 
 NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
@@ -122,7 +118,7 @@ class BatchReader:
         self._num_shards = int(np.count_nonzero(order.shard_rows))
 
     @property
-    def batches_at_once(self) -> int:
+    def _batches_at_once(self) -> int:
         """Global batches worth collating together: a slab, but at most one epoch."""
         if self._layout.length_bins:
             return 1  # batches differ in width
@@ -135,9 +131,7 @@ class BatchReader:
 
         With length bins, the batches are those of one window.
         """
-        slots = self._slice.positions(starts)
-        positions = self._binned(starts, slots) if self._layout.length_bins else slots
-        return self.order.locate(positions.ravel())
+        return self.order.locate(self._positions(starts, self._slice.positions(starts)).ravel())
 
     def slabs(
         self, starts: Iterable[int], *, end: int = NO_END
@@ -157,7 +151,7 @@ class BatchReader:
             for _, of_window in groupby(starts, key=lambda start: start // window):
                 yield list(of_window)
             return
-        slab, slabs = self.batches_at_once, 1  # small at first: training waits for it
+        slab, slabs = self._batches_at_once, 1  # small at first: training waits for it
         least, largest = BLOCK_SLABS
         of_block = SLAB_ROWS * min(max(len(self._streams) // 2, least), largest)
         of_pool = min(self.order.pool_rows, self.order.epoch_rows) // self._slice.batch_size
@@ -168,24 +162,28 @@ class BatchReader:
 
     def _read(self, starts: NDArray[np.int64], end: int) -> Iterator[list[LoadedBatch[Any]]]:
         slots = self._slice.positions(starts)  # [K, R]
-        if self._layout.length_bins:
-            positions = self._binned(starts, slots)
-        else:
-            positions = slots
+        if not self._layout.length_bins:
             self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
+        positions = self._positions(starts, slots)
         located = self.order.locate(positions[positions < end])
         examples, rows = self._gather(located)
         hashes = self.order.hashes(located, slots[positions < end])
-        hashes *= examples.length_a[rows] > 0  # 0 for a lost row
-        at_once = self.batches_at_once
+        if missing := slots.size - len(rows):
+            rows = np.append(rows, [len(examples)] * missing)
+            hashes = np.append(hashes, np.zeros(missing, np.uint64))
+            examples = concatenate_examples([examples, self._blank(1)])
+        hashes *= examples.length_a[rows] > 0  # 0 for a blank row
+        at_once = self._batches_at_once
         for first in range(0, len(starts), at_once):
             here = slice(first, first + at_once)
             of_slab = slice(first * self._slice.rows, (first + at_once) * self._slice.rows)
             yield self._slab(examples, rows[of_slab], hashes[of_slab], starts[here], end)
 
-    def _binned(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions whose rows the length bins put into the slots [K, R] of one window."""
+    def _positions(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions whose rows are in the slots [K, R]: others where bins sort a window."""
         size, bins, streams = self._slice.batch_size, self._layout.length_bins, self.order.streams
+        if not bins:
+            return slots
         begin = int(starts[0]) - int(starts[0]) % (size * bins)
         self._fetch(begin, begin + size * bins, NO_END)
         turns = streams * np.arange(size * bins // streams)
@@ -231,39 +229,37 @@ class BatchReader:
 
         Epoch 0 has the stored masks, if no other rate is given.
         """
-        rate = self._layout.masked_lm_prob
+        rate, total = self._layout.masked_lm_prob, len(located.rows)
+        if not total:  # the last rows of an evaluation are all on other ranks
+            return self._blank(0), located.rows
         mask_epochs = located.epochs * self._layout.remask
         is_redrawn = (mask_epochs > 0) | (rate is not None)
-        parts, done = [], 0
-        index = np.empty(len(is_redrawn), dtype=np.int64)
-        for redraw in (False, True):
-            chosen = np.flatnonzero(is_redrawn == redraw)
-            if not len(chosen):
-                continue
-            # Ascending rows, too: in random order, memory would be read at half the speed.
-            by_shard = chosen[np.argsort((located.shards << 32 | located.rows)[chosen])]
-            index[by_shard] = done + np.arange(len(chosen))
-            done += len(chosen)
-            epochs, shards, rows = (x[by_shard] for x in (mask_epochs, *located[1:]))
-            examples = self._take(shards, rows)
-            if redraw:
-                examples = self._shards.remasked(
-                    examples, shards, rows, epochs, masked_lm_prob=rate
-                )
-            parts.append(examples)
-        if not parts:  # the last rows of an evaluation are all on other ranks
-            packed = self._shards.manifest.config.is_packed
-            parts.append(blank_examples(0, self._shards.pad_id, packed=packed))
-        return parts[0] if len(parts) == 1 else concatenate_examples(parts), index
-
-    def _take(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> Examples:
-        """The rows of ascending shards."""
+        # Ascending rows, too: in random order, memory would be read at half the speed.
+        order = np.argsort(is_redrawn.astype(np.int64) << 62 | located.shards << 32 | located.rows)
+        index = np.empty_like(order)
+        index[order] = np.arange(total)
+        epochs, shards, rows = (x[order] for x in (mask_epochs, *located[1:]))
         borders = np.flatnonzero(np.diff(shards)) + 1
-        parts = [self._open[shard] for shard in shards[[0, *borders]].tolist()]
-        return take_from_each(parts, np.split(rows, borders))
+        opened = [self._open[shard] for shard in shards[[0, *borders]].tolist()]
+        examples = take_from_each(opened, np.split(rows, borders))
+        kept = int(np.count_nonzero(~is_redrawn))
+        if kept < total:
+            redrawn = self._shards.remasked(
+                examples.slice(kept, total),
+                shards[kept:],
+                rows[kept:],
+                epochs[kept:],
+                masked_lm_prob=rate,
+            )
+            parts = [examples.slice(0, kept), redrawn]
+            examples = concatenate_examples(parts) if kept else redrawn
+        return examples, index
+
+    def _blank(self, rows: int) -> Examples:
+        packed = self._shards.manifest.config.is_packed
+        return blank_examples(rows, self._shards.pad_id, packed=packed)
 
     def _lengths(self, located: Located) -> NDArray[np.int64]:
-        """Tokens of each row."""
         lengths = np.empty(len(located.rows), dtype=np.int64)
         for shard in np.unique(located.shards).tolist():
             here = located.shards == shard
@@ -278,49 +274,40 @@ class BatchReader:
         starts: NDArray[np.int64],
         end: int,
     ) -> list[LoadedBatch[Any]]:
-        """The batches that begin at `starts` [K], of the given rows; missing rows are padding."""
-        sums = np.zeros((4, len(starts) * self._slice.rows), dtype=np.int64)
-        sums[:, : len(rows)] = [*_counts(examples, rows), hashes.view(np.int64)]
+        """The batches that begin at `starts` [K], of the given rows."""
+        sums = np.stack([*_counts(examples, rows), hashes.view(np.int64)])  # [4, K * R]
         of_batches = sums.reshape(4, len(starts), -1).sum(axis=2)  # [4, K]
-        stops = (starts + self._slice.batch_size).tolist()
+        stops = np.minimum(starts + self._slice.batch_size, end).tolist()
+        slab = self._collate(examples, rows)
         return [
             LoadedBatch(
                 batch=batch,
-                next_position=min(stop, end),
-                num_tokens=num_tokens,
-                num_predictions=num_predictions,
-                num_pairs=num_pairs,
+                next_position=stop,
+                num_tokens=tokens,
+                num_predictions=masks,
+                num_pairs=pairs,
                 digest=digest,
             )
-            for batch, stop, (num_tokens, num_predictions, num_pairs, digest) in zip(
-                self._collate(examples, rows, number=len(starts)),
-                stops,
-                of_batches.T.tolist(),
-                strict=True,
+            for batch, stop, (tokens, masks, pairs, digest) in zip(
+                slab.split(len(starts)), stops, of_batches.T.tolist(), strict=True
             )
         ]
 
-    def _collate(
-        self, examples: Examples, rows: NDArray[np.int64], *, number: int
-    ) -> Sequence[Batch | UnpaddedBatch]:
-        """A slab's rows in `number` batches, as views."""
-        widest, pad_id = self._shards.max_seq_length, self._shards.pad_id
-        data = config_at(self._shards.manifest.config, self._layout.masked_lm_prob)
+    def _collate(self, examples: Examples, rows: NDArray[np.int64]) -> Batch | UnpaddedBatch:
+        width = widest = self._shards.max_seq_length
         if self._layout.unpadded:
-            unpadded = collate_unpadded(examples, rows, max_seq_length=widest)
-            return split_unpadded(unpadded, number)
-        width = widest
+            return collate_unpadded(examples, rows, max_seq_length=widest)
         if self._layout.length_bins:
             longest = int(examples.input_ids.lengths[rows].max())
             width = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, widest)
-        slab = collate(
+        data = config_at(self._shards.manifest.config, self._layout.masked_lm_prob)
+        return collate(
             examples,
             rows,
             max_seq_length=width,
             max_predictions=data.predictions,
-            pad_id=pad_id,
-        ).padded(number * self._slice.rows, pad_id=pad_id)
-        return split(slab, number)
+            pad_id=self._shards.pad_id,
+        )
 
 
 def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray[Any]]:

@@ -9,6 +9,7 @@ Give it to a `DataLoader` or `StatefulDataLoader` with `batch_size=None`: its ba
 
 from collections.abc import Collection, Iterator
 from contextlib import closing
+from math import inf
 from typing import Any
 
 import torch
@@ -62,16 +63,14 @@ class DictLoader(IterableDataset[dict[str, Tensor]]):
         return self.steps
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        end = inf if self.steps is None else self.steps * self.loader.batch_size
         with closing(iter(self.loader)) as batches:
-            while self.steps is None or self.loader.next_position < self._end(self.steps):
+            while self.loader.next_position < end:
                 loaded = next(batches)
-                if self.steps is not None and loaded.next_position > self._end(self.steps):
+                if loaded.next_position > end:
                     return  # the end is among the batches of other workers
                 found = as_dictionary(loaded.batch)
                 yield {key: found[key] for key in self.keys}
-
-    def _end(self, steps: int) -> int:
-        return steps * self.loader.batch_size
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch handed out.

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.schema import Examples
@@ -124,11 +124,10 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     def __iter__(self) -> Generator[LoadedBatch[Any]]:
         worker = get_worker_info()
-        if worker:  # a separate process prefetches without a thread
-            slabs = self._slabs(first=worker.id, step=worker.num_workers)
-        else:
-            slabs = self._slabs(first=0, step=1)
-            slabs = prefetched(slabs, self._prefetch) if self._prefetch else slabs
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        slabs = self._slabs(first, step)
+        if self._prefetch and not worker:  # a separate process prefetches without a thread
+            slabs = prefetched(slabs, self._prefetch)
         with closing(slabs):
             for slab in slabs:
                 for loaded in slab:
@@ -240,7 +239,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             fetches=fetches_for(self.shards.folder) if self._prefetch else 0,
         )
 
-    def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
+    def _slabs(self, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
         """Every `step`-th global batch from the `first` on, a slab at a time."""
         size = self._slice.batch_size
         starts = count(self.next_position + first * size, step * size)

@@ -13,7 +13,7 @@ import numpy as np
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.errors import CheckFailedError
-from clozeline.train.data.batch import Batch, LoadedBatch, digest_text, example_hashes, split
+from clozeline.train.data.batch import Batch, LoadedBatch, digest_text, example_hashes
 from clozeline.train.data.batch_reader import RankSlice
 from clozeline.train.data.loader import Loader, evaluation_batches
 
@@ -89,10 +89,8 @@ def _digest(of_ranks: Sequence[LoadedBatch[Batch]], passes: int) -> str:
     for rank, loaded in enumerate(of_ranks):
         start = np.array([loaded.next_position - BATCH])
         [positions] = RankSlice(BATCH, rank, len(of_ranks)).positions(start)
-        for part, here in zip(
-            split(loaded.batch, passes), np.split(positions, passes), strict=True
-        ):
-            terms.append(int(example_hashes(part, here).sum()))
+        parts = zip(loaded.batch.split(passes), np.split(positions, passes), strict=True)
+        terms += [int(example_hashes(part, here).sum()) for part, here in parts]
     return digest_text(*terms)
 
 

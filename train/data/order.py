@@ -25,6 +25,7 @@ Two streams share the shard at their border, which is read twice: C is so small 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -116,8 +117,8 @@ class Order:
         self._dataset = int(dataset_digest[:16], 16)
         self._seed = seed
         self.pool_rows = pool_rows if seed is not None else 1  # at least, if there are that many
-        self._epochs: dict[int, _Epoch] = {}  # the last ones
-        self._windows: dict[tuple[int, ...], NDArray[np.int64]] = {}
+        self._epoch = lru_cache(3)(self._build_epoch)
+        self._window = lru_cache(3 * streams)(self._build_window)  # those of three pools
 
     def locate(self, positions: NDArray[np.int64]) -> Located:
         """Where the examples at the positions are stored; the positions may be in any order."""
@@ -179,21 +180,14 @@ class Order:
         found = np.empty_like(positions)
         for here in np.split(by_window, borders):
             pool, stream = divmod(int(windows[here[0]]), self.streams)
-            rows = self._window(epoch, pool, stream)
+            rows = self._window(epoch.number, pool, stream)
             found[here] = rows[turns[here] - epoch.edges[pool]]
         return found
 
-    def _window(self, epoch: _Epoch, pool: int, stream: int) -> NDArray[np.int64]:
+    def _build_window(self, epoch: int, pool: int, stream: int) -> NDArray[np.int64]:
         """The rows of one stream in a pool, in reading order."""
-        place = (epoch.number, pool, stream)
-        if place not in self._windows:
-            while len(self._windows) >= 3 * self.streams:  # of three pools: drop the oldest
-                del self._windows[next(iter(self._windows))]
-            begin, end = self._window_bounds(epoch, pool, np.array([stream]))
-            self._windows[place] = begin + permutation(
-                self.key("rows", *place), int(end[0] - begin[0])
-            )
-        return self._windows[place]
+        begin, end = self._window_bounds(self._epoch(epoch), pool, np.array([stream]))
+        return begin + permutation(self.key("rows", epoch, pool, stream), int(end[0] - begin[0]))
 
     def _window_bounds(
         self, epoch: _Epoch, pool: int, streams: NDArray[np.int64]
@@ -206,13 +200,6 @@ class Order:
         )
         return begin, end
 
-    def _epoch(self, number: int) -> _Epoch:
-        if number not in self._epochs:
-            while len(self._epochs) >= 3:
-                del self._epochs[next(iter(self._epochs))]
-            self._epochs[number] = self._build_epoch(number)
-        return self._epochs[number]
-
     def _build_epoch(self, number: int) -> _Epoch:
         start = number * self.epoch_rows
         shards = np.flatnonzero(self.shard_rows)
@@ -222,10 +209,9 @@ class Order:
         # A stream has a row for each of the epoch's positions that are its number mod C.
         least, more = divmod(self.epoch_rows, self.streams)
         sizes = least + ((np.arange(self.streams) - start) % self.streams < more)
-        edges = offsets.tolist() if self._seed is None else self._equal_pools()
-        return _Epoch(number, start, shards, offsets, offsets_of(sizes), edges)
-
-    def _equal_pools(self) -> list[int]:
         turns = -(-self.epoch_rows // self.streams)
         pools = max(turns // -(-self.pool_rows // self.streams), 1)
-        return [turns * index // pools for index in range(pools + 1)]
+        edges = [turns * index // pools for index in range(pools + 1)]
+        if self._seed is None:
+            edges = offsets.tolist()
+        return _Epoch(number, start, shards, offsets, offsets_of(sizes), edges)

@@ -23,17 +23,14 @@ class PhasedLoader:
     def __init__(self, loaders: Mapping[str, Loader], main: str) -> None:
         """`loaders` by the digest of their data set; `main` is that of SHARDS."""
         self.main = loaders[main]
-        self._loaders = loaders
-        self._others = [loader for digest, loader in loaders.items() if digest != main]
-
-    @property
-    def loaders(self) -> list[Loader]:
-        """All of them, that of SHARDS first."""
-        return [self.main, *self._others]
+        self._by_digest = loaders
+        others = (loader for digest, loader in loaders.items() if digest != main)
+        #: All of them, that of SHARDS first.
+        self.loaders = [self.main, *others]
 
     def batches(self, phase: DataPhase, batch_size: int) -> Generator[LoadedBatch[Any]]:
         """The batches from here on, as the phase has them; a batch of SHARDS has `batch_size`."""
-        loader = self._loaders[phase.dataset_digest]
+        loader = self._by_digest[phase.dataset_digest]
         for other in self.loaders:
             if other is not loader:
                 other.close_shards()
@@ -49,7 +46,7 @@ class PhasedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader of SHARDS (`Loader.state_dict`), with those of the others."""
-        others = [loader.state_dict() for loader in self._others]
+        others = [loader.state_dict() for loader in self.loaders[1:]]
         return self.main.state_dict() | ({OTHERS: others} if others else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ batch preparation with the training step, and nothing is sent between processes.
 import atexit
 import threading
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import TypeVar
@@ -15,12 +16,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Failure:
-    error: BaseException
-
-
 class _End:
     """Put into the queue after the last item."""
+
+    error: BaseException | None
 
 
 def prefetched(items: Generator[T], depth: int) -> Generator[T]:
@@ -29,13 +28,15 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
     An exception of `items` is raised here after the items before it. When this generator is closed,
     collected or exhausted, and before the interpreter exits, the thread closes `items` and ends.
     """
-    queue: Queue[T | _Failure | _End] = Queue(depth)
+    queue: Queue[T | _End] = Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_fill, args=(items, queue, stop), name="prefetch", daemon=True)
 
     def end() -> None:
         stop.set()
-        _drain(queue)
+        with suppress(Empty):  # a thread blocked in `put` continues and sees the flag
+            while True:
+                queue.get_nowait()
         if thread is not threading.current_thread():  # the garbage collector may run in the thread
             thread.join()
 
@@ -43,16 +44,17 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
     thread.start()
     try:
         while not isinstance(item := queue.get(), _End):
-            if isinstance(item, _Failure):
-                raise item.error
             yield item
+        if item.error:
+            raise item.error
     finally:
         if not stop.is_set():  # otherwise it ended at exit, and the interpreter is shutting down
             end()
             atexit.unregister(end)
 
 
-def _fill(items: Generator[T], queue: "Queue[T | _Failure | _End]", stop: threading.Event) -> None:
+def _fill(items: Generator[T], queue: "Queue[T | _End]", stop: threading.Event) -> None:
+    end = _End(None)
     try:
         for item in items:
             queue.put(item)
@@ -60,17 +62,7 @@ def _fill(items: Generator[T], queue: "Queue[T | _Failure | _End]", stop: thread
             if stop.is_set():
                 break
         items.close()
-        last: _Failure | _End = _End()
     except BaseException as error:  # all of them are raised in the consumer
-        last = _Failure(error)
+        end = _End(error)
     if not stop.is_set():
-        queue.put(last)
-
-
-def _drain(queue: "Queue[T | _Failure | _End]") -> None:
-    """Empty the queue, so that a thread blocked in `put` continues and sees the stop flag."""
-    try:
-        while True:
-            queue.get_nowait()
-    except Empty:
-        return
+        queue.put(end)

@@ -1,7 +1,7 @@
 """Local copies of a store's shards: fetched once per machine, the least recently read go first.
 
     cache = ShardCache(Path("/scratch/shards"), limit=50_000_000_000)
-    cache.fetch(path, sha256="0c4a...", pauses=PAUSES)   # /scratch/shards/0c4a....arrow
+    cache.fetch(path, sha256="0c4a...")   # /scratch/shards/0c4a....arrow
 
 A file is named by its content, so data sets and runs share the folder, and so do the processes of
 a machine: one of them fetches, the others wait for it. A killed process leaves no incomplete
@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from filelock import FileLock
 
 from clozeline.pipeline.common.errors import advice
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, make_folder, whole_file
-from clozeline.pipeline.common.store import read_from_store
+from clozeline.pipeline.common.store import read_file
 
 SHARD = re.compile(r"[0-9a-f]{64}\.(arrow|tar)")
 LOCK = ".{}.lock"
@@ -38,7 +37,7 @@ class ShardCache:
         self._has_complained = False
         make_folder(folder)
 
-    def fetch(self, path: AnyPath, *, sha256: str, pauses: Sequence[float]) -> AnyPath:
+    def fetch(self, path: AnyPath, *, sha256: str) -> AnyPath:
         """The local copy of a store's shard, or `path` itself if the copy cannot be written.
 
         Raises StoreError where the store cannot be read.
@@ -49,7 +48,7 @@ class ShardCache:
                 with suppress(FileNotFoundError):
                     os.utime(local)  # now the most recently read
                     return local
-                data = read_from_store(path, pauses=pauses)
+                data = read_file(path)
                 self._make_room(len(data))
                 with whole_file(local) as file:
                     file.write(data)

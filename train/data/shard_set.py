@@ -8,7 +8,6 @@ What happens to a bad shard where bad shards are skipped:
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.common.store import PAUSES, sizes_in
+from clozeline.pipeline.common.store import sizes_in
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
@@ -34,7 +33,7 @@ class ShardSet:
     A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
     values; with `check_shards` also its sha256, the first time. `skip_bad_shards` continues without
     bad shards (`skipped`, `damaged`). Shards of a store are read through the `shard_cache`, if
-    there is one. A store that does not answer is retried after each of the `pauses`, in seconds.
+    there is one.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
     the manifest names, the split has no examples, or a shard file is missing or of another size;
@@ -49,7 +48,6 @@ class ShardSet:
         check_shards: bool = False,
         skip_bad_shards: bool = False,
         shard_cache: ShardCache | None = None,
-        pauses: Sequence[float] = PAUSES,
     ) -> None:
         self.folder = path_of(folder)
         self.split = split
@@ -61,7 +59,7 @@ class ShardSet:
         self.max_seq_length = self.manifest.config.max_seq_length
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
-        self._pauses, self._cache = pauses, shard_cache
+        self._cache = shard_cache
         self.skips_bad_shards = skip_bad_shards
         #: The shards that the order leaves out: what is wrong with each, by name.
         self.skipped: dict[str, str] = {}
@@ -109,7 +107,7 @@ class ShardSet:
             self.damaged[entry.name] = reason
             lost = f"{entry.rows:,} {self.split} examples are lost with a bad shard"
             print(f"warning: {lost}. {reason}", file=sys.stderr)
-        if self.lost_rows == sum(entry.rows for entry in self.entries):
+        if self.lost_rows == self.manifest.num_examples(self.split):
             raise self._all_bad()
         return blank_examples(entry.rows, self.pad_id, packed=self.manifest.config.is_packed)
 
@@ -167,13 +165,13 @@ class ShardSet:
         sha256 = entry.sha256 if entry.name in self._unchecked else None
         checks: dict[str, Any] = {"expected": entry.checksum, "sha256": sha256}
         if self._cache and not is_local(path):
-            copy = self._cache.fetch(path, sha256=entry.sha256, pauses=self._pauses)
+            copy = self._cache.fetch(path, sha256=entry.sha256)
             if is_local(copy):
                 try:
                     return read_shard(copy, **checks)
                 except InputError:  # damaged, or removed meanwhile
                     copy.unlink(missing_ok=True)
-        return read_shard(path, **checks, pauses=self._pauses)
+        return read_shard(path, **checks)
 
     def _wrong_size(self, entry: ShardEntry, size: int | None) -> str | None:
         if size in (entry.bytes, None):
@@ -214,7 +212,7 @@ class ShardSet:
                 f"{self.folder} has no {self.split} examples; build shards from more text, or "
                 "with another `--validation`."
             )
-        sizes = sizes_in(self.folder, pauses=self._pauses)
+        sizes = sizes_in(self.folder)
         missing = [entry.name for entry in self.entries if entry.name not in sizes]
         self._missing = {*missing}
         wrong = {
@@ -223,8 +221,8 @@ class ShardSet:
             if (complaint := self._wrong_size(entry, sizes.get(entry.name)))
         }
         if self.skips_bad_shards:
-            is_missing = "{} is missing.".format
-            self.skipped = wrong | {name: is_missing(self.folder / name) for name in missing}
+            gone = {name: f"{self.folder / name} is missing." for name in missing}
+            self.skipped = wrong | gone
             if not sum(self.shard_rows):
                 raise self._all_bad()
         elif missing:
@@ -253,7 +251,10 @@ def config_at(config: DataConfig, masked_lm_prob: float | None) -> DataConfig:
 
 
 def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
-    """One-token rows in place of lost ones, with `length_a` 0, which no row of a shard has."""
+    """Rows in place of lost or missing ones, with `length_a` 0, which no row of a shard has.
+
+    They have one token, [PAD]: attention over none is NaN.
+    """
     ids = Ragged(np.full(rows, pad_id, np.uint32), np.arange(rows + 1))
     nothing = np.zeros(rows + 1, np.int64)
     zeros = np.zeros(rows, np.uint64)
@@ -266,7 +267,6 @@ def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
         document_a=zeros,
         document_b=zeros,
         piece_lengths=Ragged(np.ones(rows, np.uint16), ids.offsets) if packed else None,
-        piece_documents=Ragged(zeros, ids.offsets) if packed else None,
     )
 
 

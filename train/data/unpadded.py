@@ -64,7 +64,6 @@ class UnpaddedBatch(TensorBatch):
         return float((lengths**2).sum() / lengths.sum())
 
     def slice(self, start: int, stop: int) -> "UnpaddedBatch":
-        """Rows start to stop; ids and labels are views."""
         tokens = self.token_offsets[start : stop + 1]
         masks = self.masked_offsets[start : stop + 1]
         token, mask = slice(int(tokens[0]), int(tokens[-1])), slice(int(masks[0]), int(masks[-1]))
@@ -92,17 +91,13 @@ def collate_unpadded(
     examples: Examples, rows: NDArray[np.int64], *, max_seq_length: int
 ) -> UnpaddedBatch:
     """The given rows, in the given order, as one batch in new memory."""
-    ids = examples.input_ids.take(rows)
-    positions, labels = (
-        column.take(rows) for column in (examples.masked_lm_positions, examples.masked_lm_labels)
-    )
+    examples = examples.take(rows)
+    ids, masked, pieces = examples.input_ids, examples.flat_positions(), examples.piece_lengths
     assert not len(rows) or ids.lengths.max() <= max_seq_length
-    is_b = ordinals(ids.lengths) >= np.repeat(examples.length_a[rows], ids.lengths)
-    masked = positions.values + np.repeat(ids.offsets[:-1], positions.lengths)
-    labels_of_rows = examples.next_sentence_label[rows].astype(np.int64)
+    is_b = ordinals(ids.lengths) >= np.repeat(examples.length_a, ids.lengths)
+    labels_of_rows = examples.next_sentence_label.astype(np.int64)
     sequences, row_starts = ids.offsets, None
-    if examples.piece_lengths is not None:
-        pieces = examples.piece_lengths.take(rows)
+    if pieces is not None:
         sequences = offsets_of(pieces.values)
         labels_of_rows = np.repeat(labels_of_rows, pieces.lengths)
         row_starts = torch.from_numpy(ids.offsets.astype(np.int32))
@@ -114,20 +109,13 @@ def collate_unpadded(
         row_starts=row_starts,
         max_seqlen=max_seq_length,
         masked_lm_positions=torch.from_numpy(masked),
-        masked_lm_labels=torch.from_numpy(labels.values.astype(np.int64)),
+        masked_lm_labels=torch.from_numpy(examples.masked_lm_labels.values.astype(np.int64)),
         masked_lm_weights=torch.ones(len(masked)),
         next_sentence_labels=torch.from_numpy(labels_of_rows),
         token_offsets=ids.offsets,
         sequence_offsets=sequences,
-        masked_offsets=positions.offsets,
+        masked_offsets=examples.masked_lm_positions.offsets,
     )
-
-
-def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
-    """Micro-batches of equal numbers of rows; `parts` divides the number of rows."""
-    size, rest = divmod(len(batch), parts)
-    assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
-    return [batch.slice(start, start + size) for start in range(0, len(batch), size)]
 
 
 def with_dummy_row(batch: UnpaddedBatch) -> UnpaddedBatch:

@@ -14,14 +14,14 @@ from clozeline.train.engine.distributed import World
 COMPILERS = {"cuda": ("CC", ("gcc", "clang", "cc")), "cpu": ("CXX", ("g++", "clang++"))}
 
 
-def resolve_compile(wanted: bool | None, world: World) -> bool:
+def resolve_compile(wanted: bool | None, world: World, *, warn: bool = True) -> bool:
     """Whether to compile: as `wanted`, by default only on CUDA.
 
-    Where that is not possible this is False, and rank 0 prints a warning.
+    Where that is not possible this is False, and rank 0 prints a warning unless `warn` is False.
     """
     is_wanted = world.device.type == "cuda" if wanted is None else wanted
     missing = missing_compiler(world.device) if is_wanted else None
-    if missing and world.is_main:
+    if missing and warn and world.is_main:
         print(
             f"warning: torch.compile needs {missing}, which is not installed; training runs "
             "without it, more slowly. Install it, or give --no-compile.",

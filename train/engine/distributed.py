@@ -61,9 +61,7 @@ class World:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
-        if self.size == 1:
-            return flag
-        return bool(self.sum(torch.tensor(float(flag), device=self.device)).item())
+        return self.min(int(not flag)) == 0
 
     def min(self, value: int) -> int:
         """The smallest of the processes' values."""
@@ -143,15 +141,14 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
         yield World(0, 1, device)
-        return
-    if dist.is_initialized():
+    elif dist.is_initialized():
         yield World(dist.get_rank(), size, device)
-        return
-    world = _meet(device, patience)
-    try:
-        yield world
-    finally:
-        dist.destroy_process_group()
+    else:
+        world = _meet(device, patience)
+        try:
+            yield world
+        finally:
+            dist.destroy_process_group()
 
 
 def _meet(device: torch.device, patience: timedelta) -> World:

@@ -6,8 +6,6 @@ MFU (Chowdhery et al. 2022, PaLM, section 4.1 and appendix B) is the operations 
 pass; only matrix products are counted (Kaplan et al. 2020, section 2.1).
 """
 
-import torch
-
 from clozeline.model.config import BertConfig
 from clozeline.train.engine.gpus import GPUS
 
@@ -49,17 +47,10 @@ def step_flops(
     return 3 * batch_size * row
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Peak dense operations per second of a device in this precision; None: unknown."""
-    if device.type != "cuda":
-        return None
-    return peak_of(torch.cuda.get_device_name(device), precision)
+def peak_flops(name: str, precision: str) -> float | None:
+    """Peak dense operations per second of a device by its name, such as `NVIDIA H100 80GB HBM3`.
 
-
-def peak_of(name: str, precision: str) -> float | None:
-    """The peak of a device by its name, such as `NVIDIA H100 80GB HBM3`; None: unknown.
-
-    `precision`: "bf16", or "fp32" for TF32.
+    None: unknown. `precision`: "bf16", or "fp32" for TF32.
     """
     peak = next((gpu.peak for gpu in GPUS if gpu.name in name), None)
     return peak if peak is None or precision == "bf16" else peak / 2

@@ -61,8 +61,7 @@ def _missing(world: World) -> str:
 
 def _not_signed_in(world: World) -> str:
     assert world.store is not None
-    others = [rank for rank in range(world.size) if rank != world.rank]
-    keys = {rank: f"signed in/{rank}" for rank in others}
+    keys = {rank: f"signed in/{rank}" for rank in range(world.size) if rank != world.rank}
     try:
         world.store.set(f"signed in/{world.rank}", "")
         deadline = time.monotonic() + SIGN_IN

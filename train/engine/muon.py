@@ -59,18 +59,16 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self, matrices: list[nn.Parameter], rate: float, decay: float, momentum: float
     ) -> None:
         """Update matrices of one shape in few kernels; overwrites their gradients."""
-        gradients = [_gradient(matrix) for matrix in matrices]
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]  # all have one
         for matrix in matrices:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
         torch._foreach_lerp_(gradients, momenta, momentum)  # Nesterov's; in place, as DTensors need
-        parts = [full_tensor(gradient.to(self._dtype)) for gradient in gradients]
-        whole = torch.stack(parts)  # [K, M, N]
-        updates = orthogonalized(whole).to(matrices[0].dtype).unbind()
-        pairs = zip(matrices, updates, strict=True)
-        shards = [shard_like(matrix, update) for matrix, update in pairs]
+        whole = torch.stack([full_tensor(x.to(self._dtype)) for x in gradients])  # [K, M, N]
+        updates = orthogonalized(whole).to(matrices[0].dtype)
+        shards = list(map(shard_like, matrices, updates))
         weights: list[Tensor] = list(matrices)
         size = 0.2 * max(matrices[0].shape) ** 0.5  # of AdamW's update, root mean square
         torch._foreach_mul_(weights, 1 - rate * decay)
@@ -84,9 +82,7 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     about 0.7 and 1.2.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices
-    if is_tall:
-        x = x.mT
+    x = matrices.mT if is_tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
@@ -101,8 +97,3 @@ def _of_one_shape(matrices: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
         if matrix.grad is not None:
             groups.setdefault(matrix.shape, []).append(matrix)
     return list(groups.values())
-
-
-def _gradient(matrix: nn.Parameter) -> Tensor:
-    assert matrix.grad is not None
-    return matrix.grad

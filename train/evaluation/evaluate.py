@@ -75,16 +75,22 @@ def evaluate(
     world: World,
     precision: str,
 ) -> Evaluation:
-    """Evaluate each example once; each process takes a part and all get the same numbers.
-
-    `log_unigram` [V] comes from the manifest.
-    """
+    """Evaluate each example once, in parts; all processes get the same. `log_unigram`: [V]."""
     unigram = torch.from_numpy(log_unigram).to(world.device)
     sums = torch.zeros(9, dtype=torch.float64, device=world.device)
     parts = (loaded.batch for loaded in batches)
     for batch, mlm_logits, nsp_logits in logits_of(model, parts, precision=precision):
         sums += _sums(batch, mlm_logits, nsp_logits, unigram)
-    return _evaluation(world.sum(sums).tolist())
+    examples, masked, mlm, hits, unigrams, frequent, pairs, nsp, nsp_hits = world.sum(sums).tolist()
+    return Evaluation(
+        examples=int(examples),
+        mlm_loss=_ratio(mlm, masked),
+        mlm_accuracy=_ratio(hits, masked),
+        nsp_loss=_ratio(nsp, pairs),
+        nsp_accuracy=_ratio(nsp_hits, pairs),
+        unigram_loss=_ratio(unigrams, masked),
+        most_frequent_share=_ratio(frequent, masked),
+    )
 
 
 def _sums(batch: Batch, mlm_logits: Tensor, nsp_logits: Tensor, unigram: Tensor) -> Tensor:
@@ -100,22 +106,9 @@ def _sums(batch: Batch, mlm_logits: Tensor, nsp_logits: Tensor, unigram: Tensor)
         ((labels == unigram.argmax()) * weights).sum(),
         (pairs >= 0).sum(),
         next_sentence_loss_sum(nsp_logits, pairs),
+        ((nsp_logits.argmax(-1) == pairs) & (pairs >= 0)).sum(),
     ]
-    nsp_hits = ((nsp_logits.argmax(-1) == pairs) & (pairs >= 0)).sum()
-    return torch.stack([part.double() for part in (*parts, nsp_hits)])
-
-
-def _evaluation(sums: list[float]) -> Evaluation:
-    examples, masked, mlm, hits, unigram, frequent, pairs, nsp, nsp_hits = sums
-    return Evaluation(
-        examples=int(examples),
-        mlm_loss=_ratio(mlm, masked),
-        mlm_accuracy=_ratio(hits, masked),
-        nsp_loss=_ratio(nsp, pairs),
-        nsp_accuracy=_ratio(nsp_hits, pairs),
-        unigram_loss=_ratio(unigram, masked),
-        most_frequent_share=_ratio(frequent, masked),
-    )
+    return torch.stack([part.double() for part in parts])
 
 
 def _ratio(total: float, count: float) -> float:
@@ -125,15 +118,10 @@ def _ratio(total: float, count: float) -> float:
 def evaluate_run(
     run: Path, shards: Path, *, split: str, batch_size: int, limit: int | None
 ) -> Evaluation:
-    """Measure the newest checkpoint of a run on a split of a data set.
-
-    Raises InputError if the shards have another tokenizer, or examples longer than the model's
-    positions.
-    """
-    config, tokenizer, weights = load_run(run)
+    """Measure a run's newest checkpoint on a split of a data set; raises as `check_fits` does."""
+    config, _, weights = load_run(run)
     manifest = read_manifest(shards)
-    positions = config.model.max_position_embeddings
-    check_fits(shards, manifest, run, tokenizer_digest=tokenizer.digest, positions=positions)
+    check_fits(shards, manifest, run, config)
     with join_world() as world:
         model = BertForPretraining(config.model)
         model.load_state_dict(weights)

@@ -6,7 +6,6 @@
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.batch import Batch
@@ -17,23 +16,20 @@ from clozeline.train.monitoring.learning import Guesses, HeldOutRow
 def guess(model: BertForPretraining, batches: Iterable[Batch], *, precision: str) -> Guesses:
     """The answers for each real row of the batches, in order; padding rows are left out."""
     found = Guesses(guesses=[], probabilities=[], of_answers=[], label_1=[])
-    for batch, mlm_logits, nsp_logits in logits_of(model, batches, precision=precision):
-        here = batch.to(torch.device("cpu"))
-        _add(found, here, mlm_logits[..., : model.config.vocab_size], nsp_logits)
+    for there, mlm_logits, nsp_logits in logits_of(model, batches, precision=precision):
+        batch = there.to(torch.device("cpu"))
+        logits = mlm_logits[..., : model.config.vocab_size]
+        probabilities = logits.float().softmax(-1).cpu()  # [B, P, V]
+        best, tokens = probabilities.max(-1)
+        of_answers = probabilities.gather(-1, batch.masked_lm_labels[..., None])[..., 0]
+        label_1 = nsp_logits.float().softmax(-1)[:, 1].tolist()
+        for row, number in _real_rows(batch):
+            found.guesses.append(tokens[row, :number].tolist())
+            found.probabilities.append(best[row, :number].tolist())
+            found.of_answers.append(of_answers[row, :number].tolist())
+            has_b = int(batch.next_sentence_labels[row]) >= 0
+            found.label_1.append(label_1[row] if has_b else None)
     return found
-
-
-def _add(found: Guesses, batch: Batch, mlm_logits: Tensor, nsp_logits: Tensor) -> None:
-    probabilities = mlm_logits.float().softmax(-1).cpu()  # [B, P, V]
-    best, tokens = probabilities.max(-1)
-    of_answers = probabilities.gather(-1, batch.masked_lm_labels[..., None])[..., 0]
-    label_1 = nsp_logits.float().softmax(-1)[:, 1].tolist()
-    for row, number in _real_rows(batch):
-        found.guesses.append(tokens[row, :number].tolist())
-        found.probabilities.append(best[row, :number].tolist())
-        found.of_answers.append(of_answers[row, :number].tolist())
-        has_b = int(batch.next_sentence_labels[row]) >= 0
-        found.label_1.append(label_1[row] if has_b else None)
 
 
 def held_out_rows(batches: Iterable[Batch]) -> list[HeldOutRow]:

@@ -2,22 +2,19 @@
 
     transformers             config.json, model.safetensors        see model/huggingface/convert.py
     sentence-transformers    the same for a bare encoder, modules.json, 1_Pooling/
-    onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py,
-                                                                   and int8_graph.py
-
+    onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
     all of them              the files of a tokenizer folder, without Punkt; SHA256SUMS
 
-`transformers` gets a model card, README.md.
-
-The folder is complete or absent: it is written under a temporary name and renamed.
+`transformers` gets a model card, README.md. The folder is complete or absent: it is written under a
+temporary name and renamed.
 """
 
 import filecmp
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from clozeline.model.config import BertConfig, Pooling
+from clozeline.model.config import Pooling
 from clozeline.model.heads import BertForClassification, BertForPretraining, count_parameters
 from clozeline.model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
 from clozeline.model.huggingface.convert import save_huggingface
@@ -27,10 +24,10 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
-from clozeline.pipeline.common.json_files import json_values
+from clozeline.pipeline.common.json_files import add_to_json, json_values, write_json
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
+from clozeline.train.artifacts.checkpoint import list_checkpoints, read_state
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.artifacts.huggingface import PARTS
 from clozeline.train.artifacts.onnx_folder import (
@@ -38,16 +35,14 @@ from clozeline.train.artifacts.onnx_folder import (
     METADATA,
     MODEL,
     OnnxGraph,
-    read_onnx_metadata,
+    quantize_graph,
     tokens_per_second,
     write_classifier_graph,
-    write_onnx_metadata,
     write_run_graphs,
 )
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, load_run
-from clozeline.train.export.int8_graph import quantize_graph
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
@@ -74,11 +69,10 @@ class Exported:
 class _Source:
     """A run or a classifier, read, with the card of its folder."""
 
-    config: BertConfig
+    model: BertForPretraining | BertForClassification
     tokenizer: Tokenizer
     max_seq_length: int
     pooling: Pooling
-    model: BertForPretraining | BertForClassification
     classifier: Classifier | None = None  # None: a run
     card: str
 
@@ -119,7 +113,7 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
         Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
             partial,
             max_seq_length=found.max_seq_length,
-            has_segments=found.config.type_vocab_size > 0,
+            has_segments=found.model.config.type_vocab_size > 0,
         )
         write = {
             "transformers": _write_transformers,
@@ -145,22 +139,14 @@ def _read_run(run: Path, *, folder: str) -> _Source:
     config, tokenizer, weights = load_run(run)
     model = BertForPretraining(config.model).eval()
     model.load_state_dict(weights)
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None  # `load_run` has just read its weights
-    state = read_state(checkpoint)
+    state = read_state(list_checkpoints(run)[-1])  # whose weights these are
+    heldout = _heldout(run, state.step)
     return _Source(
-        config=config.model,
+        model=model,
         tokenizer=tokenizer,
         max_seq_length=min(config.data.max_seq_length, config.model.max_position_embeddings),
         pooling="mean",
-        model=model,
-        card=run_card(
-            config,
-            state,
-            _heldout(run, state.step),
-            folder=folder,
-            mask=tokenizer.mask_token,
-        ),
+        card=run_card(config, state, heldout, folder=folder, mask=tokenizer.mask_token),
     )
 
 
@@ -168,11 +154,10 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
     metadata, report = read_metadata(source), read_report(source)
     classifier = load_classifier(source)
     return _Source(
-        config=classifier.model.config,
+        model=classifier.model,
         tokenizer=classifier.tokenizer,
         max_seq_length=classifier.max_seq_length,
         pooling=classifier.model.pooling,
-        model=classifier.model,
         classifier=classifier,
         card=classifier_card(metadata, report, folder=folder),
     )
@@ -180,10 +165,10 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
 
 def _check_expressible(source: Path, found: _Source, form: Format) -> None:
     """Raises InputError, naming a format that works, if `form` has no such architecture."""
-    has_segments = found.config.type_vocab_size > 0
+    has_segments = found.model.config.type_vocab_size > 0
     instead = "export it with --format onnx"
     try:
-        model_type_of(replace(found.config, pooler=has_segments))
+        model_type_of(replace(found.model.config, pooler=has_segments))
     except ValueError as error:
         raise InputError(
             f"{source} cannot be exported for transformers, which has no such model; {instead}."
@@ -203,7 +188,7 @@ def _write_transformers(found: _Source, partial: Path) -> str:
             weights[name] = weights[name] / classifier.temperature
     saved = save_huggingface(
         partial,
-        found.config,
+        found.model.config,
         weights,
         labels=classifier.names if classifier else (),
         pooling=found.pooling,
@@ -216,18 +201,19 @@ def _write_transformers(found: _Source, partial: Path) -> str:
 
 
 def _write_sentence_transformers(found: _Source, partial: Path) -> str:
+    config = found.model.config
+    has_segments = config.type_vocab_size > 0
     saved = save_huggingface(
         partial,
-        # A mean needs no pooler, and the family follows from the segments alone.
-        replace(found.config, pooler=found.config.type_vocab_size > 0),
+        replace(config, pooler=has_segments),  # a mean needs no pooler; segments decide the family
         found.model.state_dict(),
-        architecture="BertModel" if found.config.type_vocab_size else "ModernBertModel",
+        architecture="BertModel" if has_segments else "ModernBertModel",
         pooling=found.pooling,
         pad_id=found.tokenizer.pad_id,
     )
     write_modules(
         partial,
-        hidden_size=found.config.hidden_size,
+        hidden_size=config.hidden_size,
         max_seq_length=found.max_seq_length,
         pooling=found.pooling,
     )
@@ -235,7 +221,7 @@ def _write_sentence_transformers(found: _Source, partial: Path) -> str:
 
 
 def _write_onnx(found: _Source, partial: Path) -> str:
-    values: dict[str, object] = {"max_seq_length": found.max_seq_length}
+    values: dict[str, Any] = {"max_seq_length": found.max_seq_length}
     if classifier := found.classifier:
         compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}
@@ -243,7 +229,7 @@ def _write_onnx(found: _Source, partial: Path) -> str:
     else:
         assert isinstance(found.model, BertForPretraining)
         compared = write_run_graphs(partial, found.model)
-    write_onnx_metadata(partial, values)
+    write_json(partial / METADATA, values)
     return (
         f"ONNX graph of {count_parameters(found.model):,} parameters, within "
         f"{compared.difference:.0e} of torch, {compared.onnx_speed:,.0f} tokens per second in "
@@ -257,9 +243,9 @@ def _quantize(found: _Source, partial: Path) -> str:
     for name in (ENCODER, MODEL):
         if (partial / name).exists():  # a classifier has one graph
             quantize_graph(partial / name)
-    write_onnx_metadata(partial, read_onnx_metadata(partial) | {"int8": True})
+    add_to_json(partial / METADATA, {"int8": True})
     smaller = bytes_before / model.stat().st_size
-    speed = tokens_per_second(OnnxGraph(model), found.config)
+    speed = tokens_per_second(OnnxGraph(model).run, found.model.config)
     return f"; with int8 {smaller:.1f} times smaller, {speed:,.0f} tokens per second"
 
 
@@ -290,6 +276,4 @@ def _is_same(partial: Path, out: Path) -> bool:
         {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} - apart
         for folder in (partial, out)
     )
-    return new == old and all(
-        filecmp.cmp(partial / name, out / name, shallow=False) for name in new
-    )
+    return new == old and filecmp.cmpfiles(partial, out, new, shallow=False)[1:] == ([], [])

@@ -4,10 +4,10 @@ The card states only what the exported folder records; the licence is left to th
 the metadata from which the Hugging Face Hub shows task and scores.
 """
 
-from importlib.metadata import version
 from typing import Any
 
 from clozeline.model.config import BertConfig
+from clozeline.pipeline.common.packages import own_version
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.phased_loader import states_of
@@ -44,16 +44,10 @@ EVALUATION = {
     "nsp_loss": "NSP loss",
     "nsp_accuracy": "NSP accuracy",
 }
-
 # The entries that the Hub lists, with the Hub's name for each metric.
-RESULTS = {
-    "mlm_loss": "loss",
-    "mlm_accuracy": "accuracy",
-    "nsp_accuracy": "accuracy",
-}
+RESULTS = {"mlm_loss": "loss", "mlm_accuracy": "accuracy", "nsp_accuracy": "accuracy"}
 
 Values = dict[str, Any]
-Results = dict[tuple[str, str], float]
 
 
 def run_card(
@@ -64,10 +58,7 @@ def run_card(
     folder: str,
     mask: str,
 ) -> str:
-    """The card of a pretrained model whose tokenizer has this `mask`, such as "<mask>".
-
-    `heldout` is that of summary.json, None if not evaluated.
-    """
+    """The card of a run; `heldout` is that of summary.json, `mask` the tokenizer's "[MASK]"."""
     training, data = config.training, config.data
     trained: Values = {
         "steps": state.step,
@@ -90,13 +81,8 @@ def run_card(
     }
     test_set = f"held-out examples of data set {config.dataset_digest[:12]}"
     title = f"BERT, {config.model.num_hidden_layers} layers of {config.model.hidden_size}"
-    return _card(
-        ("fill-mask", title, test_set, results),
-        ("Architecture", _table(_sizes(config.model))),
-        ("Training", _table(trained)),
-        ("Evaluation", _table(scores) if scores else "Not evaluated.\n"),
-        ("Usage", _code(FILL.format(folder=folder, mask=mask))),
-    )
+    head = _head("fill-mask", title, test_set, results)
+    return head + _sections(config.model, trained, scores, FILL.format(folder=folder, mask=mask))
 
 
 def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
@@ -121,38 +107,16 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
     results = {("accuracy", "accuracy"): finetuned["accuracy"]}
     results |= {("f1", f"F1 of {name}"): value for name, value in finetuned["f1"].items()}
-    title = f"BERT for {len(metadata['names'])} classes"
     is_pair = metadata["text_pair"] is not None
     example = '{"text": "one text", "text_pair": "another"}' if is_pair else '"a text"'
-    return _card(
-        ("text-classification", title, "test rows", results),
-        ("Architecture", _table(_sizes(BertConfig.from_dict(metadata["model"])))),
-        ("Training", _table(trained)),
-        ("Evaluation", _table(scores)),
-        ("Usage", _code(CLASSIFY.format(folder=folder, example=example))),
-    )
+    usage = CLASSIFY.format(folder=folder, example=example)
+    title = f"BERT for {len(metadata['names'])} classes"
+    head = _head("text-classification", title, "test rows", results)
+    return head + _sections(BertConfig.from_dict(metadata["model"]), trained, scores, usage)
 
 
-def _sizes(model: BertConfig) -> Values:
-    return {
-        "layers": model.num_hidden_layers,
-        "hidden size": model.hidden_size,
-        "attention heads": model.num_attention_heads,
-        "feed-forward size": model.intermediate_size,
-        "vocabulary": model.vocab_size,
-        "positions": model.max_position_embeddings,
-    }
-
-
-def _card(what: tuple[str, str, str, Results], *sections: tuple[str, str]) -> str:
-    task, title, test_set, results = what
-    metadata = _metadata(task, title, test_set, results)
-    head = HEAD.format(metadata=metadata, title=title, version=version("clozeline"))
-    return head + "".join(f"\n## {name}\n\n{text}" for name, text in sections)
-
-
-def _metadata(task: str, title: str, test_set: str, results: Results) -> str:
-    """The head of the card, YAML; `results` by the Hub's name of the metric and ours."""
+def _head(task: str, title: str, test_set: str, results: dict[tuple[str, str], float]) -> str:
+    """Metadata and title; `results` by the Hub's name of the metric and ours."""
     from huggingface_hub import EvalResult, ModelCardData  # slow to import
 
     measured = [
@@ -174,7 +138,25 @@ def _metadata(task: str, title: str, test_set: str, results: Results) -> str:
         model_name=title if measured else None,
         eval_results=measured or None,
     )
-    return data.to_yaml()
+    return HEAD.format(metadata=data.to_yaml(), title=title, version=own_version())
+
+
+def _sections(model: BertConfig, trained: Values, scores: Values, usage: str) -> str:
+    sizes = {
+        "layers": model.num_hidden_layers,
+        "hidden size": model.hidden_size,
+        "attention heads": model.num_attention_heads,
+        "feed-forward size": model.intermediate_size,
+        "vocabulary": model.vocab_size,
+        "positions": model.max_position_embeddings,
+    }
+    sections = {
+        "Architecture": _table(sizes),
+        "Training": _table(trained),
+        "Evaluation": _table(scores) if scores else "Not evaluated.\n",
+        "Usage": f"```python\n{usage}```\n",
+    }
+    return "".join(f"\n## {name}\n\n{text}" for name, text in sections.items())
 
 
 def _table(values: Values) -> str:
@@ -183,13 +165,7 @@ def _table(values: Values) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _code(text: str) -> str:
-    return f"```python\n{text}```\n"

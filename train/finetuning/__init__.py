@@ -14,7 +14,7 @@ The files in the order in which data meets them:
     results.py           scores and weights of a model  ->  OUT/results/pretrained-1000-0.json
     classifier.py        the best model                 ->  a folder; texts  ->  probabilities
     report.py            results, the test logits       ->  report.json, lines for a terminal
-    label_efficiency.py  results by number of rows      ->  a table, a figure
+    label_efficiency.py  results by number of rows      ->  a table, a figure, a note
 
 The same model from scratch and a bag-of-words baseline are scored on the same test rows. A
 regression (`clozeline benchmark`) is the same with numbers as labels, up to results.py.

@@ -29,10 +29,12 @@ from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.model_links import check_links
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.finetuning.training_loop import predict_logits
-from clozeline.train.labelled.calibration import Floats, softmax
+from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder
-from clozeline.train.labelled.rows import Texts
+from clozeline.train.labelled.rows import Floats, Texts
 from clozeline.train.store.local_folder import local_folder
+
+PLAIN = ("text", "text_pair", "max_seq_length", "temperature")  # stored as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,22 +72,19 @@ def save_classifier(
 ) -> None:
     """Write the folder, replacing an existing one.
 
-    `job`: the config and data digests. `files`: other files by name, such as figures. `options`:
-    the command's, as `--config` reads them.
+    `job`: the config and data digests. `files`: further files by name. `options`: the command's, as
+    `--config` reads them.
     """
     metadata = {
         "model": classifier.model.config.to_dict(),
         "pooling": classifier.model.pooling,
         "names": list(classifier.names),
-        "text": classifier.text,
-        "text_pair": classifier.text_pair,
-        "max_seq_length": classifier.max_seq_length,
-        "temperature": classifier.temperature,
+        **{name: getattr(classifier, name) for name in PLAIN},
         "tokenizer_digest": classifier.tokenizer.digest,
         "job": job,
         "options": options or {},
     }
-    weights = {k: v.detach().contiguous() for k, v in classifier.model.state_dict().items()}
+    weights = {name: value.contiguous() for name, value in classifier.model.state_dict().items()}
     with partial_folder(folder) as partial:
         classifier.tokenizer.save(
             partial / TOKENIZER,
@@ -111,51 +110,35 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
     Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
     damaged or replaced.
     """
-    with local_folder(folder) as local:
-        return _load(local, device)
-
-
-def _load(folder: Path, device: torch.device | str) -> Classifier:
-    metadata = read_metadata(folder)
-    check_links(folder)
-    tokenizer = load_tokenizer(folder / TOKENIZER)
-    if tokenizer.digest != metadata["tokenizer_digest"]:
-        raise InputError(
-            f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
-            f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
-        )
-    check_sums(folder)
-    try:
-        model = BertForClassification(
-            BertConfig.from_dict(metadata["model"]),
-            len(metadata["names"]),
-            pooling=metadata["pooling"],
-        )
-        model.load_state_dict(load_file(folder / MODEL))
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
-            "with --overwrite."
-        ) from error
-    check_finite(folder, model.state_dict())
-    return Classifier(
-        model=model.to(device).eval(),
-        tokenizer=tokenizer,
-        names=tuple(metadata["names"]),
-        text=metadata["text"],
-        text_pair=metadata["text_pair"],
-        max_seq_length=metadata["max_seq_length"],
-        temperature=metadata["temperature"],
-    )
+    with local_folder(folder) as folder:
+        metadata = read_metadata(folder)
+        check_links(folder)
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        if tokenizer.digest != metadata["tokenizer_digest"]:
+            raise InputError(
+                f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
+                f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
+            )
+        check_sums(folder)
+        names = tuple(metadata["names"])
+        try:
+            config = BertConfig.from_dict(metadata["model"])
+            model = BertForClassification(config, len(names), pooling=metadata["pooling"])
+            model.load_state_dict(load_file(folder / MODEL))
+        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+            raise InputError(
+                f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
+                "with --overwrite."
+            ) from error
+        check_finite(folder, model.state_dict())
+        plain = {name: metadata[name] for name in PLAIN}
+        return Classifier(model=model.to(device).eval(), tokenizer=tokenizer, names=names, **plain)
 
 
 def load_huggingface_classifier(
     folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
 ) -> Classifier:
-    """Load a `...ForSequenceClassification` model; with a `text_pair` column it reads pairs.
-
-    Raises InputError for another architecture, and as `load_model` does.
-    """
+    """A Hugging Face classifier, of pairs if `text_pair` is given; raises as `load_model`."""
     found, tokenizer = load_model(folder)
     if found.config.architecture not in CLASSIFICATION:
         raise InputError(

@@ -7,11 +7,7 @@ from typing import Any
 import click
 
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
-from clozeline.pipeline.commandline.config_options import (
-    config_or_usage_error,
-    option,
-    options_of,
-)
+from clozeline.pipeline.commandline.config_options import config_or_usage_error, option, options_of
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.paths import AnyPath
@@ -93,10 +89,7 @@ class BaselineOptions:
     text_pair: str | None = option(None, "Column of the second text of a pair.", group="Data")
     label: str = option(FinetuneConfig.label, "Column of the class.", group="Data")
     max_tokens: int | None = option(
-        None,
-        "Truncate each row to this many tokens.",
-        group="Data",
-        type=click.IntRange(min=3),
+        None, "Truncate each row to this many tokens.", group="Data", type=click.IntRange(min=3)
     )
     tokenizer: AnyPath | None = option(
         None, "Count --max-tokens with this tokenizer. Default: words.", group="Data"

@@ -11,6 +11,7 @@ changes no correlation.
 
 from dataclasses import replace
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,15 @@ from torch import Tensor
 from clozeline.model.heads import BertForClassification
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.hyperparameters import Selection
 from clozeline.train.finetuning.job import TEST, Job
-from clozeline.train.finetuning.one_model import ModelTrainer, TrainedModel
+from clozeline.train.finetuning.one_model import ModelTrainer
 from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, Start
 from clozeline.train.finetuning.training_loop import Labels, Logits, predict_logits
-from clozeline.train.labelled.baseline import fit_bag_of_words, has_sklearn
-from clozeline.train.labelled.correlations import Correlations
+from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
-from clozeline.train.labelled.scores import Scores
-
-Weights = dict[str, Tensor]
+from clozeline.train.labelled.scores import Correlations, Scores
 
 
 class ComparedModels:
@@ -61,7 +60,7 @@ class ComparedModels:
     def keys(self) -> list[ModelKey]:
         """Every model to train, in order; candidates for the classifier come last."""
         config, total = self._config, len(self.labels)
-        starts: list[Start] = ["bag_of_words"] if config.baseline and has_sklearn() else []
+        starts: list[Start] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
         starts += ["from_scratch"] if config.has_from_scratch else []
         return [
             ModelKey(start=start, examples=size, seed=seed)
@@ -76,20 +75,18 @@ class ComparedModels:
         """The model's logits for the test set of this name, [N, C]."""
         return predict_logits(model, self.test_rows[name], precision=self._config.precision)
 
-    def model_of(self, weights: Weights) -> BertForClassification:
-        """The classifier with these weights."""
+    def model_of(self, weights: dict[str, Tensor]) -> BertForClassification:
         model = self._trainers[True].new_model(self._config.seed)
         model.load_state_dict(weights)
         return model
 
     def is_candidate(self, key: ModelKey) -> bool:
-        """Whether the model may become the classifier."""
         is_whole = key.examples == len(self.labels)
         return bool(self.job.names) and key.start == "pretrained" and is_whole
 
     def train(
         self, key: ModelKey, first: ModelResult[Any] | None
-    ) -> tuple[ModelResult[Any], TrainedModel | None]:
+    ) -> tuple[ModelResult[Any], BertForClassification | None]:
         """Train and test one model; `first` is the first seed's result, if this is another seed."""
         rows = self._subset(key)
         if key.start == "bag_of_words":
@@ -101,7 +98,7 @@ class ComparedModels:
             )
             predicted = {name: predict(self._truncated[name].joined()) for name in self.test_rows}
             return self._result(key, predicted, None), None
-        trained = self._trainers[key.start == "pretrained"].train(
+        model, selection = self._trainers[key.start == "pretrained"].train(
             self.rows.take(rows),
             self.labels[rows],
             seed=key.seed,
@@ -109,12 +106,12 @@ class ComparedModels:
             chosen=first.selection if first else None,
             is_candidate=self.is_candidate(key),
         )
-        logits = {name: self.logits(trained.model, name) for name in self.test_rows}
+        logits = {name: self.logits(model, name) for name in self.test_rows}
         predicted = {
             name: found.argmax(1) if self.job.names else found[:, 0]
             for name, found in logits.items()
         }
-        return self._result(key, predicted, trained), trained
+        return self._result(key, predicted, selection), model
 
     def _labels(self, rows: Labelled) -> Labels:
         if self.job.names:
@@ -122,7 +119,7 @@ class ComparedModels:
         return np.array(rows.labels, dtype=np.float32)
 
     def _result(
-        self, key: ModelKey, predicted: dict[str, Labels], trained: TrainedModel | None
+        self, key: ModelKey, predicted: dict[str, Labels], selection: Selection | None
     ) -> ModelResult[Any]:
         scores: dict[str, Any] = {
             name: Scores.of(self.job.names, self.test_labels[name], found)
@@ -130,9 +127,7 @@ class ComparedModels:
             else Correlations.of(self.test_labels[name], found)
             for name, found in predicted.items()
         }
-        test = scores.pop(TEST)
-        selection = trained.selection if trained else None
-        return ModelResult(key=key, scores=test, also=scores, selection=selection)
+        return ModelResult(key=key, scores=scores.pop(TEST), also=scores, selection=selection)
 
     def _subset(self, key: ModelKey) -> Rows:
         if not self.job.names:
@@ -152,26 +147,22 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
     With several processes, each trains some of the models and reads the others from the store.
     """
     keys = compared.keys()
+    first_seed, parts = keys[0].seed, [keys]
+    if world.size > 1:  # the other seeds need the first one's selections, of all processes
+        parts = [[k for k in keys if (k.seed == first_seed) is first] for first in (True, False)]
     results: dict[ModelKey, ModelResult[Any]] = {}
-    for part in _parts(keys) if world.size > 1 else [keys]:
+    for part in parts:
         for key in share_of(part, world):
             is_candidate = compared.is_candidate(key)
             result = store.read(key, with_weights=is_candidate)
             if result is None:
-                first = results.get(replace(key, seed=keys[0].seed))
-                result, trained = compared.train(key, first)
-                store.write(result, trained.weights() if trained and is_candidate else None)
+                result, model = compared.train(key, results.get(replace(key, seed=first_seed)))
+                store.write(result, model.state_dict() if model and is_candidate else None)
                 print_progress(result.line())
             results[key] = result
         world.wait()
         results |= {key: store.read_other(key) for key in part if key not in results}
     return [results[key] for key in keys]
-
-
-def _parts(keys: list[ModelKey]) -> list[list[ModelKey]]:
-    """The first seed's models, then the others, which need the first seed's selections."""
-    first = keys[0].seed
-    return [[k for k in keys if k.seed == first], [k for k in keys if k.seed != first]]
 
 
 def share_of(keys: list[ModelKey], world: World) -> list[ModelKey]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from clozeline.model.config import Pooling
@@ -15,8 +16,11 @@ from clozeline.pipeline.common.config_checks import (
 from clozeline.train.config import Optimizer, Precision
 
 Auto = Literal["auto"]
-ClassWeights = Literal["none", "balanced"]
-ALL = "all"
+
+_data = partial(option, group="Data")
+_model = partial(option, group="Model")
+_training = partial(option, group="Training")
+_comparison = partial(option, group="Comparison")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,99 +31,71 @@ class FinetuneConfig:
     range(0, 3)
     """
 
-    text: str = option(
-        "text",
-        "Column (or JSON key) of the text; `title,content` joins columns, a line each.",
-        group="Data",
+    text: str = _data(
+        "text", "Column (or JSON key) of the text; `title,content` joins columns, a line each."
     )
-    text_pair: str | None = option(
-        None,
-        "Column of a second text; the model reads [CLS] text [SEP] text-pair [SEP].",
-        group="Data",
+    text_pair: str | None = _data(
+        None, "Column of a second text; the model reads [CLS] text [SEP] text-pair [SEP]."
     )
-    label: str = option("label", "Column of the class: text or whole numbers.", group="Data")
-    max_seq_length: int | None = option(
+    label: str = _data("label", "Column of the class: text or whole numbers.")
+    max_seq_length: int | None = _data(
         None,
         "Maximum tokens per row, including [CLS] and [SEP]; defaults to the pretrained model's.",
-        group="Data",
     )
-    test_share: float = option(
-        0.1, "Fraction of the rows held out for testing when there is no --test file.", group="Data"
+    test_share: float = _data(
+        0.1, "Fraction of the rows held out for testing when there is no --test file."
     )
-    max_examples: int | None = option(
-        None, "Train on this many rows, drawn at random; defaults to all.", group="Data"
+    max_examples: int | None = _data(
+        None, "Train on this many rows, drawn at random; defaults to all."
     )
-    pooling: Pooling | None = option(
+    pooling: Pooling | None = _model(
         None,
         "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
         "for Hugging Face models with a trained pooler, else to mean.",
-        group="Model",
     )
-    dropout: float = option(
-        0.1, "Dropout probability, whatever the model was pretrained with.", group="Model"
+    dropout: float = _model(0.1, "Dropout probability, whatever the model was pretrained with.")
+    batch_size: int | Auto = _training(
+        "auto", "Rows per step; `auto` is 32, and fewer (at least 8) where there are few rows."
     )
-    batch_size: int | Auto = option(
-        "auto",
-        "Rows per step; `auto` is 32, and fewer (at least 8) where there are few rows.",
-        group="Training",
-    )
-    epochs: int | Auto = option(
+    epochs: int | Auto = _training(
         "auto",
         "Passes over the training rows; `auto` is 12 for up to 500 rows, 6 for 2,000, 4 for 20,000 "
         "and 3 for more; of up to 4,000 rows it also tries half as many on held-out training rows.",
-        group="Training",
     )
-    optimizer: Optimizer = option(
-        "adamw",
-        "`muon` trains the layers' weight matrices and leaves everything else to AdamW.",
-        group="Training",
+    optimizer: Optimizer = _training(
+        "adamw", "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
     )
-    learning_rate: float | Auto = option(
-        "auto",
-        "Peak learning rate; `auto` tries three on rows held out of the training rows.",
-        group="Training",
+    learning_rate: float | Auto = _training(
+        "auto", "Peak learning rate; `auto` tries three on rows held out of the training rows."
     )
-    layer_decay: float = option(
-        1.0,
-        "Multiplies the learning rate once more for each layer further down; 1 disables it.",
-        group="Training",
+    layer_decay: float = _training(
+        1.0, "Multiplies the learning rate once more for each layer further down; 1 disables it."
     )
-    warmup: float = option(
-        0.1,
-        "Fraction of the steps in which the learning rate warms up; then it decays to 0.",
-        group="Training",
+    warmup: float = _training(
+        0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
     )
-    weight_decay: float = option(
-        0.01, "Weight decay of matrices; norms and biases have none.", group="Training"
+    weight_decay: float = _training(0.01, "Weight decay of matrices; norms and biases have none.")
+    clip: float = _training(1.0, "Maximum gradient norm; 0 disables clipping.")
+    class_weights: Literal["none", "balanced"] = _training(
+        "none", "`balanced` gives every class the same total weight in the loss."
     )
-    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.", group="Training")
-    class_weights: ClassWeights = option(
-        "none", "`balanced` gives every class the same total weight in the loss.", group="Training"
+    precision: Precision = _training(
+        "auto", "`bf16` runs matrix products in bfloat16; `auto` does where that is native."
     )
-    precision: Precision = option(
-        "auto",
-        "`bf16` runs matrix products in bfloat16; `auto` does where that is native.",
-        group="Training",
+    from_scratch: bool = _comparison(
+        False, "Also train the same model without pretraining, for comparison."
     )
-    from_scratch: bool = option(
-        False, "Also train the same model without pretraining, for comparison.", group="Comparison"
-    )
-    baseline: bool = option(
-        True, "Also score a bag-of-words baseline (needs scikit-learn).", group="Comparison"
-    )
-    label_efficiency: str = option(
+    baseline: bool = _comparison(True, "Also score a bag-of-words baseline (needs scikit-learn).")
+    label_efficiency: str = _comparison(
         "",
         "Also train on fewer rows, as in 100,1000,all: the pretrained model, the same model from "
         "scratch and bag-of-words.",
-        group="Comparison",
     )
-    seeds: int = option(
-        1, "Train with this many seeds and report mean and standard deviation.", group="Comparison"
+    seeds: int = _comparison(
+        1, "Train with this many seeds and report mean and standard deviation."
     )
-    seed: int = option(
-        0,
-        "First random seed: initial weights of the classifier, dropout, choice of rows.",
-        group="Training",
+    seed: int = _training(
+        0, "First random seed: initial weights of the classifier, dropout, choice of rows."
     )
 
     def __post_init__(self) -> None:
@@ -133,8 +109,8 @@ class FinetuneConfig:
             check_between("max_seq_length", self.max_seq_length, 8, 65_535)
         if self.max_examples is not None:
             check_between("max_examples", self.max_examples, 2, 1 << 40)
-        for name in ("clip", "weight_decay"):
-            check_at_least(name, getattr(self, name), 0)
+        check_at_least("clip", self.clip, 0)
+        check_at_least("weight_decay", self.weight_decay, 0)
         check_choices(self)
         if self.batch_size != "auto":
             check_between("batch_size", self.batch_size, 1, 1 << 20)
@@ -146,19 +122,17 @@ class FinetuneConfig:
 
     @property
     def all_seeds(self) -> range:
-        """The seeds, one per repetition."""
         return range(self.seed, self.seed + self.seeds)
 
     @property
     def has_from_scratch(self) -> bool:
-        """Whether the model is also trained without pretraining."""
         return self.from_scratch or bool(self.label_efficiency)
 
     def sizes(self, rows: int) -> list[int]:
         """Numbers of training rows, ascending; the last one is always `rows`, all of them."""
         sizes = {rows}
         for part in filter(None, self.label_efficiency.split(",")):
-            if part.strip() == ALL:
+            if part.strip() == "all":
                 continue
             if not re.fullmatch(r"\s*[0-9]{1,12}\s*", part) or int(part) < 2:
                 raise ValueError(

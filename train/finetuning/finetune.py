@@ -2,9 +2,8 @@
 
     start, train, test  ->  compared models, a result each  ->  best candidate  ->  folder, report
 
-Besides the classifier, the report scores bag-of-words and, on request, the same model trained from
-random weights, and all of them on fewer training rows. All see the same part of each text. The
-difference is what pretraining was worth. The test rows are the same, and used for scores only.
+The report also scores bag-of-words and, on request, the same model trained from random weights, and
+all of them on fewer rows: the difference is what pretraining was worth.
 """
 
 import sys
@@ -12,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -34,12 +34,10 @@ from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.gain import no_gain
 from clozeline.train.finetuning.job import TEST, Job, read_job
-from clozeline.train.finetuning.label_efficiency import points_of
+from clozeline.train.finetuning.label_efficiency import no_gain, points_of
 from clozeline.train.finetuning.report import FinetuneReport, summarize
 from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
-from clozeline.train.labelled.baseline import has_sklearn
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.rows import lone_labels
@@ -102,9 +100,9 @@ def finetune(
         disable_malloc_trim()
         compared = ComparedModels(job, world.device)
         results = train_all(compared, store, world)
-        what: dict[str, Any] = {"run": run, "notes": notes, "sources": sources}
-        what["options"] = options or {}
-        return world.broadcast_from_main(lambda: _write_best(out, compared, store, results, **what))
+        what: dict[str, Any] = {"run": run, "notes": notes, "sources": sources, "options": options}
+        write = partial(_write_best, out, compared, store, results, **what)
+        return world.broadcast_from_main(write)
 
 
 def _write_best(
@@ -116,7 +114,7 @@ def _write_best(
     run: Path,
     notes: Sequence[str],
     sources: dict[str, str | None],
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] | None,
 ) -> FinetuneReport:
     """Write the folder of the best candidate; returns its report."""
     job, notes = compared.job, [*notes, *_no_gain(run, compared.job, results)]
@@ -132,9 +130,9 @@ def _write_best(
         temperature=best.chosen.held_out.temperature,
     )
     logits = compared.logits(classifier.model, TEST)
-    report = summarize(job, results, best, logits, notes=notes, sources=sources)
     probabilities = softmax(logits, classifier.temperature)
     predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
+    report = summarize(job, results, best, logits, predictions, notes=notes, sources=sources)
     save_classifier(
         out,
         classifier,
@@ -157,10 +155,7 @@ def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
 def _kept_report(
     out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> FinetuneReport | None:
-    """The report of a classifier that is there and stays; None where there is something to train.
-
-    Raises InputError if the classifier's job was a different one.
-    """
+    """The report of a classifier that stays, or None. Raises InputError for one of another job."""
     if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
         return None
     if differs := differences(read_metadata(out)["job"], job):
@@ -176,7 +171,7 @@ def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     notes = lone_labels(job.train)
     if "pooler" in job.start.absent and job.start.pooling == "cls":
         notes.append(f"{run} has no pooler; it was drawn from the seed.")
-    if job.config.baseline and not has_sklearn():
+    if job.config.baseline and not find_spec("sklearn"):
         notes.append(NO_SKLEARN)
     for note in notes if is_shown else ():
         print(f"note: {note}", file=sys.stderr)

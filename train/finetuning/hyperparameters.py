@@ -25,7 +25,7 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -36,8 +36,8 @@ from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
-from clozeline.train.labelled.correlations import pearson
 from clozeline.train.labelled.rows import Rows
+from clozeline.train.labelled.scores import pearson
 
 FOLDS = 5
 FEW_ROWS = 300  # up to this many, every row is held out once
@@ -69,9 +69,8 @@ class HeldOut:
         if not np.isfinite(logits).all():
             return cls(rows=len(labels), accuracy=0.0, loss=WORST_LOSS, temperature=1.0)
         if labels.dtype.kind == "f":
-            predicted = logits[:, 0]
-            squared = float(((predicted - labels) ** 2).mean())
-            correlation = pearson(labels, predicted)
+            correlation = pearson(labels, logits[:, 0])
+            squared = float(((logits[:, 0] - labels) ** 2).mean())
             return cls(rows=len(labels), accuracy=correlation, loss=squared, temperature=1.0)
         return cls(
             rows=len(labels),
@@ -92,15 +91,7 @@ class Selection:
     held_out: HeldOut
     tried: tuple[tuple[Plan, HeldOut], ...]
 
-    @classmethod
-    def given(cls, config: FinetuneConfig, rows: int) -> Self:
-        """The plan of a config that fixes all of it; nothing was tried."""
-        assert config.learning_rate != "auto"  # see `is_fixed`
-        plan = Plan(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
-        return cls(plan=plan, held_out=NOT_HELD_OUT, tried=())
-
     def line(self) -> str:
-        """The plan and its result as text."""
         plan, held_out = self.plan, self.held_out
         line = f"learning rate {plan.learning_rate:g}, {counted(plan.epochs, 'epoch')}"
         if not held_out.rows:
@@ -109,7 +100,6 @@ class Selection:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From the values of `asdict`, as JSON returns them."""
         return cls(
             plan=Plan(**values["plan"]),
             held_out=HeldOut(**values["held_out"]),
@@ -137,9 +127,11 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
     return next(epochs for limit, epochs in EPOCHS if rows <= limit)
 
 
-def is_fixed(config: FinetuneConfig, rows: int) -> bool:
-    """Whether nothing is left to choose: of a sample, only the rate would be."""
-    return config.learning_rate != "auto" and (config.epochs != "auto" or rows > SEARCH_ROWS)
+def given_plan(config: FinetuneConfig, rows: int) -> Plan | None:
+    """The plan of a config that leaves nothing to choose: of a sample, only the rate would be."""
+    if config.learning_rate == "auto" or (config.epochs == "auto" and rows <= SEARCH_ROWS):
+        return None
+    return Plan(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
 
 
 def select_plan(
@@ -155,8 +147,7 @@ def select_plan(
     Then try half as many epochs, unless only a sample of the rows is searched. What the config
     fixes is kept.
     """
-    is_sampled = len(labels) > SEARCH_ROWS
-    searches_epochs = config.epochs == "auto"
+    is_sampled, searches_epochs = len(labels) > SEARCH_ROWS, config.epochs == "auto"
     is_short = is_sampled and searches_epochs
     epochs = SEARCH_EPOCHS if is_short else most_epochs(len(labels), config)
 
@@ -187,9 +178,7 @@ def held_out_result(
 
 def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
     """The plan for all rows: the search's, or, if that used a sample, its rate and other epochs."""
-    if rows <= SEARCH_ROWS:
-        return plan
-    return Plan(learning_rate=plan.learning_rate, epochs=most_epochs(rows, config))
+    return plan if rows <= SEARCH_ROWS else replace(plan, epochs=most_epochs(rows, config))
 
 
 def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:

@@ -81,7 +81,7 @@ def read_job(
     train = read_labelled(train_source, **columns)
     names = () if is_regression else class_names(train)
     if test_source is None:
-        train, test = hold_out(train, share=config.test_share, seed=config.seed, are_classes=True)
+        train, test = hold_out(train, share=config.test_share, seed=config.seed)
     else:
         test = read_labelled(test_source, **columns)
     if config.max_examples is not None:

@@ -1,4 +1,4 @@
-"""Label efficiency: accuracy over the number of training rows, as a table and as a figure.
+"""Accuracy over the number of training rows, as a table and as a figure; what pretraining gained.
 
  rows      fine-tuned    from scratch    bag-of-words
   100      84.1 ± 1.2      55.0 ± 2.3      71.9 ± 1.8
@@ -6,6 +6,7 @@
 """
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,6 +26,7 @@ COLOURS: dict[Start, str] = {
     "bag_of_words": "#7a7a7a",
 }
 MARKERS: dict[Start, str] = {"pretrained": "o", "from_scratch": "s", "bag_of_words": "^"}
+FALLING = 0.99  #: a held-out loss below this share of the one before it is still falling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,29 @@ def label_efficiency_table(points: Sequence[Point]) -> list[str]:
     return lines
 
 
+def no_gain(
+    points: Sequence[Point], *, test_rows: int, losses: Sequence[float], pairs: str
+) -> list[str]:
+    """A note where pretraining, with these losses and pairs, did not pay beyond the noise."""
+    most = max(point.examples for point in points)
+    compared = {point.start: point for point in points if point.examples == most}
+    ours, scratch = compared["pretrained"], compared.get("from_scratch")
+    if scratch is None:
+        return []
+    noise = 2 * math.hypot(_error(ours, test_rows), _error(scratch, test_rows))
+    if ours.mean() - scratch.mean() > noise:
+        return []
+    advice = ["pretrain on more text like that of the task"]
+    if len(losses) > 1 and losses[-1] < FALLING * losses[-2]:
+        advice.append(f"for more minutes (its held-out loss still fell, to {losses[-1]:.2f})")
+    if pairs not in ("none", "packed"):
+        advice.append("on shards of --pairs none")
+    return [
+        f"pretraining did not pay: accuracy {ours.mean():.4f}, from scratch {scratch.mean():.4f}, "
+        f"and differences up to {noise:.4f} are noise; {', '.join(advice)}."
+    ]
+
+
 def draw_label_efficiency(points: Sequence[Point], *, kind: str) -> bytes:
     """The figure as "svg" or "png"; equal points give equal bytes."""
     import matplotlib.style
@@ -137,3 +162,10 @@ def plot_label_efficiency(
     axes.set_xlabel("labelled training rows")
     axes.set_ylabel(f"accuracy on {source}, %" if source else "test accuracy, %")
     axes.legend(loc="lower right", frameon=False)
+
+
+def _error(point: Point, test_rows: int) -> float:
+    """Standard error of the mean over seeds; that of the test rows for a single seed."""
+    if len(point.accuracies) > 1:
+        return point.deviation() / math.sqrt(len(point.accuracies))
+    return math.sqrt(point.mean() * (1 - point.mean()) / test_rows)

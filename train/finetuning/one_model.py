@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification, load_encoder
@@ -24,8 +23,8 @@ from clozeline.train.finetuning.hyperparameters import (
     final_plan,
     final_split,
     folds_line,
+    given_plan,
     held_out_result,
-    is_fixed,
     select_plan,
 )
 from clozeline.train.finetuning.training_loop import (
@@ -40,23 +39,8 @@ from clozeline.train.labelled.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedModel:
-    """A trained classifier, and what was chosen for it."""
-
-    model: BertForClassification
-    selection: Selection
-
-    def weights(self) -> dict[str, Tensor]:
-        """The weights by name, on the CPU."""
-        return {name: x.cpu().contiguous() for name, x in self.model.state_dict().items()}
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelTrainer:
-    """Fine-tunes one architecture, from pretrained or from random weights.
-
-    Float labels are the targets of a regression, for a model with one output.
-    """
+    """Fine-tunes one architecture; float labels are targets of a regression, with one output."""
 
     start: Pretrained
     is_pretrained: bool
@@ -73,8 +57,8 @@ class ModelTrainer:
         title: str,
         chosen: Selection | None = None,
         is_candidate: bool = False,
-    ) -> TrainedModel:
-        """Train on all rows; `title` labels the progress bars.
+    ) -> tuple[BertForClassification, Selection]:
+        """Train on all rows; returns the model and what was chosen. `title` is of progress bars.
 
         With `chosen`, the selection of another seed, nothing is searched. Of several seeds, a
         candidate for the classifier has results on held-out rows of its own.
@@ -86,8 +70,8 @@ class ModelTrainer:
 
         if chosen is not None:
             chosen = replace(chosen, held_out=NOT_HELD_OUT)
-        elif is_fixed(self.config, len(labels)):
-            chosen = Selection.given(self.config, len(labels))
+        elif plan := given_plan(self.config, len(labels)):
+            chosen = Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
         else:
             with _progress(f"{title}, search on {folds_line(len(labels))}") as progress:
                 rates = candidate_rates(self.start.model)
@@ -103,7 +87,7 @@ class ModelTrainer:
 
     def _train_finally(
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
-    ) -> TrainedModel:
+    ) -> tuple[BertForClassification, Selection]:
         """Run the final training; if rows are held out of it, score the model on them."""
         kept, held = final_split(labels, seed=seed)
         model = self._trained(rows.take(kept), labels[kept], chosen.plan, seed, progress)
@@ -111,7 +95,7 @@ class ModelTrainer:
         if len(held):
             result = HeldOut.of(self._logits(model, rows.take(held)), labels[held])
             chosen = replace(chosen, held_out=result)
-        return TrainedModel(model=model, selection=chosen)
+        return model, chosen
 
     def _check_finite(self, model: BertForClassification, rows: Encoded, plan: Plan) -> None:
         """Raises DivergedError if the weights, or logits of the first rows, are not finite."""

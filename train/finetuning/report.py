@@ -4,25 +4,25 @@ results, the classifier's test logits  ->  lines for a terminal, report.json, fi
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any, Self
 
 import numpy as np
 
-from clozeline.train.finetuning.job import TEST, Job
+from clozeline.train.finetuning.job import Job
 from clozeline.train.finetuning.label_efficiency import (
     Point,
     draw_label_efficiency,
     label_efficiency_table,
     points_of,
 )
-from clozeline.train.finetuning.results import SHOWN, ModelKey, ModelResult, Start
+from clozeline.train.finetuning.results import SHOWN, ModelKey, ModelResult
 from clozeline.train.finetuning.training_loop import Logits
-from clozeline.train.labelled.calibration import Calibration, softmax
+from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.duplicates import near_duplicates
-from clozeline.train.labelled.rows import Labelled, class_ids
+from clozeline.train.labelled.predictions import Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MISTAKES = 10  # how many are listed, the most confident first
@@ -59,35 +59,26 @@ class FinetuneReport:
 
     @property
     def finetuned(self) -> ModelResult[Scores]:
-        """The result of the classifier."""
         return next(result for result in self.results if result.key == self.chosen)
-
-    def scores(self, start: Start) -> Scores | None:
-        """Scores of a model trained on all rows (chosen or first seed); None if not trained."""
-        found = (r for r in self.results if (r.key.start, r.key.examples) == (start, self.rows))
-        result = self.finetuned if start == "pretrained" else next(found, None)
-        return result.scores if result else None
 
     @property
     def rows(self) -> int:
-        """The number of training rows."""
         return self.chosen.examples
 
     def points(self) -> list[Point]:
-        """The accuracies over seeds, by number of rows, then by model as in SHOWN."""
         return points_of(self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """As report.json stores it."""
-        others: tuple[Start, ...] = ("from_scratch", "bag_of_words")
-        scores = {start: self.scores(start) for start in others}
+        whole = [result for result in self.results if result.key.examples == self.rows]
+        first = {result.key.start: result.scores.to_dict() for result in reversed(whole)}
         return {
             **self.sources,
             "examples": self.rows,
             "seed": self.chosen.seed,
             "plan": asdict(self.finetuned.chosen.plan),
             "finetuned": self.finetuned.scores.to_dict(),
-            **{name: found.to_dict() if found else None for name, found in scores.items()},
+            "from_scratch": first.get("from_scratch"),  # of the first seed
+            "bag_of_words": first.get("bag_of_words"),
             "label_efficiency": [
                 {**asdict(point), "mean": point.mean(), "deviation": point.deviation()}
                 for point in self.points()
@@ -103,12 +94,11 @@ class FinetuneReport:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The report of a finished folder."""
         return cls(
             is_new=False,
             results=tuple(map(ModelResult.from_dict, values["results"])),
             chosen=ModelKey(start="pretrained", examples=values["examples"], seed=values["seed"]),
-            calibration=Calibration.from_dict(values["calibration"]),
+            calibration=Calibration(**values["calibration"]),
             mistakes=tuple(Mistake(**mistake) for mistake in values["mistakes"]),
             class_counts=values["class_counts"],
             near_copies=values["near_copies"],
@@ -143,7 +133,7 @@ class FinetuneReport:
     def figures(self) -> dict[str, bytes]:
         """The curve as SVG and PNG by file name; empty for a single size or without matplotlib."""
         points = self.points()
-        if len({point.examples for point in points}) < 2 or not has_matplotlib():
+        if len({point.examples for point in points}) < 2 or not find_spec("matplotlib"):
             return {}
         return {
             f"label_efficiency.{kind}": draw_label_efficiency(points, kind=kind)
@@ -156,25 +146,25 @@ def summarize(
     results: Sequence[ModelResult[Any]],
     best: ModelResult[Scores],
     logits: Logits,
+    predictions: Predictions,
     *,
     notes: Sequence[str],
     sources: dict[str, str | None],
 ) -> FinetuneReport:
-    """The report of finished results and of the classifier's logits for the test rows, [N, C]."""
-    test, temperature = job.tests[TEST], best.chosen.held_out.temperature
+    """The report of the results, and of the best one's logits for the test rows, [N, C]."""
     counts = Counter(job.train.labels)
     class_counts = {name: counts[name] for name in job.names}
     notes = [*notes, *_imbalance(class_counts)]
-    if len({result.key.examples for result in results}) > 1 and not has_matplotlib():
+    if len({result.key.examples for result in results}) > 1 and not find_spec("matplotlib"):
         notes.append("no figure was drawn: matplotlib is not installed.")
-    labels = class_ids(test, job.names)
-    is_near_copy = near_duplicates(test.texts.joined(), job.train.texts.joined())
+    temperature = best.chosen.held_out.temperature
+    is_near_copy = near_duplicates(predictions.texts, job.train.texts.joined())
     return FinetuneReport(
         is_new=True,
         results=tuple(results),
         chosen=best.key,
-        calibration=Calibration.of(logits, labels, temperature=temperature),
-        mistakes=tuple(_mistakes(softmax(logits, temperature), labels, job.names, test)),
+        calibration=Calibration.of(logits, predictions.labels, temperature=temperature),
+        mistakes=tuple(_mistakes(predictions)),
         class_counts=class_counts,
         near_copies=int(is_near_copy.sum()),
         excluded=job.excluded,
@@ -188,11 +178,6 @@ def exclusion(found: int | None) -> str:
     if found is None:
         return "not checked against the pretraining corpus; `shards --exclude` does"
     return f"excluded from the pretraining corpus, which had words of {found:,} of them"
-
-
-def has_matplotlib() -> bool:
-    """Whether figures can be drawn."""
-    return find_spec("matplotlib") is not None
 
 
 def _accuracy(point: Point) -> str:
@@ -213,20 +198,15 @@ def _imbalance(class_counts: dict[str, int]) -> list[str]:
     ]
 
 
-def _mistakes(
-    probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str], test: Labelled
-) -> list[Mistake]:
-    predicted, confidence = probabilities.argmax(1), probabilities.max(1)
-    wrong = np.flatnonzero(predicted != labels)
-    wrong = wrong[np.argsort(-confidence[wrong], kind="stable")][:MISTAKES]
-    texts = test.texts.take(wrong).joined()
-    return [
-        Mistake(
+def _mistakes(found: Predictions) -> Iterator[Mistake]:
+    predicted, confidence = found.predicted, found.confidence
+    wrong = np.flatnonzero(predicted != found.labels)
+    for row in wrong[np.argsort(-confidence[wrong], kind="stable")][:MISTAKES]:
+        text = found.texts[row]
+        yield Mistake(
             row=int(row) + 1,
             text=text if len(text) <= SHOWN_TEXT else f"{text[: SHOWN_TEXT - 1]}…",
-            label=names[labels[row]],
-            predicted=names[predicted[row]],
+            label=found.names[found.labels[row]],
+            predicted=found.names[predicted[row]],
             confidence=float(confidence[row]),
         )
-        for row, text in zip(wrong, texts, strict=True)
-    ]

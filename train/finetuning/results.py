@@ -20,14 +20,13 @@ from torch import Tensor
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.checksums import file_sha256
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
-from clozeline.train.labelled.correlations import Correlations
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Correlations, Scores
 from clozeline.train.store.remote_folder import publish
 
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
@@ -78,12 +77,10 @@ class ModelResult(Generic[AnyScores]):
         return self.selection
 
     def line(self) -> str:
-        """The result as one line of text."""
         line = f"{self.key.title}: {self.scores.summary}"
         return f"{line} ({self.selection.line()})" if self.selection else line
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON stores it."""
         return {
             **asdict(self.key),
             "scores": self.scores.to_dict(),
@@ -93,7 +90,6 @@ class ModelResult(Generic[AnyScores]):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From what `to_dict` gave."""
         kind: Any = Scores if "confusion" in values["scores"] else Correlations
         selection = values["selection"]
         return cls(
@@ -178,7 +174,7 @@ class ResultStore:
             path = self._path(result.key, "safetensors")
             partial = path.with_suffix(".partial")
             try:
-                save_file(weights, partial)
+                save_file({name: x.cpu().contiguous() for name, x in weights.items()}, partial)
             except SafetensorError as error:
                 partial.unlink(missing_ok=True)  # older safetensors leave what they wrote
                 raise InputError(f"{path} cannot be written ({error}); free some space.") from error
@@ -188,7 +184,6 @@ class ResultStore:
         publish(self._folder)
 
     def read_weights(self, key: ModelKey) -> dict[str, Tensor]:
-        """The weights that were stored with a result."""
         return load_file(self._path(key, "safetensors"))
 
     def _write_token(self) -> str:
@@ -199,7 +194,6 @@ class ResultStore:
         return name
 
     def _has_weights(self, key: ModelKey, values: dict[str, Any]) -> bool:
-        """Whether the stored weights are intact."""
         path = self._path(key, "safetensors")
         is_whole = path.exists() and file_sha256(path) == values.get(WEIGHTS)
         if path.exists() and not is_whole:

@@ -33,7 +33,7 @@ Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a classifier is trained, and at which learning rate."""
+    """How a classifier is trained."""
 
     learning_rate: float  # peak, of the top layers
     epochs: int  # over which it warms up and decays to 0
@@ -95,8 +95,7 @@ def predict_logits(
     model: BertForClassification, rows: Encoded, *, precision: str = "fp32"
 ) -> Logits:
     """The logits of each class for each row, [N, C], in row order."""
-    device = model.classifier.weight.device
-    was_training = model.training
+    device, was_training = model.classifier.weight.device, model.training
     if was_training:  # a redundant call costs half a millisecond
         model.eval()
     found = np.empty((len(rows), model.classifier.out_features), dtype=np.float32)
@@ -120,10 +119,7 @@ def loss_function(
 
 
 def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
-    """The weight of each class in the loss, float32 [C]: all 1, or "balanced".
-
-    Balanced weights are N / (C * count), so every class has the same total weight.
-    """
+    """The weight of each class in the loss, float32 [C]: all 1, or N / (C * count), "balanced"."""
     if config.class_weights == "none":
         return torch.ones(classes)
     counts = np.maximum(np.bincount(labels, minlength=classes), 1)
@@ -136,22 +132,20 @@ def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> tor
     A layer that is d layers below the top has scale `layer_decay ** d` (Howard & Ruder 2018, 3.3;
     Clark et al. 2020, appendix). Norms and biases have no weight decay.
     """
-    groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
+    matrices: dict[tuple[float, float], dict[str, Any]] = {}
+    rest: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         scale = config.layer_decay ** _depth(name, len(model.encoder.layers))
         is_muons = config.optimizer == "muon" and is_hidden_matrix(name, parameter)
-        groups.setdefault((is_muons, scale, decay), []).append(parameter)
-    matrices: list[dict[str, Any]] = []
-    rest: list[dict[str, Any]] = []
-    for (is_muons, scale, decay), parameters in groups.items():
-        group = {"params": parameters, "lr": 0.0, "scale": scale, "weight_decay": decay}
-        (matrices if is_muons else rest).append(group)
-    adamw = torch.optim.AdamW(rest, betas=(0.9, 0.98), eps=1e-6, fused=True)
+        group = {"params": [], "lr": 0.0, "scale": scale, "weight_decay": decay}
+        groups = matrices if is_muons else rest
+        groups.setdefault((scale, decay), group)["params"].append(parameter)
+    adamw = torch.optim.AdamW(list(rest.values()), betas=(0.9, 0.98), eps=1e-6, fused=True)
     if not matrices:
         return adamw
     alone = World(0, 1, model.classifier.weight.device)
-    return MuonWithAdamW(matrices, adamw, dtype=products_dtype(alone))
+    return MuonWithAdamW(list(matrices.values()), adamw, dtype=products_dtype(alone))
 
 
 def _depth(name: str, layers: int) -> int:

@@ -11,9 +11,9 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.artifacts.model_links import check_links
 from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
-from clozeline.train.labelled.calibration import Floats, softmax
+from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder, evaluation_batches
-from clozeline.train.labelled.rows import Texts
+from clozeline.train.labelled.rows import Floats, Texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class OnnxClassifier:
         for batch, (ids, types, mask) in evaluation_batches(rows, torch.device("cpu")):
             inputs = dict(zip(NAMES, (ids, mask.long(), types), strict=True))
             logits[batch] = self.graph.run(inputs)[0]
-        return softmax(logits, 1.0)
+        return softmax(logits)
 
 
 def load_onnx_classifier(folder: Path) -> OnnxClassifier:

@@ -13,7 +13,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 
 from clozeline.pipeline.common.config_checks import check_at_least
@@ -24,7 +23,7 @@ from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
     bare_name,
-    damage,
+    check_undamaged,
     find_files,
     open_unpacked,
     unpacked_head,
@@ -64,7 +63,6 @@ class Prediction:
         return f"{' '.join(self.label.split())}\t{self.probability:.4f}\t{text}"
 
     def json(self) -> str:
-        """All of it as a JSON object on one line."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
@@ -142,8 +140,7 @@ def _predictions(
 ) -> Iterator[Prediction]:
     for texts in batches:
         probabilities = classifier.classify(texts)
-        lines = ("\t".join(row) for row in zip(*texts.columns, strict=True))
-        for line, row in zip(lines, probabilities.tolist(), strict=True):
+        for line, row in zip(texts.joined("\t"), probabilities.tolist(), strict=True):
             if not all(map(math.isfinite, row)):
                 raise InputError(f"the classifier's probabilities of {line!r} are not finite.")
             found = dict(zip(classifier.names, row, strict=True))
@@ -154,22 +151,16 @@ def _predictions(
 def _batches_of_file(
     source: str, text: str, text_pair: str | None, batch_size: int
 ) -> Iterator[Texts]:
-    if not _is_table(source):
+    if _is_table(source):
+        yield from read_texts(source, text=text, text_pair=text_pair).parts(batch_size)
+    else:
         yield from _batches_of_lines(_lines(source), bool(text_pair), batch_size)
-        return
-    texts = read_texts(source, text=text, text_pair=text_pair)
-    for start in range(0, len(texts), batch_size):
-        yield texts.take(np.arange(start, min(start + batch_size, len(texts))))
 
 
 def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> Iterator[Texts]:
     lines = iter(lines)
     while batch := list(islice(lines, batch_size)):
-        if is_pair:
-            pairs = [line.partition("\t") for line in batch]
-            yield Texts([first for first, _, _ in pairs], [second for _, _, second in pairs])
-        else:
-            yield Texts(batch)
+        yield Texts.of(line.partition("\t")[::2] if is_pair else (line,) for line in batch)
 
 
 def _is_table(source: str) -> bool:
@@ -183,13 +174,12 @@ def _lines(source: str) -> Iterator[str]:
     if source == STANDARD_INPUT:
         yield from _decoded(source, sys.stdin.buffer)
         return
-    for file in find_files([source]):
+    for file in find_files(source):
         head, compression = unpacked_head(file.path)
         check_utf8(file.path, head)
         with open_unpacked(file.path, compression) as stream:
             yield from _decoded(file.path, stream)
-            if reason := damage(stream):
-                raise InputError(f"{file.path}: {reason}; download it again.")
+            check_undamaged(file.path, stream)
 
 
 def _decoded(path: str, lines: Iterable[bytes]) -> Iterator[str]:

@@ -68,8 +68,7 @@ class _Service:
         self._limits = limits
 
         def classify(rows: Sequence[Row]) -> NDArray[Any]:
-            first, *second = (list(column) for column in zip(*rows, strict=True))
-            found = classifier.classify(Texts(first, second[0] if second else None))
+            found = classifier.classify(Texts.of(rows))
             self._metrics.batches.inc()
             self._metrics.texts.inc(len(rows))
             return found
@@ -80,7 +79,6 @@ class _Service:
         self._metrics = _Metrics(self._batcher)
 
     def app(self) -> ASGIApp:
-        """The paths, each counted in the metrics."""
         routes = [
             Route("/classify", self._classify, methods=["POST"]),
             Route("/health", _health),

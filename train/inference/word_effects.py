@@ -8,6 +8,7 @@ one out, Li et al. 2016, "Understanding neural networks through representation e
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clozeline.train.finetuning.classifier import Classifier
@@ -27,16 +28,12 @@ class WordEffect:
     part: int = 0  # 1: in the second text of a pair
 
 
-def word_effects(
-    classifier: Classifier, first: str, second: str | None, *, label: int
-) -> list[WordEffect]:
+def word_effects(classifier: Classifier, texts: Sequence[str], *, label: int) -> list[WordEffect]:
     """The effect of each word on the probability of class number `label`, in order."""
-    texts = [first] if second is None else [first, second]
     parts = [list(WORD.finditer(text)) for text in texts]
     measured = [(part, match) for part, words in enumerate(parts) for match in words[:WORDS]]
-    rows = [tuple(texts), *(_without(texts, part, match) for part, match in measured)]
-    seconds = None if second is None else [row[1] for row in rows]
-    probabilities = classifier.classify(Texts([row[0] for row in rows], seconds))[:, label]
+    rows = [texts, *(_without(texts, part, match) for part, match in measured)]
+    probabilities = classifier.classify(Texts.of(rows))[:, label]
     effects = iter((probabilities[0] - probabilities[1:]).tolist())
     found = []
     for part, words in enumerate(parts):
@@ -48,7 +45,7 @@ def word_effects(
     return found
 
 
-def _without(texts: list[str], part: int, match: re.Match[str]) -> tuple[str, ...]:
+def _without(texts: Sequence[str], part: int, match: re.Match[str]) -> list[str]:
     text = texts[part]
     changed = (text[: match.start()] + text[match.end() :]).strip()
-    return tuple(changed if index == part else other for index, other in enumerate(texts))
+    return [*texts[:part], changed, *texts[part + 1 :]]

@@ -9,7 +9,7 @@ should not be easy to beat.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.labelled.encoding import Encoder
-from clozeline.train.labelled.rows import (
-    Labelled,
-    Texts,
-    class_ids,
-    class_names,
-    read_labelled,
-)
+from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
 
 
@@ -51,13 +45,11 @@ def baseline(
         for source in (train_source, test_source)
     )
     names = class_names(train)
-    if max_tokens is not None and tokenizer is not None:
-        encoder = Encoder(load_tokenizer(tokenizer), max_seq_length=max_tokens)
-        train, test = (replace(rows, texts=encoder.truncate(rows.texts)) for rows in (train, test))
-    elif max_tokens is not None:
-        train, test = (
-            replace(rows, texts=_words(rows.texts, max_tokens)) for rows in (train, test)
-        )
+    if max_tokens is not None:
+        truncate: Callable[[Texts], Texts] = partial(_first_words, max_tokens)
+        if tokenizer is not None:
+            truncate = Encoder(load_tokenizer(tokenizer), max_seq_length=max_tokens).truncate
+        train, test = (replace(rows, texts=truncate(rows.texts)) for rows in (train, test))
     return bag_of_words(train, test, names)
 
 
@@ -94,9 +86,8 @@ def fit_bag_of_words(
             "`clozeline finetune --no-baseline` does without."
         ) from error
     weights = "balanced" if is_balanced else None
-    model = (
-        Ridge() if is_regression else LogisticRegression(C=5, max_iter=1000, class_weight=weights)
-    ).fit(counts, labels)
+    classes = LogisticRegression(C=5, max_iter=1000, class_weight=weights)
+    model = (Ridge() if is_regression else classes).fit(counts, labels)
 
     def predict(texts: Sequence[str]) -> NDArray[Any]:
         found: NDArray[Any] = model.predict(features.transform(texts))
@@ -105,11 +96,6 @@ def fit_bag_of_words(
     return predict
 
 
-def has_sklearn() -> bool:
-    """Whether scikit-learn is installed."""
-    return find_spec("sklearn") is not None
-
-
-def _words(texts: Texts, count: int) -> Texts:
+def _first_words(count: int, texts: Texts) -> Texts:
     """The first words of each row, both texts of a pair joined."""
     return Texts([" ".join(text.split()[:count]) for text in texts.joined()])

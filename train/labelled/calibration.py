@@ -9,14 +9,12 @@ Guo et al. 2017, "On calibration of modern neural networks".
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from clozeline.train.labelled.rows import Rows
-
-Floats = NDArray[np.float64]
+from clozeline.train.labelled.rows import Floats, Rows
 
 PARTS, STANDARD_ERRORS = 5, 3  # how sure it must be that a temperature helps
 BINS = 15  # of confidence, as in the paper
@@ -30,9 +28,9 @@ class Calibration:
     temperature: float
     error: float  # expected calibration error, in [0, 1]
     error_before: float  # the same at temperature 1
-    counts: tuple[int, ...]
-    confidences: tuple[float, ...]  # mean of each bin
-    accuracies: tuple[float, ...]
+    counts: list[int]
+    confidences: list[float]  # mean of each bin
+    accuracies: list[float]
 
     @classmethod
     def of(cls, logits: ArrayLike, labels: Rows, *, temperature: float) -> Self:
@@ -42,16 +40,10 @@ class Calibration:
             temperature=temperature,
             error=_error(counts, confidences, accuracies),
             error_before=_error(*_bins(logits, labels, 1.0)),
-            counts=tuple(counts.tolist()),
-            confidences=tuple(confidences.tolist()),
-            accuracies=tuple(accuracies.tolist()),
+            counts=counts.tolist(),
+            confidences=confidences.tolist(),
+            accuracies=accuracies.tolist(),
         )
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From the values of `asdict`, which JSON may have turned into lists."""
-        columns = ("counts", "confidences", "accuracies")
-        return cls(**{**values, **{name: tuple(values[name]) for name in columns}})
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
@@ -65,10 +57,7 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
 def log_loss(
     logits: ArrayLike, labels: Rows, temperature: float = 1.0, *, smoothing: float = 0.0
 ) -> float:
-    """The mean cross-entropy in nats of logits [N, C] divided by a temperature.
-
-    `smoothing` is the probability of the labels that goes to the other classes, in equal parts.
-    """
+    """Mean cross-entropy in nats of logits [N, C]; `smoothing` is shared by the other classes."""
     losses = -np.log(np.maximum(softmax(logits, temperature), 1e-300))  # [N, C]
     chosen = losses[np.arange(len(labels)), labels]
     others = (losses.sum(1) - chosen) / (losses.shape[1] - 1)

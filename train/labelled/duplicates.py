@@ -25,10 +25,7 @@ MOST_PAIRS = 5_000_000  # of shingles at a time, or those of one test row
 
 
 def near_duplicates(test: Sequence[str], train: Sequence[str]) -> NDArray[np.bool_]:
-    """Which test texts have a near copy among the training texts, bool [test texts].
-
-    A text that occurs often is compared once.
-    """
+    """Which test texts have a near copy among the training texts, bool [test texts]."""
     every, test, train = test, list(dict.fromkeys(test)), list(dict.fromkeys(train))
     test_rows, test_hashes = shingles(test)
     needed = CONTAINMENT * np.bincount(test_rows, minlength=len(test))

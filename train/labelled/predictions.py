@@ -20,13 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.labelled.rows import Labelled, Rows, class_ids
+from clozeline.train.labelled.rows import Floats, Labelled, Rows, class_ids
 
 PREDICTIONS = "predictions.csv"
 HEAD = ("row", "label", "predicted", "confidence")  # before the probabilities and the text
 CURVE_POINTS = 200
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

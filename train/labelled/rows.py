@@ -13,10 +13,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.text_columns import is_string
 
@@ -33,6 +34,7 @@ REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
 
 Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Texts:
 
     first: list[str]
     second: list[str] | None = None
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[str]]) -> Self:
+        """From rows of one or two texts; needs at least one."""
+        return cls(*(list(column) for column in zip(*rows, strict=True)))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -51,13 +58,16 @@ class Texts:
         return [self.first] if self.second is None else [self.first, self.second]
 
     def take(self, rows: Rows) -> "Texts":
-        """The given rows, in the given order."""
-        second = None if self.second is None else [self.second[row] for row in rows]
-        return Texts([self.first[row] for row in rows], second)
+        return Texts(*([column[row] for row in rows] for column in self.columns))
 
-    def joined(self) -> list[str]:
+    def parts(self, size: int) -> Iterator["Texts"]:
+        """Parts of `size` rows, in order."""
+        for start in range(0, len(self), size):
+            yield Texts(*(column[start : start + size] for column in self.columns))
+
+    def joined(self, by: str = "\n") -> list[str]:
         """Each row as one text, for models that do not read pairs."""
-        return ["\n".join(row) for row in zip(*self.columns, strict=True)]
+        return [by.join(row) for row in zip(*self.columns, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,6 @@ class Labelled:
         return len(self.labels)
 
     def take(self, rows: Rows) -> "Labelled":
-        """The given rows, in the given order."""
         return Labelled(self.texts.take(rows), [self.labels[row] for row in rows], self.source)
 
     def digest(self) -> str:
@@ -114,12 +123,9 @@ def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
 
 
 def read_named(source: str, *, text_pair: str | None, **others: Any) -> Labelled:
-    """As `read_labelled`; `FILE?text=A&text_pair=B&label=C` names columns other than these.
-
-    A named text has no pair unless that is named as well.
-    """
+    """As `read_labelled`; `FILE?text=A&text_pair=B&label=C` names columns other than these."""
     path, columns = split_columns(source)
-    pair = None if "text" in columns else text_pair
+    pair = None if "text" in columns else text_pair  # a named text has no pair, unless named too
     return read_labelled(path, **{**others, "text_pair": pair, **columns})
 
 
@@ -175,10 +181,7 @@ def lone_labels(labelled: Labelled) -> list[str]:
 
 
 def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
-    """The index of each row's label in `names`, int64 [N].
-
-    Raises InputError for a label that is not in `names`, with its row (from 1).
-    """
+    """The index of each label in `names`, int64 [N]. Raises InputError for one not there."""
     index = {name: i for i, name in enumerate(names)}
     found = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
     if (found < 0).any():
@@ -191,12 +194,10 @@ def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     return found
 
 
-def hold_out(
-    labelled: Labelled, *, share: float, seed: int, are_classes: bool = False
-) -> tuple[Labelled, Labelled]:
+def hold_out(labelled: Labelled, *, share: float, seed: int) -> tuple[Labelled, Labelled]:
     """Split into training and held-out rows at random; each part has at least one row.
 
-    With `are_classes`, a class of which all rows would be held out keeps one to train on.
+    A class of which all rows would be held out keeps one to train on.
     """
     if len(labelled) < 2:
         raise InputError(
@@ -209,8 +210,7 @@ def hold_out(
     test: list[int] = []
     known = {labelled.labels[row] for row in train}
     for row in order[:held].tolist():
-        is_known = not are_classes or labelled.labels[row] in known
-        (test if is_known else train).append(row)
+        (test if labelled.labels[row] in known else train).append(row)
         known.add(labelled.labels[row])
     if not test:
         raise InputError(
@@ -234,8 +234,7 @@ def balanced_order(labels: Rows, *, seed: int) -> Rows:
     """
     order = permutation(stream_key(seed, "finetune/balanced"), len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    counts = np.bincount(labels)
-    turn = np.concatenate([np.arange(count) for count in counts])
+    turn = ordinals(np.bincount(labels))
     return order[np.lexsort((labels[order], turn))]
 
 

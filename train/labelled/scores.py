@@ -1,4 +1,4 @@
-"""Accuracy, precision, recall and F1, all computed from the confusion matrix.
+"""Scores of a classifier, from its confusion matrix, and of a regression: correlations.
 
               predicted 0   predicted 1
 label 0            8             2          recall of 0     8 / 10
@@ -6,7 +6,7 @@ label 1            1             9          precision of 1  9 / 11
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -33,17 +33,14 @@ class Scores:
 
     @property
     def examples(self) -> int:
-        """Rows that were classified."""
         return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
-        """The fraction of rows classified correctly."""
         return float(_ratio(np.trace(self.confusion), self.confusion.sum()))
 
     @property
     def summary(self) -> str:
-        """The first of the scores as text."""
         return f"accuracy {self.accuracy:.4f}"
 
     @property
@@ -91,7 +88,6 @@ class Scores:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From the names and the confusion matrix of `to_dict`."""
         return cls(tuple(values["names"]), np.array(values["confusion"], dtype=np.int64))
 
     def table(self) -> list[str]:
@@ -110,10 +106,57 @@ class Scores:
         return lines
 
 
+@dataclass(frozen=True, kw_only=True)
+class Correlations:
+    """How well predictions fit targets, as in GLUE's STS-B: in [-1, 1], 0 where all are equal."""
+
+    examples: int
+    pearson: float
+    spearman: float
+
+    @classmethod
+    def of(cls, targets: NDArray[Any], predicted: NDArray[Any]) -> Self:
+        """From the target and the prediction of each row, [N]."""
+        return cls(
+            examples=len(targets),
+            pearson=pearson(targets, predicted),
+            spearman=pearson(ranks(targets), ranks(predicted)),
+        )
+
+    @property
+    def summary(self) -> str:
+        return f"Pearson's correlation {self.pearson:.4f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(**values)
+
+
 def mean_in_words(values: Sequence[float], form: str) -> str:
     """The mean in this format, and of several values their deviation: "0.8410 ± 0.0120"."""
     mean = format(np.mean(values), form)
     return mean if len(values) == 1 else f"{mean} ± {format(np.std(values, ddof=1), form)}"
+
+
+def pearson(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """The linear correlation coefficient of two columns [N]."""
+    first, second = (column - column.mean(dtype=np.float64) for column in (first, second))
+    norm = np.sqrt((first * first).sum() * (second * second).sum())
+    return float((first * second).sum() / norm) if norm > 0 else 0.0
+
+
+def ranks(values: NDArray[Any]) -> Floats:
+    """The rank of each value from 1 on; equal values share the mean of their ranks.
+
+    10 30 20 20  ->  1 4 2.5 2.5
+    """
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    found: Floats = (last - (counts - 1) / 2)[index]
+    return found
 
 
 def _ratio(part: Any, whole: Any) -> Floats:

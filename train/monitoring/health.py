@@ -85,11 +85,6 @@ class MetricsHistory:
         newest = islice(reversed(self.lines), skip, skip + number)
         return [line[name] for line in newest if math.isfinite(line.get(name, math.nan))]
 
-    @property
-    def start_loss(self) -> float:
-        """Masked-LM loss of the first lines."""
-        return fmean(line["mlm_loss"] for line in self.first)
-
     def is_after(self, share: float, steps: int, least: int = FIRST_STEPS) -> bool:
         """Whether so much of the run is over."""
         due = steps if self.total_steps is None else share * self.total_steps
@@ -199,7 +194,7 @@ def diverging(history: MetricsHistory) -> str | None:
 
 def not_falling(history: MetricsHistory) -> str | None:
     """A loss that stays where it began, unless that is the unigram: `parked_at_unigram`."""
-    newest, start = history.last("mlm_loss", SOME), history.start_loss
+    newest, start = history.last("mlm_loss", SOME), fmean(x["mlm_loss"] for x in history.first)
     if len(newest) < SOME or not history.is_after(LEARNS_AFTER, LEARNS_AFTER_STEPS):
         return None
     level = fmean(newest)

@@ -58,18 +58,17 @@ class Learning:
     guesses: dict[int, Guesses]
 
     @classmethod
-    def of(cls, run: Path) -> Self | None:
-        """None where the run has not been evaluated.
+    def of(cls, run: Path) -> Self:
+        """Without rows and guesses where the run has not been evaluated.
 
         A line that a killed process did not finish is left out. Raises InputError for a file that
         cannot be read.
         """
         path = run / LEARNING
-        if not path.exists():
-            return None
         found: list[HeldOutRow] = []
         guesses = {}
-        for number, (values, _) in enumerate(finished_lines(path, is_right=_is_right)):
+        lines = finished_lines(path, is_right=_is_right) if path.exists() else ()
+        for number, (values, _) in enumerate(lines):
             try:
                 if number == 0:
                     found = [HeldOutRow(**row) for row in values["rows"]]
@@ -80,7 +79,7 @@ class Learning:
                 raise InputError(
                     f"line {number + 1} of {path} cannot be read ({error}); remove the file."
                 ) from error
-        return cls(found, guesses) if guesses else None
+        return cls(found, guesses)
 
 
 class LearningLog:

@@ -83,7 +83,6 @@ class MetricsLog:
                     files.callback(self._board.close)
 
     def advance(self) -> None:
-        """Advance the progress line by one step."""
         self._progress.advance()
 
     def write(self, step: int, values: dict[str, Any]) -> None:

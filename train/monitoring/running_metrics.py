@@ -135,8 +135,6 @@ class RunningMetrics:
 
     def state(self) -> list[float]:
         """Loss sums and counts since the last line, for a checkpoint; all processes call it."""
-        counts = torch.tensor([self._predictions, self._pairs], dtype=torch.float64)
-        sums: list[float] = self._world.sum(
-            torch.cat([self._losses, counts.to(self._losses.device)])
-        ).tolist()
+        counts = torch.tensor([self._predictions, self._pairs]).to(self._losses)
+        sums: list[float] = self._world.sum(torch.cat([self._losses, counts])).tolist()
         return sums

@@ -65,52 +65,42 @@ def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> A
     """
     config, tokenizer, _ = load_run(run)  # checks that they belong together
     folders = _newest(run, config, last=last)
-    state = read_state(folders[-1])
-    sources = {folder.name: weights_digest(folder) for folder in folders}
-    config = replace(config, averaged=sources)
-    steps = [read_state(folder).step for folder in folders]
+    state = replace(read_state(folders[-1]), heldout_loss=None)
+    steps = [step_of(folder) for folder in folders]
+    config = replace(config, averaged={folder.name: weights_digest(folder) for folder in folders})
     out = out.resolve()
     check_run_folder(out)
     if shards:
-        digest, positions = config.tokenizer_digest, config.model.max_position_embeddings
-        manifest = read_manifest(shards)
-        check_fits(shards, manifest, run, tokenizer_digest=digest, positions=positions)
+        check_fits(shards, read_manifest(shards), run, config)
     if (out / RUN).exists():
         if read_run(out) != config:
             raise InputError(f"{out} holds another run; choose another --out.")
         with locked_folder(out):
-            heldout = _evaluated(out, state, shards)
+            heldout = _write_results(out, state, shards) if shards else None
         return Averaged(steps=steps, is_new=False, heldout=heldout)
     check_replaceable(out, "an average", own=())
     with locked_folder(out), partial_folder(out) as partial:
         write_run(partial, config, tokenizer)
-        weights = mean_of(folders)
-        state = replace(state, heldout_loss=None)
-        save_checkpoint(partial, Snapshot(weights, {}), state)
-        _write_results(partial, state, None)
-        heldout = _evaluated(partial, state, shards)
+        save_checkpoint(partial, Snapshot(mean_of(folders), {}), state)
+        heldout = _write_results(partial, state, shards)
         replace_folder(partial, out)
     return Averaged(steps=steps, is_new=True, heldout=heldout)
 
 
 def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of each weight, in its own dtype. Raises InputError where names or shapes differ."""
-    sums: dict[str, Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
-    for number, folder in enumerate(checkpoints):
+    first = load_weights(checkpoints[0])
+    sums = {name: weight.double() for name, weight in first.items()}
+    for folder in checkpoints[1:]:
         weights = load_weights(folder)
-        if number == 0:
-            sums = {name: weight.double() for name, weight in weights.items()}
-            dtypes = {name: weight.dtype for name, weight in weights.items()}
-            continue
-        if _shapes(weights) != _shapes(sums):
+        if _shapes(weights) != _shapes(first):
             raise InputError(
                 f"{folder} and {checkpoints[0]} have weights of other names or shapes; only "
                 "checkpoints of one model can be averaged."
             )
         for name, weight in weights.items():
             sums[name] += weight.double()
-    return {name: (total / len(checkpoints)).to(dtypes[name]) for name, total in sums.items()}
+    return {name: (sums[name] / len(checkpoints)).to(first[name].dtype) for name in first}
 
 
 def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
@@ -135,20 +125,16 @@ def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
     return kept[-last:]
 
 
-def _evaluated(run: Path, state: TrainState, shards: Path | None) -> Evaluation | None:
-    """Measure and write the held-out result; None without shards to measure it on."""
-    if shards is None:
-        return None
-    heldout = evaluate_run(run, shards, split="validation", batch_size=BATCH_SIZE, limit=None)
-    _write_results(run, state, heldout)
-    return heldout
-
-
-def _write_results(run: Path, state: TrainState, heldout: Evaluation | None) -> None:
-    values = heldout.to_dict() if heldout else None
-    line = {"step": state.step} | {f"heldout/{name}": x for name, x in (values or {}).items()}
+def _write_results(run: Path, state: TrainState, shards: Path | None) -> Evaluation | None:
+    """Write the held-out result, measured on the shards if there are any."""
+    heldout, values = None, dict[str, float]()
+    if shards:
+        heldout = evaluate_run(run, shards, split="validation", batch_size=BATCH_SIZE, limit=None)
+        values = heldout.to_dict()
+    line = {"step": state.step} | {f"heldout/{name}": x for name, x in values.items()}
     (run / METRICS).write_text(json.dumps(line) + "\n", "utf-8")
-    write_summary(run, state.step, values)
+    write_summary(run, state.step, values or None)
+    return heldout
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -1,11 +1,11 @@
 """The commands `pretrain` and `average`."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -15,6 +15,7 @@ from clozeline.pipeline.commandline.command import Command, grouped_option, reco
 from clozeline.pipeline.commandline.config_options import (
     PathOrUrl,
     config_or_usage_error,
+    option_name,
     options_of,
 )
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -36,7 +37,6 @@ from clozeline.train.store.folder_option import Folder
 if TYPE_CHECKING:
     from clozeline.train.engine.distributed import World
     from clozeline.train.pretraining.plan import Plan
-    from clozeline.train.pretraining.start import Start
     from clozeline.train.pretraining.trainer import Outcome
 
 FOLDER = PathOrUrl()
@@ -68,18 +68,23 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
-    estimated, sources = _estimated_gpus(run), _sources(run, options)
-    _drop_defaults(options, KEPT_FIELDS)
+    gpus, sources = _estimated_gpus(run), _sources(run, options)
+    for name in KEPT_FIELDS:  # in which a continued run has values of its own
+        if _source_of(name) is ParameterSource.DEFAULT:
+            del options[name]
     chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
     from clozeline.train.pretraining.plan import make_plan
     from clozeline.train.pretraining.pretrain import train_run
-    from clozeline.train.pretraining.start import find_start
+    from clozeline.train.pretraining.start import Start, find_start
 
-    with _world_of(out, run.timeout, writes=not (run.print_recipe or estimated)) as world:
-        start = find_start(out, world, **sources)
-        if estimated:
-            _print_estimate(shards, start, estimated, chosen)
+    with _world_of(out, run.timeout, writes=not (run.print_recipe or gpus)) as world:
+        start = find_start(Start(out=out, **sources), world)
+        if gpus:
+            from clozeline.train.pretraining.estimate import estimate_lines
+
+            click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
+            return
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe:
@@ -99,14 +104,6 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     _report(outcome, out, training)
 
 
-def _drop_defaults(options: dict[str, Any], names: Iterable[str]) -> None:
-    """Take out the options that are not given, where a default would count as given."""
-    context = click.get_current_context()
-    for name in names:
-        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-            del options[name]
-
-
 def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | None:
     """The kinds, numbers and price of the GPUs to estimate for; None without --estimate.
 
@@ -114,8 +111,9 @@ def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | No
     """
     for name in ("gpu", "gpus", "price_per_hour"):
         if getattr(run, name) is not None and not run.estimate:
-            option = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{option} belongs to --estimate; add it, or leave it out.")
+            raise click.UsageError(
+                f"{option_name(name)} belongs to --estimate; add it, or leave it out."
+            )
     numbers = (run.gpus or "1").split(",")
     for number in numbers:
         if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:
@@ -127,19 +125,6 @@ def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | No
     return run.gpu or "h100", [int(number) for number in numbers], run.price_per_hour
 
 
-def _print_estimate(
-    shards: Path,
-    start: "Start",
-    gpus: tuple[str, list[int], float | None],
-    chosen: dict[str, Any],
-) -> NoReturn:
-    """Print what the run needs on each of them, and exit."""
-    from clozeline.train.pretraining.estimate import estimate_lines
-
-    click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
-    click.get_current_context().exit()
-
-
 @contextmanager
 def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
     """All processes of the run, which hold the lock of its folder if they write there."""
@@ -147,11 +132,11 @@ def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
     from clozeline.train.engine.lost_process import lost_process_in_one_line
     from clozeline.train.pretraining.start import locked_run
 
-    with ExitStack() as stack:
-        world = stack.enter_context(join_world(patience=_patience(timeout)))
-        stack.enter_context(lost_process_in_one_line(world))
-        if writes:
-            stack.enter_context(locked_run(out, world))
+    with (
+        join_world(patience=timedelta(seconds=seconds(timeout, name="timeout"))) as world,
+        lost_process_in_one_line(world),
+        locked_run(out, world) if writes else nullcontext(),
+    ):
         yield world
 
 
@@ -167,10 +152,9 @@ def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     """The options that reproduce the run, even if the recipe has changed since."""
     [(name, given)] = recorded_options().items()
-    chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
-    kept = {field: getattr(training, field) for field in KEPT_FIELDS}
-    changed = {field: x for field, x in kept.items() if x != getattr(PretrainConfig, field)}
-    return {name: given | chosen | changed}
+    values = {field: getattr(training, field) for field in (*RECIPE_FIELDS, *KEPT_FIELDS)}
+    changed = {f: x for f, x in values.items() if x != getattr(PretrainConfig, f, None)}
+    return {name: given | changed}
 
 
 def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:
@@ -184,13 +168,6 @@ def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:
     return sources
 
 
-def _patience(timeout: str) -> timedelta:
-    try:
-        return timedelta(seconds=seconds(timeout, name="timeout"))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
 def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     """Check the options before torch is imported. Raises UsageError."""
     if run.start_from and run.init:
@@ -198,16 +175,19 @@ def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     if run.cool_down_from:
         for name in ("start_from", "init", "for_", "batch_ramp", "phase"):
             if (vars(run) | options)[name]:
-                option = "--" + name.rstrip("_").replace("_", "-")
-                raise click.UsageError(f"{option} does not go with --cool-down-from; leave it out.")
+                raise click.UsageError(
+                    f"{option_name(name)} does not go with --cool-down-from; leave it out."
+                )
         if ":" in (options["masked_lm_prob"] or ""):
             raise click.UsageError(
                 "--masked-lm-prob with several rates does not go with --cool-down-from; give one."
             )
-    if options["for_"] and _is_given("max_steps"):
+    # A --config file may have both.
+    if options["for_"] and _source_of("max_steps") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--for and --max-steps each end the run; give one.")
     try:
         recipe_of(run.preset or DEFAULT_PRESET)
+        seconds(run.timeout, name="timeout")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
@@ -216,10 +196,8 @@ def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     config_or_usage_error(PretrainConfig, options | values | given)
 
 
-def _is_given(option: str) -> bool:
-    """Whether the option is on the command line, and not only in a --config file."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is ParameterSource.COMMANDLINE
+def _source_of(option: str) -> ParameterSource | None:
+    return click.get_current_context().get_parameter_source(option)
 
 
 def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
@@ -228,16 +206,16 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
     from clozeline.train.evaluation.evaluate import as_table
 
     budget = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
-    reached, done = f"step {outcome.step} {budget}", "" if outcome.is_new else "already complete: "
-    last_line = f"{done}{reached}: {as_given(out)}"
-    if not outcome.is_complete:
-        last_line = f"Stopped at {reached}; checkpoint saved. Add `--resume` to continue."
+    reached = f"step {outcome.step} {budget}"
     if is_main_process():
         for line in as_table(outcome.heldout) if outcome.heldout else ():
             click.echo(line)
-        click.echo(last_line)
         if outcome.is_complete:
+            done = "" if outcome.is_new else "already complete: "
+            click.echo(f"{done}{reached}: {as_given(out)}")
             print_next_for(out)
+        else:
+            click.echo(f"Stopped at {reached}; checkpoint saved. Add `--resume` to continue.")
     if not outcome.is_complete:
         click.get_current_context().exit(STOPPED)
 

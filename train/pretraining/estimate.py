@@ -58,21 +58,16 @@ class Estimate:
         """Rows of a pass: as given, else the largest divisor of a rank's share that fits; or 0."""
         if isinstance(self.training.micro_batch_size, int):
             return self.training.rows_per_pass(self.gpus)
-        sizes = [n for n in range(self.share, 0, -1) if self.share % n == 0]
+        room = USABLE * self.gpu.memory * 1e9
         bytes_of_row = (self._cost(2).peak - self._cost(1).peak) or 1
-        limit = 1 + (1.1 * self.room - self._cost(1).peak) / bytes_of_row
-        possible = [n for n in sizes if n <= limit]
-        return next((n for n in possible if self._fits(n)), 0)
+        limit = 1 + (1.1 * room - self._cost(1).peak) / bytes_of_row
+        sizes = [n for n in range(self.share, 0, -1) if self.share % n == 0 and n <= limit]
+        return next((n for n in sizes if self._cost(n).peak <= room), 0)
 
     @property
     def share(self) -> int:
         """Examples of a rank in each step."""
         return self.training.batch_size // self.gpus
-
-    @property
-    def room(self) -> float:
-        """Bytes of a GPU's memory that a step may fill."""
-        return USABLE * self.gpu.memory * 1e9
 
     @property
     def cost(self) -> StepCost:
@@ -112,30 +107,25 @@ class Estimate:
     @property
     def at_best(self) -> float:
         """Seconds of a step by the roofline."""
-        return self._with_sums(self.flops / self._peak + self._memory_time)
+        return self._seconds(utilization=1.0)
 
     @property
     def guessed(self) -> float:
         """Seconds of a step whose products reach a fraction of the peak."""
-        return self._with_sums(self.flops / (self._peak * UTILIZATION) + self._memory_time)
+        return self._seconds(utilization=UTILIZATION)
 
-    @property
-    def _memory_time(self) -> float:
-        """Seconds in which the memory moves what is not part of a matrix product."""
+    def _seconds(self, *, utilization: float) -> float:
+        """Products, what the memory moves besides, and what the ranks send.
+
+        Sending overlaps with the last backward pass, two thirds of a pass.
+        """
+        peak = self.gpu.peak if self.training.precision == "bf16" else self.gpu.peak / 2
         traffic = self.cost.traffic * self.passes / self.gpu.bandwidth
-        return traffic if self.training.compile is False else FUSED * traffic
-
-    @property
-    def _peak(self) -> float:
-        return self.gpu.peak if self.training.precision == "bf16" else self.gpu.peak / 2
-
-    def _with_sums(self, computing: float) -> float:
-        """What ranks send overlaps with the last backward pass, two thirds of a pass."""
-        speed = self.gpu.link if self.gpus <= GPUS_OF_A_MACHINE else self.gpu.network
-        return computing + max(0.0, self.sent / speed - computing / self.passes * 2 / 3)
-
-    def _fits(self, rows: int) -> bool:
-        return self._cost(rows).peak <= self.room
+        if self.training.compile is not False:
+            traffic *= FUSED
+        computing = self.flops / (peak * utilization) + traffic
+        link = self.gpu.link if self.gpus <= GPUS_OF_A_MACHINE else self.gpu.network
+        return computing + max(0.0, self.sent / link - computing / self.passes * 2 / 3)
 
     @property
     def _shares(self) -> list[tuple[float, DataPhase]]:
@@ -167,9 +157,12 @@ class Estimate:
             _MEASURED[key] = step_cost(
                 self.model, self.training, data, rows=rows, passes=passes, device=CUDA
             )
+        cost = _MEASURED[key]
         if self.training.parallel == "fsdp":
-            return _sharded(_MEASURED[key], self.gpus)
-        return _MEASURED[key]
+            # By arithmetic, as autograd calls FSDP2's hooks; what is gathered is not counted.
+            kept = {name: cost.parts[name] // self.gpus for name in PARTS[:3]}
+            return replace(cost, parts=cost.parts | kept)
+        return cost
 
 
 #: What of the training config, besides the number of rows, decides about the cost of a step.
@@ -186,12 +179,6 @@ def _weights(config: BertConfig) -> tuple[int, int]:
         model = BertForPretraining(config)
     layers = sum(weight.numel() for weight in model.encoder.layers.parameters())
     return layers, sum(weight.numel() for weight in model.parameters()) - layers
-
-
-def _sharded(cost: StepCost, ranks: int) -> StepCost:
-    """By arithmetic, as autograd calls FSDP2's hooks; what is gathered is not counted."""
-    kept = {name: cost.parts[name] // ranks for name in PARTS[:3]}
-    return replace(cost, parts=cost.parts | kept)
 
 
 def estimate_lines(
@@ -213,19 +200,22 @@ def estimate_lines(
     manifest = read_manifest(shards)
     given = chosen.pop("options")
     options = given | {"precision": given["precision"] or "bf16"}
-    plans: dict[int, tuple[BertConfig, PretrainConfig, tuple[DataPhase, ...]]] = {}
-    for number in numbers:
+    of_numbers = []
+    for number in dict.fromkeys(numbers):
         plan = make_plan(manifest, start, World(0, number, CUDA), options=options, **chosen)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
-        plans[number] = plan.model, training, find_phases(shards, manifest, training)
-    estimates = [
-        Estimate(
-            gpu=gpu, gpus=number, model=model, training=training, manifest=manifest, phases=phases
+        of_numbers.append(
+            Estimate(
+                gpu=gpus[0],
+                gpus=number,
+                model=plan.model,
+                training=training,
+                manifest=manifest,
+                phases=find_phases(shards, manifest, training),
+            )
         )
-        for gpu in gpus
-        for number, (model, training, phases) in plans.items()
-    ]
+    estimates = [replace(one, gpu=gpu) for gpu in gpus for one in of_numbers]
     return _report(estimates, shards, price_per_hour)
 
 

@@ -36,8 +36,6 @@ from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.batch import Batch, LoadedBatch
-from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
@@ -74,16 +72,23 @@ def step_cost(
     device: torch.device,
 ) -> StepCost:
     """The cost of a step with this many passes of `rows` of the longest examples each."""
-    batch = longest_batch(rows * passes, model, data, unpadded=training.unpadded)
+    real = longest_batch(rows * passes, model, data, unpadded=training.unpadded)
     warnings.filterwarnings("ignore", message="CUDA is not available or torch_xla")
     memory, world = Memory(model.padded_vocab_size), World(0, 1, device)
+
+    def faked(value: Tensor) -> Any:
+        return torch.empty_like(fake.from_tensor(value), device=device)
+
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, WithoutDevice(memory), memory:
         memory.kind = "weights"
         with device:
             built = _prepared(model, training, device)
         memory.kind = "activations"
-        loaded = _fake_batch(batch, fake, device)
-        sample = _fake_sample(model.vocab_size, training.sampled_words, fake, device)
+        tensors = {name: faked(value) for name, value in real.batch.tensors().items()}
+        loaded = replace(real, batch=replace(real.batch, **tensors))
+        sample = WordSampler(np.ones(model.vocab_size), training.sampled_words, seed=0).at(1)
+        if sample:
+            sample = WordSample(*map(faked, sample))
         optimizer = build_optimizer(built, training)
         step = partial(
             train_step,
@@ -108,32 +113,6 @@ def step_cost(
     )
 
 
-def _fake_batch(
-    batch: Batch | UnpaddedBatch, fake: FakeTensorMode, device: torch.device
-) -> LoadedBatch[Any]:
-    tensors: dict[str, Any] = {
-        name: torch.empty_like(fake.from_tensor(value), device=device)
-        for name, value in batch.tensors().items()
-    }
-    return LoadedBatch(
-        batch=replace(batch, **tensors),
-        next_position=0,
-        num_tokens=0,  # so the step does not leave the attention mask out
-        num_predictions=1,
-        num_pairs=1,
-        digest=0,
-    )
-
-
-def _fake_sample(
-    vocabulary: int, size: int, fake: FakeTensorMode, device: torch.device
-) -> WordSample | None:
-    sample = WordSampler(np.ones(vocabulary), size, seed=0).at(1)
-    if sample is None:
-        return None
-    return WordSample(*(torch.empty_like(fake.from_tensor(part), device=device) for part in sample))
-
-
 def _counted(
     step: Callable[[], object], optimizer: torch.optim.Optimizer, memory: "Memory"
 ) -> tuple[float, float, float]:
@@ -152,22 +131,20 @@ def _counted(
     return flops, traffic, memory.flops - flops
 
 
-def _in_precision(
-    precision: str, device: torch.device, forward: Callable[..., Tensor], *inputs: Any
-) -> Tensor:
-    with autocast(precision, device):
-        return forward(*inputs)
-
-
 def _prepared(
     config: BertConfig, training: PretrainConfig, device: torch.device
 ) -> BertForPretraining:
     """The model as the trainer prepares it."""
     model = initial_model(config, training).train()
+
+    def in_precision(forward: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        with autocast(training.precision, device):
+            return forward(*inputs)
+
     if training.activation_checkpointing:
         for layer in model.encoder.layers:  # the second time, torch leaves autocast out
             assert isinstance(layer, Layer)
-            forward = partial(_in_precision, training.precision, device, layer._forward)
+            forward = partial(in_precision, layer._forward)
             layer._forward = forward  # type: ignore[method-assign]
     return model
 

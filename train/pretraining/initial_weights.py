@@ -1,8 +1,10 @@
-"""The model before its first step, with random weights or those of a Hugging Face folder."""
+"""The state of training and the model before the first step of a process."""
 
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,14 +12,14 @@ from torch import Tensor
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.model.huggingface.weight_files import weights_sha256
-from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import Normalization
-from clozeline.train.artifacts.checkpoint import load_weights
+from clozeline.train.artifacts.checkpoint import TrainState, load_weights
 from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
 from clozeline.train.artifacts.pretrained import kind_of_model
@@ -26,7 +28,6 @@ from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
 from clozeline.train.pretraining.more_positions import grown_weights
-from clozeline.train.pretraining.resume_point import ResumePoint
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
@@ -37,6 +38,21 @@ FREE = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint:
+    """The state of training before the first step, as `find_resume_point` finds it."""
+
+    state: TrainState
+    checkpoint: Path | None = None  # has the weights; None: they come from `init` or the seed
+    init: Path | None = None  # a Hugging Face folder
+    has_moments: bool = True  # the checkpoint's moments fit the optimizer
+    is_complete: bool = False  # there is nothing left to do
+    #: The checkpoints after this one, which cannot be read, and why.
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+    started_from: str | None = None  # see RunConfig
+    trained_positions: int | None = None  # of the checkpoint, where that is not all of them
 
 
 def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretraining:
@@ -54,8 +70,9 @@ def first_model(
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU.
 
-    They are those of a checkpoint, of a Hugging Face folder, or drawn from the seed. Raises
-    InputError, or StoreError for shards, where they cannot be read; rank 0 reads them for all.
+    They are those of a checkpoint, of a Hugging Face folder (without those of a part that is
+    missing there), or drawn from the seed. Raises InputError, or StoreError for shards, where they
+    cannot be read; rank 0 reads them for all.
     """
     checkpoint, init = start.checkpoint, start.init
     model = initial_model(config.model, config.training)
@@ -67,8 +84,8 @@ def first_model(
             weights = load_weights(checkpoint, is_checked=True)
             return grown_weights(weights, config.model, trained=start.trained_positions)
         assert init
-        load_initial(model, init)
-        return model.state_dict()
+        ours, found = model.state_dict(), load_model(init)[0].weights
+        return ours | {name: found[name] for name in ours if name in found}
 
     if checkpoint or init:
         model.load_state_dict(world.tensors_from_main(stored))
@@ -90,7 +107,12 @@ def initial_config(init: Path, *, preset_name: str | None, dropout: float | None
     there = read_model_config(init)
     try:
         if preset_name is not None:
-            _check_preset(init, there, preset_name)
+            own: dict[str, Any] = {field: getattr(there, field) for field in FREE}
+            if differs := _differences(there, replace(preset(preset_name), **own)):
+                raise InputError(
+                    f"{init} is not a {preset_name} ({differs}); leave --preset out to train the "
+                    "folder's model."
+                )
         return with_dropout(there, dropout)
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -122,12 +144,6 @@ def check_initial(init: Path, model: BertConfig, shards: AnyPath) -> str:
     return weights_sha256(init)
 
 
-def load_initial(model: BertForPretraining, init: Path) -> None:
-    """Load the weights of the folder; a part that is missing there keeps its initial weights."""
-    ours, found = model.state_dict(), load_model(init)[0].weights
-    model.load_state_dict(ours | {name: found[name] for name in ours if name in found})
-
-
 def _options_of(flags: Normalization | TokenizerSpec) -> str:
     """The options of `clozeline tokenizer --vocab` for a vocabulary."""
     if isinstance(flags, TokenizerSpec):
@@ -136,15 +152,6 @@ def _options_of(flags: Normalization | TokenizerSpec) -> str:
     if flags.strip_accents != flags.lowercase:
         options += " --strip-accents" if flags.strip_accents else " --no-strip-accents"
     return options
-
-
-def _check_preset(init: Path, there: BertConfig, name: str) -> None:
-    values = there.to_dict()
-    asked = replace(preset(name), **{field: values[field] for field in FREE})
-    if differs := _differences(there, asked):
-        raise InputError(
-            f"{init} is not a {name} ({differs}); leave --preset out to train the folder's model."
-        )
 
 
 def _differences(there: BertConfig, now: BertConfig) -> str:

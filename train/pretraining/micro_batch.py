@@ -12,6 +12,7 @@ Sizes whose activations alone exceed the free memory are therefore not tried at 
 import gc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import Batch, LoadedBatch, collate
 from clozeline.train.data.batch_reader import SLAB_ROWS, SLAB_TOKENS
 from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
-from clozeline.train.engine.compiler import missing_compiler
+from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, parallelize
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.initial_weights import initial_model
@@ -123,24 +124,17 @@ def _fits(size: int, config: RunConfig, world: World) -> bool:
         return False
     try:
         _try_steps(size, config, world)
+        fits = True
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         fits = False  # until here the error keeps the tensors alive
-    else:
-        fits = True
     gc.collect()
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
-    if _compiles(config, world):
+    if resolve_compile(config.training.compile, world, warn=False):
         torch.compiler.reset()  # a second shape would be compiled as a dynamic one
     return fits
-
-
-def _compiles(config: RunConfig, world: World) -> bool:
-    wanted = config.training.compile
-    is_wanted = world.device.type == "cuda" if wanted is None else wanted
-    return is_wanted and missing_compiler(world.device) is None
 
 
 def _try_steps(size: int, config: RunConfig, world: World) -> None:
@@ -156,21 +150,13 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
         alone,
         parallel="ddp",
         precision=training.precision,
-        compile=_compiles(config, world),
+        compile=resolve_compile(training.compile, world, warn=False),
     ).train()
     optimizer = build_optimizer(model, training)
     passes = 1 if size == training.batch_size // world.size else 2
-    batch = longest_batch(
+    loaded = longest_batch(
         size * passes, config.model, config.largest_data, unpadded=training.unpadded
-    )
-    loaded = LoadedBatch(
-        batch=batch.to(world.device),
-        next_position=0,
-        num_tokens=0,  # so the step does not leave the attention mask out
-        num_predictions=1,
-        num_pairs=1,
-        digest=0,
-    )
+    ).to(world.device)
     sampler = WordSampler(
         np.ones(config.model.vocab_size), training.sampled_words, seed=0, device=world.device
     )
@@ -178,7 +164,7 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
         train_step(
             parallel,
             optimizer,
-            loaded,  # type: ignore[arg-type]
+            loaded,
             world=alone,
             accumulation=passes,
             precision=training.precision,
@@ -190,7 +176,7 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
 
 def longest_batch(
     rows: int, model: BertConfig, data: DataConfig, *, unpadded: bool
-) -> Batch | UnpaddedBatch:
+) -> LoadedBatch[Any]:
     """A batch of rows as long as the data allows, with as many masked tokens."""
     length, masks = data.max_seq_length, min(data.predictions, data.max_seq_length - 2)
     ids = np.full(rows * length, min(FIRST_ID, model.vocab_size - 1), np.uint32)
@@ -211,8 +197,14 @@ def longest_batch(
         whole = Ragged(np.full(rows, length, np.uint16), offsets_of([1] * rows))
         of_rows = Ragged(documents, whole.offsets)
         examples = replace(examples, piece_lengths=whole, piece_documents=of_rows)
+    batch: Batch | UnpaddedBatch
     if unpadded:
-        return collate_unpadded(examples, every_row, max_seq_length=length)
-    return collate(
-        examples, every_row, max_seq_length=length, max_predictions=data.predictions, pad_id=0
+        batch = collate_unpadded(examples, every_row, max_seq_length=length)
+    else:
+        batch = collate(
+            examples, every_row, max_seq_length=length, max_predictions=data.predictions, pad_id=0
+        )
+    # As if most were padding, so that a step does not leave the attention mask out.
+    return LoadedBatch(
+        batch=batch, next_position=0, num_tokens=0, num_predictions=1, num_pairs=1, digest=0
     )

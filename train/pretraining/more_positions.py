@@ -37,15 +37,14 @@ def with_positions(config: BertConfig, longest: int) -> BertConfig:
 
 def note_of(there: BertConfig, now: BertConfig) -> str:
     """What changes: "max_position_embeddings 64 there, 256 now: ..."."""
-    how = "positions are computed"
-    if now.positions == "rotary":
-        how = f"global_rope_theta {there.global_rope_theta:g} there, {now.global_rope_theta:g} now"
     if now.has_position_table:
         continues = now.positions == "learned-from-neighbours"
-        how = "the new positions " + (
-            "continue the waves of the old ones" if continues else "repeat the old ones"
-        )
-        how += "; their optimizer moments are the mean of the old ones"
+        new = "continue the waves of the old ones" if continues else "repeat the old ones"
+        how = f"the new positions {new}; their optimizer moments are the mean of the old ones"
+    elif now.positions == "rotary":
+        how = f"global_rope_theta {there.global_rope_theta:g} there, {now.global_rope_theta:g} now"
+    else:
+        how = "positions are computed"
     return (
         f"max_position_embeddings {there.max_position_embeddings} there, "
         f"{now.max_position_embeddings} now: {how}"
@@ -68,11 +67,13 @@ def grown_moments(
     moments: dict[str, Tensor], config: BertConfig, *, trained: int | None = None
 ) -> dict[str, Tensor]:
     """The optimizer's moments; those of a new position are the mean over the old ones."""
-    tables = {name: x for name, x in moments.items() if name.startswith(f"{TABLE}/") and x.ndim}
-    for name, old in ((name, x[:trained]) for name, x in list(tables.items())):
-        new = old.mean(0).expand(config.max_position_embeddings - len(old), -1)
-        tables[name] = torch.cat([old, new])
-    return moments | tables
+    grown = dict(moments)
+    for name, value in moments.items():
+        if name.startswith(f"{TABLE}/") and value.ndim:
+            old = value[:trained]
+            new = old.mean(0).expand(config.max_position_embeddings - len(old), -1)
+            grown[name] = torch.cat([old, new])
+    return grown
 
 
 @torch.no_grad()

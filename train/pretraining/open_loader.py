@@ -6,7 +6,7 @@ All ranks leave the same shards out.
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, path_of
@@ -18,16 +18,9 @@ from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
 
 
-class RunData(NamedTuple):
-    """What a run trains on, and the validation shards, if there are any."""
-
-    loader: PhasedLoader
-    validation: ShardSet | None
-
-
 def open_loader(
     shards: AnyPath, config: RunConfig, world: World, *, state: dict[str, Any]
-) -> RunData:
+) -> tuple[PhasedLoader, ShardSet | None]:
     """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
 
     An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
@@ -68,22 +61,18 @@ def open_loader(
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
     opened = [one.shards for one in loader.loaders] + ([validation] if validation else [])
-    _check_same_on_all_ranks(
-        [name for found in opened for name in _skipped_by(found, shards)], world
-    )
+    _check_same_on_all_ranks(opened, shards, world)
     if world.is_main:
         for warning in _warnings(loader, opened):
             print(f"warning: {warning}", file=sys.stderr)
-    return RunData(loader, validation)
+    return loader, validation
 
 
-def _skipped_by(found: ShardSet, shards: AnyPath) -> list[str]:
-    """The skipped shards; their names are those of SHARDS in other data sets, too."""
-    digest = "" if found.folder == shards else f"{found.manifest.dataset_digest[:12]}/"
-    return [digest + name for name in sorted(found.skipped)]
-
-
-def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:
+def _check_same_on_all_ranks(opened: list[ShardSet], shards: AnyPath, world: World) -> None:
+    skipped = []
+    for found in opened:  # data sets have shards of the same names
+        digest = "" if found.folder == shards else f"{found.manifest.dataset_digest[:12]}/"
+        skipped += [digest + name for name in sorted(found.skipped)]
     on_main = world.broadcast_from_main(lambda: skipped)
     if not world.any(skipped != on_main):
         return
@@ -104,18 +93,18 @@ def _warnings(loader: PhasedLoader, opened: list[ShardSet]) -> Iterator[str]:
                 f"{len(shards.skipped)} of {len(shards.entries)} {what} shards are skipped, with "
                 f"{total - sum(shards.shard_rows):,} of {total:,} {what} examples. {reasons}"
             )
-    held_out = loader.main.shards.manifest.config.validation
+    main = loader.main.shards
     for one in loader.loaders:
-        examples = sum(one.shards.shard_rows)
+        there, examples = one.shards, sum(one.shards.shard_rows)
         if one.batch_size > examples:
             yield (
                 f"a batch of {one.batch_size:,} examples is larger than the data set "
                 f"({examples:,}): every step repeats some of them."
             )
-        if one.shards.manifest.config.validation < held_out:
+        share, held_out = (x.manifest.config.validation for x in (there, main))
+        if share < held_out:
             yield (
-                f"{one.shards.folder} was built with --validation "
-                f"{one.shards.manifest.config.validation:g} and {loader.main.shards.folder} with "
+                f"{there.folder} was built with --validation {share:g} and {main.folder} with "
                 f"{held_out:g}: of a common text, documents held out there are trained on here."
             )
 

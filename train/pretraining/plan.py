@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.model.config import BertConfig
+from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
 from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
 from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
-from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at, progress
@@ -39,6 +39,9 @@ from clozeline.train.pretraining.recipes import (
     with_decay,
 )
 from clozeline.train.pretraining.start import Start
+
+#: What belongs to the device and to the first weights of the run that another starts from.
+_OWN = {name: CONTINUED[name] for name in ("precision", "word_vectors")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +120,11 @@ def make_plan(
         left_out = model.attention_probs_dropout_prob
         model = replace(model, attention_probs_dropout_prob=0.0)
     if there:
-        settings = _of_run(there, start.out)
+        settings = _of_run(start.out, there)
     elif start.cool_down_from and start.other:
         settings = _of_step(start.cool_down_from, start.other)
     elif start.start_from and start.other:
-        settings = _of_other_run(start.other, start.start_from)
+        settings = _of_run(start.start_from, start.other) | _OWN
     else:
         settings = resolve(
             CONTINUED if start.init else recipe_of(preset or DEFAULT_PRESET),
@@ -163,76 +166,64 @@ def _model(
     return replace(model, global_rope_theta=longer.global_rope_theta)  # not up to the preset
 
 
-def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
-    values = config.training.to_dict()
-    return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
-
-
-def _of_other_run(config: RunConfig, run: Path) -> dict[str, Setting]:
-    """Without what belongs to that run's device and to its first weights."""
-    own = {name: CONTINUED[name] for name in ("precision", "word_vectors")}
-    return _of_run(config, run) | own
+def _of_run(run: Path | CoolDown, config: RunConfig, **changes: Value) -> dict[str, Setting]:
+    values = {name: getattr(config.training, name) for name in RECIPE_FIELDS} | changes
+    return {name: Setting(value, str(run)) for name, value in values.items()}
 
 
 def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
-    """The other run's settings at that step; the decay then is the last fifth of all steps.
-
-    Raises InputError where there is no such checkpoint.
-    """
-    elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
-    at = run.training, step.step, elapsed
-    values: dict[str, Value] = {name: getattr(run.training, name) for name in RECIPE_FIELDS}
-    values["word_vectors"] = False
-    values["learning_rate"] = learning_rate_at(*at)
-    values["batch_size"] = batch_size_at(*at) * phase_at(run.phases, *at).batch_factor
-    settings = {name: Setting(value, str(step)) for name, value in values.items()}
+    """The other run's settings at that step; the decay then is the last fifth of all steps."""
+    at = _position(step, run)
+    settings = _of_run(
+        step,
+        run,
+        word_vectors=False,
+        learning_rate=learning_rate_at(*at),
+        batch_size=batch_size_at(*at) * phase_at(run.phases, *at).batch_factor,
+    )
     steps = math.ceil(step.step / (1 - float(WSD_DECAY.value)))
     return settings | {"max_steps": Setting(steps, WSD_DECAY.source)}
 
 
-def _phase_of(step: CoolDown, run: RunConfig) -> DataPhase:
-    """The phase in which the other run was at that step."""
-    elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
-    return phase_at(run.phases, run.training, step.step, elapsed)
+def _position(step: CoolDown, run: RunConfig) -> tuple[PretrainConfig, int, float]:
+    """Where the other run's schedules were then. Raises InputError without such a checkpoint."""
+    return run.training, step.step, read_state(checkpoint_of(step.run, step.step)).elapsed
 
 
 def _growth(start: Start, manifest: Manifest) -> float:
     """How many times as long examples are as those of the step that is cooled down from."""
     if not (start.cool_down_from and start.other):
         return 1.0
-    length = _phase_of(start.cool_down_from, start.other).max_seq_length
-    return manifest.config.max_seq_length / length
+    there = phase_at(start.other.phases, *_position(start.cool_down_from, start.other))
+    return manifest.config.max_seq_length / there.max_seq_length
 
 
 def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """What a continued run keeps where `options` leaves it out, unless it is the default."""
-    left = [name for name in KEPT_FIELDS if options.get(name) is None]
-    if options.get("max_steps") is not None and "for_" in left:  # steps end the run now
-        left.remove("for_")
-    found = {name: _kept(start, name, steps) for name in left}
-    return {n: x for n, x in found.items() if x not in (None, getattr(PretrainConfig, n))}
+    """What a continued run keeps where `options` leaves it out, unless it is the default.
 
-
-def _kept(start: Start, name: str, steps: int) -> Any:
-    """The field in the run in --out; for a decay from a step, what continues the schedule there."""
+    For a decay from a step of another run, what continues the schedules there.
+    """
+    found: dict[str, Any] = {}
     if there := start.continued:
-        return getattr(there.training, name)
-    if not (start.cool_down_from and start.other):
-        return None
-    step, run = start.cool_down_from, start.other
-    if name == "muon_warmup":
-        return _rest_of_warmup(step, run.training, steps)
-    rate = _phase_of(step, run).masked_lm_prob
-    return str(rate) if name == "masked_lm_prob" and rate is not None else None
+        found = {name: getattr(there.training, name) for name in KEPT_FIELDS}
+        if options.get("max_steps") is not None:  # steps end the run now
+            del found["for_"]
+    elif start.cool_down_from and start.other:
+        step, run = start.cool_down_from, start.other
+        rate = phase_at(run.phases, *_position(step, run)).masked_lm_prob
+        found["masked_lm_prob"] = None if rate is None else str(rate)
+        if options.get("muon_warmup") is None:
+            found["muon_warmup"] = _rest_of_warmup(step, run, steps)
+    left = {name: x for name, x in found.items() if options.get(name) is None}
+    return {n: x for n, x in left.items() if x not in (None, getattr(PretrainConfig, n))}
 
 
-def _rest_of_warmup(step: CoolDown, there: PretrainConfig, steps: int) -> float:
+def _rest_of_warmup(step: CoolDown, run: RunConfig, steps: int) -> float:
     """The warm-up of Muon's momentum that continues from that step; 0 where it is over.
 
     Raises InputError where it would not end before the last step.
     """
-    elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
-    done = progress(there, step.step, elapsed)
+    there, done = run.training, progress(*_position(step, run))
     if there.optimizer != "muon" or not 0 < done < there.muon_warmup:
         return 0.0
     found = there.muon_warmup * (step.step - 0.5) / steps / done
@@ -245,9 +236,7 @@ def _rest_of_warmup(step: CoolDown, there: PretrainConfig, steps: int) -> float:
 
 
 def _line(name: str, value: Value, source: str) -> str:
-    option = name.replace("_", "-")
-    if isinstance(value, bool):
-        shown = option if value else f"no-{option}"
-    else:
-        shown = f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
-    return f"  --{shown}".ljust(30) + source
+    shown = option_name(f"no_{name}" if value is False else name)
+    if not isinstance(value, bool):
+        shown += f" {value:g}" if isinstance(value, float) else f" {value}"
+    return f"  {shown}".ljust(30) + source

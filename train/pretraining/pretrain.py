@@ -8,7 +8,7 @@ data and dropout are functions of the seed and the step.
 
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.monitoring.trackers import Track, check_tracker
+from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.micro_batch import (
     check_memory,
     find_micro_batch_size,
@@ -38,7 +39,6 @@ from clozeline.train.pretraining.micro_batch import (
 from clozeline.train.pretraining.open_loader import open_loader
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import CoolDown
-from clozeline.train.pretraining.resume_point import ResumePoint
 from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import (
     Start,
@@ -119,15 +119,15 @@ def _find_start(
 
     folder = stack.enter_context(local_folder(out, writes=True))
     stack.enter_context(locked_run(folder, world))
-    return find_start(
-        folder,
-        world,
+    given = Start(
+        out=folder,
+        resume=resume,
+        overwrite=overwrite,
         start_from=local(start_from) if start_from else None,
         init=local(init) if init else None,
         cool_down_from=CoolDown.parse(cool_down_from, local) if cool_down_from else None,
-        resume=resume,
-        overwrite=overwrite,
     )
+    return find_start(given, world)
 
 
 def _planned(
@@ -175,14 +175,15 @@ def train_run(
     training = replace(training, precision=resolve_precision(training.precision, world.device))
     _check_options(model, training, start)
     config = _config(shards, start.existing, model, training, manifest, world)
-    if start.overwrite and start.existing and _differs(start.existing, config):
+    decide = ("model", "training", "data", "tokenizer_digest", "dataset_digest")
+    if start.overwrite and start.existing and config.differences(start.existing, *decide):
         start = replace(start, existing=None)  # a restart before the older run was replaced
         config = _config(shards, None, model, training, manifest, world)
     point = world.broadcast_from_main(lambda: find_resume_point(start, config, shards))
     data = open_loader(shards, config, world, state=point.state.loader)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
-    with deterministic_kernels(training.deterministic), ExitStack() as stack:
+    with deterministic_kernels(training.deterministic):
         config = _with_micro_batch(config, world)
         check_memory(config, world)
         config = replace(
@@ -192,19 +193,16 @@ def train_run(
             options=options or {},
         )
         world.broadcast_from_main(lambda: _write_folder(start, point, config, shards))
-        stack.enter_context(_out_of_memory_in_one_line(config, world))
-        trainer = Trainer(
-            start.out, config, world, data=data, start=point, profile=profile, track=track
-        )
-        if world.is_main:
-            lines = run_summary(trainer, config)
-            print_progress("\n".join([note, *lines] if note else lines))
-        return trainer.train()
-
-
-def _differs(there: RunConfig, now: RunConfig) -> bool:
-    parts = ("model", "training", "data", "tokenizer_digest", "dataset_digest")
-    return bool(now.differences(there, *parts))
+        rows, length = config.training.rows_per_pass(world.size), config.data.max_seq_length
+        what = f"a step with {rows} examples of {length} tokens per forward pass"
+        with out_of_memory_in_one_line(what, less_memory(training)):
+            trainer = Trainer(
+                start.out, config, world, data=data, start=point, profile=profile, track=track
+            )
+            if world.is_main:
+                lines = run_summary(trainer, config)
+                print_progress("\n".join([note, *lines] if note else lines))
+            return trainer.train()
 
 
 def _config(
@@ -244,12 +242,6 @@ def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
             file=sys.stderr,
         )
     return replace(config, training=training, found_micro_batch_size=found)
-
-
-def _out_of_memory_in_one_line(config: RunConfig, world: World) -> AbstractContextManager[None]:
-    rows = config.training.rows_per_pass(world.size)
-    what = f"a step with {rows} examples of {config.data.max_seq_length} tokens per forward pass"
-    return out_of_memory_in_one_line(what, less_memory(config.training))
 
 
 def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from clozeline.model.config import BertConfig, full_name
+from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError
 
 Value = int | float | str
@@ -39,7 +40,7 @@ class CoolDown(NamedTuple):
         return f"{self.run}@{self.step}"
 
     @classmethod
-    def parse(cls, text: str, folder: Callable[[str], Path] = Path) -> Self:
+    def parse(cls, text: str, folder: Callable[[str], Path]) -> Self:
         """From "RUN@STEP"; `folder` makes a path of the run. Raises InputError for another text."""
         run, _, step = text.rpartition("@")
         if not run or not re.fullmatch("[1-9][0-9]{0,14}", step):
@@ -76,7 +77,6 @@ SQUARE_ROOT = "square root of the batch's growth (Malladi et al. 2022)"
 TOKENS_PER_PARAMETER = Setting(20, "20 tokens per parameter (Hoffmann et al. 2022)")
 #: BERT's own epochs. Repeating more often is worth nothing (Muennighoff et al. 2023).
 MOST_EPOCHS = Setting(40, "40 epochs (Devlin et al. 2018, A.2; Muennighoff et al. 2023)")
-
 
 #: The last fraction of a `wsd` run, warm-up not counted.
 WSD_DECAY = Setting(0.2, "Hägele et al. 2024")
@@ -248,8 +248,8 @@ def with_decay(
     decay: dict[str, Value] = {"schedule": shape, "warmup": 0.0, "cool_down": share}
     for name, value in decay.items():
         if given.get(name, value) != value:
-            option = "--" + name.replace("_", "-")
             raise InputError(
-                f"{option} {given[name]} does not go with --cool-down-from; leave it out."
+                f"{option_name(name)} {given[name]} does not go with --cool-down-from; leave it "
+                "out."
             )
     return {**settings, **{name: Setting(value, str(start)) for name, value in decay.items()}}

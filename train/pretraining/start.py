@@ -40,24 +40,24 @@ from clozeline.train.data.phased_loader import state_of, states_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
-from clozeline.train.pretraining.initial_weights import check_initial
+from clozeline.train.pretraining.initial_weights import ResumePoint, check_initial
 from clozeline.train.pretraining.more_positions import note_of, with_positions
 from clozeline.train.pretraining.recipes import CoolDown
-from clozeline.train.pretraining.resume_point import ResumePoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a run starts from, with the configs of the runs among it."""
+    """What a run starts from, as it is given, and the configs of the runs among it."""
 
     out: Path
     resume: bool = False
     overwrite: bool = False
-    existing: RunConfig | None = None  # the run in `out`
     start_from: Path | None = None
     cool_down_from: CoolDown | None = None
-    other: RunConfig | None = None  # the run of one of these two
     init: Path | None = None  # a Hugging Face folder
+    #: Found by `find_start`: the run in `out`, and that of `start_from` or `cool_down_from`.
+    existing: RunConfig | None = None
+    other: RunConfig | None = None
 
     @property
     def continued(self) -> RunConfig | None:
@@ -81,17 +81,8 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
         yield
 
 
-def find_start(
-    out: Path,
-    world: World,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    start_from: Path | None = None,
-    init: Path | None = None,
-    cool_down_from: CoolDown | None = None,
-) -> Start:
-    """What the run in `out` starts from; rank 0 reads it for all processes.
+def find_start(given: Start, world: World) -> Start:
+    """The start with the configs of its runs; rank 0 reads them for all processes.
 
     A process that torchrun restarted resumes: `out` holds the run that just failed. With
     `overwrite` it may still be the older run, which only the config can show. A run without a
@@ -99,26 +90,23 @@ def find_start(
     Raises InputError for folders without a run, where the other run is `out` itself, and for both
     `resume` and `overwrite`, one of which would lose the checkpoints that the other continues.
     """
-    if resume and overwrite:
+    if given.resume and given.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one.")
     has_failed = world.any(is_restart())  # torchrun counts only this machine's restarts
-    other = cool_down_from.run if cool_down_from else start_from
+    out, resume = given.out, given.resume or has_failed
+    other = given.cool_down_from.run if given.cool_down_from else given.start_from
 
     def find() -> Start:
         if other and other.resolve() == out.resolve():
-            option = "--cool-down-from" if cool_down_from else "--start-from"
+            option = "--cool-down-from" if given.cool_down_from else "--start-from"
             raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
-        has_run = (out / RUN).exists() and (resume or has_failed or bool(list_checkpoints(out)))
-        is_read = has_run and (has_failed or not overwrite)
-        return Start(
-            out=out,
-            resume=resume or has_failed,
-            overwrite=overwrite,
+        has_run = (out / RUN).exists() and (resume or bool(list_checkpoints(out)))
+        is_read = has_run and (has_failed or not given.overwrite)
+        return replace(
+            given,
+            resume=resume,
             existing=read_run(out) if is_read else None,
-            start_from=start_from,
-            cool_down_from=cool_down_from,
             other=read_run(other) if other else None,
-            init=init,
         )
 
     return world.broadcast_from_main(find)
@@ -133,7 +121,11 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
     """
     out, there = start.out, start.existing
     if there:
-        _check_not_averaged(out, there)
+        if there.averaged:
+            raise InputError(
+                f"{out} is an average of checkpoints, without the optimizer's state to continue "
+                f"from; give another --out and --start-from {out}."
+            )
         if found := _newest_whole(out):
             checkpoint, state, damaged = found
             _check_same(out, config, there)
@@ -178,14 +170,6 @@ def excluded_from_all(start: Start, point: ResumePoint, config: RunConfig) -> Ma
         for digest, found in config.excluded.items()
         if earlier and not start.init and all(digest in texts for texts in earlier)
     }
-
-
-def _check_not_averaged(out: Path, there: RunConfig) -> None:
-    if there.averaged:
-        raise InputError(
-            f"{out} is an average of checkpoints, without the optimizer's state to continue "
-            f"from; give another --out and --start-from {out}."
-        )
 
 
 def _newest_whole(out: Path) -> tuple[Path, TrainState, dict[Path, str]] | None:

@@ -6,7 +6,6 @@ processes add them up before the forward pass. (Averaging the means of the parts
 objective: it gives a word more weight if its part has fewer of them.)
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from clozeline.model.attention import Packing
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import Targets, WordSample
-from clozeline.train.data.batch import Batch, LoadedBatch, split
-from clozeline.train.data.unpadded import UnpaddedBatch, split_unpadded, with_dummy_row
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_row
 from clozeline.train.engine.distributed import World, full_tensor
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.precision import autocast
@@ -50,8 +49,9 @@ def train_step(
         count_hits = True  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
     predictions, pairs = _global_counts(loaded, world)
-    parts = split_batch(loaded.batch, accumulation)
-    with _weights_converted_once(world.device):
+    parts = loaded.batch.split(accumulation)
+    # An outer context keeps autocast's bfloat16 weight copies from one pass to the next.
+    with torch.autocast(world.device.type, enabled=False):
         for part in parts:
             with _gradients_shared(model, now=part is parts[-1]):
                 with autocast(precision, world.device):
@@ -81,15 +81,6 @@ def clip_gradients(model: nn.Module, clip: float) -> Tensor:
     if norm.device.type != "cpu" or norm > clip > 0:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip or float("inf"), norm)
     return norm
-
-
-def _weights_converted_once(device: torch.device) -> AbstractContextManager[object]:
-    """Keep autocast's bfloat16 weight copies, which it drops when its outermost context ends."""
-    return torch.autocast(device.type, enabled=False)
-
-
-def split_batch(batch: Batch | UnpaddedBatch, parts: int) -> Sequence[Batch | UnpaddedBatch]:
-    return split_unpadded(batch, parts) if isinstance(batch, UnpaddedBatch) else split(batch, parts)
 
 
 def forward_losses(

@@ -22,10 +22,11 @@ from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.data.phased_loader import PhasedLoader
 from clozeline.train.data.phases import DataPhase
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
-from clozeline.train.engine.distributed import World, is_sharded, parallelize
+from clozeline.train.engine.distributed import World, device_name, is_sharded, parallelize
 from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.optim import build_optimizer, follow_schedule
 from clozeline.train.engine.precision import products_dtype, seed_dropout
@@ -38,12 +39,10 @@ from clozeline.train.monitoring.learning import ROWS, LearningLog
 from clozeline.train.monitoring.local_time import LocalTime
 from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
-from clozeline.train.monitoring.step_profile import StepProfile
+from clozeline.train.monitoring.step_profile import profiler
 from clozeline.train.monitoring.trackers import Track, open_tracker
-from clozeline.train.pretraining.initial_weights import first_model
+from clozeline.train.pretraining.initial_weights import ResumePoint, first_model
 from clozeline.train.pretraining.more_positions import continue_positions, grown_moments
-from clozeline.train.pretraining.open_loader import RunData
-from clozeline.train.pretraining.resume_point import ResumePoint
 from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
 from clozeline.train.pretraining.word_sampler import WordSampler
@@ -71,7 +70,7 @@ class Trainer:
         config: RunConfig,
         world: World,
         *,
-        data: RunData,
+        data: tuple[PhasedLoader, ShardSet | None],
         start: ResumePoint,
         profile: int = 0,
         track: Track = "none",
@@ -99,10 +98,11 @@ class Trainer:
         # A sharded model converts its weights itself.
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
         self.optimizer = _first_optimizer(self.model, config, world, start)
-        self.sampler = _sampler(self.manifest.token_counts, training, world)
+        counts, words = self.manifest.token_counts, training.sampled_words
+        self.sampler = WordSampler(counts, words, seed=training.seed, device=world.device)
         self.running = RunningMetrics(
             world,
-            peak_flops=peak_flops(world.device, training.precision),
+            peak_flops=peak_flops(device_name(world.device), training.precision),
             carried=start.state.running_metrics,
             local_time=self._local_time() if world.size > 1 else None,
         )
@@ -112,7 +112,7 @@ class Trainer:
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         self.log = _metrics_log(out, training, self.step, world, track)
         is_profiled = profile > 0 and world.is_main
-        self.profile = StepProfile(out, steps=profile, device=world.device) if is_profiled else None
+        self.profile = profiler(out, steps=profile, device=world.device) if is_profiled else None
         self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
 
     def train(self) -> Outcome:
@@ -177,18 +177,14 @@ class Trainer:
         """Batches from the loader's position on, each as the schedules have it at its step."""
         while True:
             phase, size = now = self._next()
-            self._lengthen(phase)
+            trained = self.loader.longest_read
+            if self.is_new and 0 < trained < phase.max_seq_length:
+                continue_positions(self.model, self.optimizer, self.world, trained=trained)
             with closing(self.loader.batches(phase, size)) as batches:
                 while now == self._next():
                     yield next(batches)
             if self.is_compiled:  # a batch of another size or length; see `without_compiler`
                 torch.compiler.reset()
-
-    def _lengthen(self, phase: DataPhase) -> None:
-        """Where a new model's examples become longer, continue the positions of shorter ones."""
-        trained = self.loader.longest_read
-        if self.is_new and 0 < trained < phase.max_seq_length:
-            continue_positions(self.model, self.optimizer, self.world, trained=trained)
 
     def _next(self) -> tuple[DataPhase, int]:
         """Phase and batch size of the next step, in examples of SHARDS."""
@@ -329,10 +325,6 @@ def _metrics_log(
         health=Health(total_steps=total_steps),
         tracker=open_tracker(track, out, training.to_dict()) if world.is_main else None,
     )
-
-
-def _sampler(counts: list[int], training: PretrainConfig, world: World) -> WordSampler:
-    return WordSampler(counts, training.sampled_words, seed=training.seed, device=world.device)
 
 
 def _first_optimizer(

@@ -1,6 +1,5 @@
 """Folders on the command line: local ones, and those of any store, through a local copy."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,9 @@ class Folder(PathOrUrl):
             return _copy(str(value), writes=self.writes)
 
 
-def local_copies(folders: Sequence[AnyPath]) -> list[Path]:
-    """The folders, for reading; a folder in a store is replaced by its local copy."""
-    return [
-        folder if is_local(folder) else _copy(folder.as_uri(), writes=False) for folder in folders
-    ]
+def local_copy(folder: AnyPath) -> Path:
+    """The folder, for reading, or the local copy of one in a store."""
+    return folder if is_local(folder) else _copy(folder.as_uri(), writes=False)
 
 
 def _copy(url: str, *, writes: bool) -> Path:

@@ -26,7 +26,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -69,20 +69,15 @@ def fetched(path: Path) -> Path:
     return path
 
 
-def cache_folder() -> Path:
-    """Where copies are: $CLOZELINE_CACHE, or ~/.cache/clozeline."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clozeline"
-    return Path(os.environ.get("CLOZELINE_CACHE", default)).resolve()
-
-
 def copy_path(url: str) -> Path:
-    """This machine's copy of a URL; the last part of its path is that of the URL.
+    """This machine's copy of a URL, in $CLOZELINE_CACHE; its last part is that of the URL.
 
     Machines may share the cache folder, as in a home on NFS.
     """
-    url = url.rstrip("/")
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clozeline"
+    cache, url = Path(os.environ.get("CLOZELINE_CACHE", default)).resolve(), url.rstrip("/")
     key = sha256(f"{platform.node()} {url}".encode()).hexdigest()[:16]
-    return cache_folder() / key / (url.rpartition("/")[2] or "_")
+    return cache / key / (url.rpartition("/")[2] or "_")
 
 
 @contextmanager
@@ -128,9 +123,8 @@ class RemoteFolder:
     @contextmanager
     def read(self) -> Iterator[None]:
         """Sync the copy, unless a writer of this machine keeps it newer than the store."""
-        with self._syncing, ExitStack() as stack:
-            if self._hold(stack):
-                self.download(is_newer=self._is_newer())
+        with self._syncing, suppress(Timeout), self._writing.acquire(blocking=False):
+            self.download(is_newer=self._is_newer())
         yield
 
     @contextmanager
@@ -141,11 +135,13 @@ class RemoteFolder:
         """
         with ExitStack() as stack:
             with self._syncing:
-                if not self._hold(stack):
+                try:
+                    stack.enter_context(self._writing.acquire(blocking=False))
+                except Timeout as error:
                     raise InputError(
                         f"{self.remote} is in use by another process of this machine; wait for "
                         "its end, or give another folder."
-                    )
+                    ) from error
                 is_newer = self._is_newer()
                 if not is_newer:
                     # Under the old name, this copy would count as newer after a failed download.
@@ -229,14 +225,6 @@ class RemoteFolder:
             (self.remote / name).unlink(missing_ok=True)
             del self._known[name]
         return len(gone)
-
-    def _hold(self, stack: ExitStack) -> bool:
-        """Be the only one of this machine to change the copy; False if another process writes."""
-        try:
-            stack.enter_context(self._writing.acquire(blocking=False))
-        except Timeout:
-            return False
-        return True
 
     def _is_newer(self) -> bool:
         """Whether this copy was the last to write to the store, by what the store has.

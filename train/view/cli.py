@@ -11,7 +11,7 @@ from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.train.store.folder_option import local_copies
+from clozeline.train.store.folder_option import local_copy
 
 if TYPE_CHECKING:
     from clozeline.pipeline.view.site import Site
@@ -65,7 +65,7 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
 
     width = min(shutil.get_terminal_size().columns, 100)
     if kind_of(folder) == "run":
-        lines = _lines_of_run(local_copies([folder])[0], number, width, **of_run)
+        lines = _lines_of_run(local_copy(folder), number, width, **of_run)
     elif any(of_run.values()):
         raise wrong_folder(folder, "a run of `clozeline pretrain`")
     else:
@@ -171,8 +171,5 @@ def _site(folders: tuple[AnyPath, ...]) -> "Site":
     from clozeline.train.view.view import make_site, shown_kind
 
     return make_site(
-        [
-            folder if shown_kind(folder) == "data set" else local_copies([folder])[0]
-            for folder in folders
-        ]
+        [folder if shown_kind(folder) == "data set" else local_copy(folder) for folder in folders]
     )

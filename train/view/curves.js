@@ -4,12 +4,8 @@
 const WIDTH = 480, HEIGHT = 260, LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 36;
 const DASHES = { training: "", "held out": "7 4", unigram: "2 4" };
 
-const svgElement = (name, attributes = {}, text = "") => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.textContent = text;
-  return made;
-};
+const svgElement = (name, attributes, ...children) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 
 // Round numbers over a range: 0.13 to 0.92 -> 0.2, 0.4, 0.6, 0.8
 const ticks = (low, high, number) => {
@@ -65,10 +61,10 @@ const scalesOf = (lines, fromZero) => {
   if (fromZero) low = Math.min(low, 0);
   const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
   [low, high] = [fromZero && low === 0 ? 0 : low - room, high + room];
-  const first = 0, span = Math.max(lastStep - first, 1);
+  const last = Math.max(lastStep, 1);
   return {
-    low, high, first, last: first + span,
-    x: (step) => LEFT + ((step - first) / span) * (WIDTH - LEFT - RIGHT),
+    low, high, last,
+    x: (step) => LEFT + (step / last) * (WIDTH - LEFT - RIGHT),
     y: (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM),
   };
 };
@@ -83,7 +79,7 @@ const drawAxes = (svg, chart, scales) => {
     svg.append(svgElement("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, stroke: "var(--faint)" }));
     svg.append(svgElement("text", { ...text, x: LEFT - 6, y: y + 4, "text-anchor": "end" }, shown(chart, value)));
   }
-  for (const step of ticks(scales.first, scales.last, 5)) {
+  for (const step of ticks(0, scales.last, 5)) {
     if (step !== Math.round(step)) continue;
     const x = scales.x(step);
     svg.append(svgElement("text", { ...text, x, y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, shortNumber(step)));
@@ -95,13 +91,12 @@ const drawWarnings = (svg, data, scales) => {
   data.runs.forEach((run, number) => {
     for (const warning of run.warnings) {
       const x = scales.x(warning.step);
-      const mark = svgElement("g", { class: "warning" });
-      mark.append(svgElement("title", {}, `step ${warning.step}: ${warning.words}`));
-      mark.append(svgElement("line", {
+      const line = svgElement("line", {
         x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM, stroke: `var(--series-${number + 1})`, "stroke-dasharray": "1 3",
-      }));
-      mark.append(svgElement("text", { x, y: TOP + 10, fill: "var(--ink)", "font-size": 13, "text-anchor": "middle" }, "⚠"));
-      svg.append(mark);
+      });
+      const sign = svgElement("text", { x, y: TOP + 10, fill: "var(--ink)", "font-size": 13, "text-anchor": "middle" }, "⚠");
+      const title = svgElement("title", {}, `step ${warning.step}: ${warning.words}`);
+      svg.append(svgElement("g", { class: "warning" }, title, line, sign));
     }
   });
 };
@@ -123,15 +118,14 @@ const drawLines = (svg, lines, scales) => {
 };
 
 const legendOf = (lines) => {
-  const legend = element("div", { class: "legend" });
-  for (const line of lines) {
-    const sample = svgElement("svg", { viewBox: "0 0 28 8", class: "sample", "aria-hidden": "true" });
-    sample.append(svgElement("line", {
+  const samples = lines.map((line) => {
+    const stroke = svgElement("line", {
       x1: 0, x2: 28, y1: 4, y2: 4, stroke: line.colour, "stroke-width": 2, "stroke-dasharray": DASHES[line.kind],
-    }));
-    legend.append(element("span", {}, sample, ` ${line.label}`));
-  }
-  return legend;
+    });
+    const sample = svgElement("svg", { viewBox: "0 0 28 8", class: "sample", "aria-hidden": "true" }, stroke);
+    return element("span", {}, sample, ` ${line.label}`);
+  });
+  return element("div", { class: "legend" }, ...samples);
 };
 
 // The number of a line's points up to a step.
@@ -176,9 +170,8 @@ const addCursor = (figure, svg, chart, lines, scales, cursors) => {
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * WIDTH;
-    const step = scales.first + ((x - LEFT) / (WIDTH - LEFT - RIGHT)) * (scales.last - scales.first);
-    const line = lines[0];
-    show(line.steps[nearest(line, step)]);
+    const step = ((x - LEFT) / (WIDTH - LEFT - RIGHT)) * scales.last;
+    show(lines[0].steps[nearest(lines[0], step)]);
   });
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("keydown", (event) => {

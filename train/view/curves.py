@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from clozeline.pipeline.report.html import make_sections
-from clozeline.pipeline.view.replies import Values
-from clozeline.pipeline.view.site import Tab
+from clozeline.pipeline.view.site import Tab, Values
 from clozeline.train.artifacts.run import SUMMARY
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.monitoring.run_history import UNIGRAM, Points, RunHistory
@@ -71,48 +70,45 @@ CHARTS: Final = (
 )
 
 
-class CurvePages:
+def curve_tab(runs: Sequence[Path]) -> Tab:
     """The curves of some runs. Raises InputError if a folder is not a run."""
+    read_histories(runs)
+    return Tab(
+        name="Curves",
+        path="/curves",
+        template="clozeline.train.view/curves.html.jinja",
+        scripts=("clozeline.train.view/page.js", "clozeline.train.view/curves.js"),
+        values=lambda _: _values(runs),
+        data=lambda query: _data(runs, query),
+    )
 
-    def __init__(self, runs: Sequence[Path]) -> None:
-        self._runs = runs
-        read_histories(runs)
 
-    def tab(self) -> Tab:
-        return Tab(
-            name="Curves",
-            path="/curves",
-            template="clozeline.train.view/curves.html.jinja",
-            scripts=("clozeline.train.view/page.js", "clozeline.train.view/curves.js"),
-            values=self.values,
-            data=self.data,
-        )
+def _values(runs: Sequence[Path]) -> dict[str, Any]:
+    """What the template shows: the data for its script, and tables."""
+    histories = read_histories(runs)
+    return {
+        "data": _data(runs, {}),
+        "figures": key_figures(histories),
+        "sections": make_sections(SECTIONS, histories),
+    }
 
-    def values(self, _: Values) -> dict[str, Any]:
-        """What the template shows: the data for its script, and tables."""
-        histories = read_histories(self._runs)
-        return {
-            "data": self.data({}),
-            "figures": key_figures(histories),
-            "sections": make_sections(SECTIONS, histories),
-        }
 
-    def data(self, query: Values) -> Any:
-        """All lines as plain values; only the version if the query already has it."""
-        version = " ".join(_version(run) for run in self._runs)
-        if query.get("version") == version:
-            return {"version": version}
-        histories = read_histories(self._runs)
-        is_alone = len(histories) == 1
-        return {
-            "version": version,
-            "runs": [_run(history) for history in histories],
-            "charts": [
-                asdict(chart) | {"lines": list(chart.lines(is_alone=is_alone).items())}
-                for chart in CHARTS
-            ],
-            "figures": key_figures(histories),
-        }
+def _data(runs: Sequence[Path], query: Values) -> Any:
+    """All lines as plain values; only the version if the query already has it."""
+    version = " ".join(map(_version, runs))
+    if query.get("version") == version:
+        return {"version": version}
+    histories = read_histories(runs)
+    is_alone = len(histories) == 1
+    return {
+        "version": version,
+        "runs": [_run(history) for history in histories],
+        "charts": [
+            asdict(chart) | {"lines": list(chart.lines(is_alone=is_alone).items())}
+            for chart in CHARTS
+        ],
+        "figures": key_figures(histories),
+    }
 
 
 def _run(history: RunHistory) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.report.shown_example import ShownExample, shown_example
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.view.replies import Values, number_of
-from clozeline.pipeline.view.site import Tab
+from clozeline.pipeline.view.site import Tab, Values, number_of
 from clozeline.train.artifacts.run import TOKENIZER, read_run
 from clozeline.train.monitoring.learning import HeldOutRow, Learning
 from clozeline.train.view.run_model import shown_guesses
@@ -44,14 +43,11 @@ class LearningPages:
         """What the template shows: the last evaluation, and all of them for the script."""
         number = self._number(query)
         learning = Learning.of(self._runs[number])
-        examples: list[ShownExample] = []
-        if learning:
-            negative, tokenizer = self._negatives[number], self._tokenizers[number]
-            examples = list(shown_rows(learning, tokenizer, negative_pairs=negative))
+        negative, tokenizer = self._negatives[number], self._tokenizers[number]
         return {
             "number": number,
             "names": dict(enumerate(self._names)),
-            "examples": examples,
+            "examples": list(shown_rows(learning, tokenizer, negative_pairs=negative)),
             "data": self.data({"run": number}),
         }
 
@@ -62,13 +58,13 @@ class LearningPages:
         is_first = str(query.get("after", -1)) == "-1"
         least = -1 if is_first else number_of(query, "after")
         tokens = self._tokenizers[number].shown_tokens
-        guesses = learning.guesses if learning else {}
+        rows, guesses = learning.rows, learning.guesses
         steps = _spread([step for step in guesses if step > least])
         return {
             "run": number,
             "negative": self._negatives[number],
-            "labels": [row.next_sentence_label for row in learning.rows] if learning else [],
-            "answers": _texts([row.answers for row in learning.rows], tokens) if learning else [],
+            "labels": [row.next_sentence_label for row in rows],
+            "answers": _texts([row.answers for row in rows], tokens),
             "evaluations": [
                 {"step": step}
                 | vars(guesses[step])
@@ -87,7 +83,9 @@ class LearningPages:
 def shown_rows(
     learning: Learning, tokenizer: Tokenizer, *, negative_pairs: str
 ) -> Iterator[ShownExample]:
-    """The rows with the guesses of the last evaluation."""
+    """The rows with the guesses of the last evaluation, if there is one."""
+    if not learning.guesses:
+        return
     last = learning.guesses[max(learning.guesses)]
     rows = zip(learning.rows, shown_guesses(last, tokenizer), strict=True)
     for number, (row, guesses) in enumerate(rows):

@@ -1,12 +1,13 @@
 "use strict";
 // What the scripts of the pages share. Text from data only ever becomes textContent.
 
-const element = (name, attributes = {}, ...children) => {
-  const made = document.createElement(name);
+const filled = (made, attributes, children) => {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
   return made;
 };
+const element = (name, attributes = {}, ...children) =>
+  filled(document.createElement(name), attributes, children);
 
 const percent = (p) => (p === null ? "" : `${Math.round(100 * p)}%`);
 

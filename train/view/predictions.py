@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.view.replies import Values, number_of
-from clozeline.pipeline.view.site import Tab
+from clozeline.pipeline.view.site import Tab, Values, number_of
 from clozeline.train.labelled.predictions import Predictions
 from clozeline.train.labelled.rows import Rows
 
@@ -46,7 +45,6 @@ class Filter:
         return f"{path}?{urlencode(asdict(replace(self, start=start)))}"
 
     def rows(self, predictions: Predictions) -> Rows:
-        """The rows, the most confident first."""
         predicted, confidence = predictions.predicted, predictions.confidence
         is_right = predicted == predictions.labels
         matches = np.ones(len(is_right), np.bool_)
@@ -76,7 +74,6 @@ class PredictionPages:
         )
 
     def values(self, values: Values) -> dict[str, Any]:
-        """What the template shows."""
         query = Filter.of(values)
         rows, start = query.rows(self._predictions), query.start
         shown = rows[start : start + PAGE].tolist()

@@ -128,7 +128,8 @@ class ReadSteps:
     def steps_of(self, document: int, steps: range) -> Iterator[tuple[int, int]]:
         """The steps that read examples of a document, and how many each."""
         rows = cache(lambda digest: self._rows_with(document, digest))
-        key = lambda step: (self.phase(step), self._size(step), step // self._at_once)  # noqa: E731
+        at_once = 1 if self.training.length_bins else AT_ONCE
+        key = lambda step: (self.phase(step), self._size(step), step // at_once)  # noqa: E731
         for (phase, size, _), group in groupby(steps, key=key):
             some = list(group)
             ends = (x.step for x in self.states if some[0] <= x.step < some[-1])
@@ -148,12 +149,7 @@ class ReadSteps:
                 if count:
                     yield some[0] + index, count
 
-    @property
-    def _at_once(self) -> int:
-        return 1 if self.training.length_bins else AT_ONCE
-
     def phase(self, step: int) -> DataPhase:
-        """The phase of a step."""
         return phase_at(self.phases, self.training, step)
 
     def _check_phases(self, step: int) -> None:

@@ -42,10 +42,6 @@ class RunModel:
             pretrained, model = self._newest()
             return fill_with(pretrained, model, text, top=top, name=self.run)
 
-    def newest_checkpoint(self) -> Path | None:
-        """The checkpoint that answers now."""
-        return latest_checkpoint(self.run)
-
     def guess_rows(self, examples: Examples) -> tuple[list[list[ShownGuess]], list[float]]:
         """The guesses for the masks of each row, and the mean masked-LM loss of each, in nats."""
         with self._lock:
@@ -68,9 +64,7 @@ class RunModel:
 
     def check_fits(self, folder: AnyPath, manifest: Manifest) -> None:
         """Raises InputError where the run cannot read the rows of a data set."""
-        config = read_run(self.run)
-        digest, positions = config.tokenizer_digest, config.model.max_position_embeddings
-        check_fits(folder, manifest, self.run, tokenizer_digest=digest, positions=positions)
+        check_fits(folder, manifest, self.run, read_run(self.run))
 
     def _newest(self) -> tuple[Pretrained, BertForPretraining]:
         newest = latest_checkpoint(self.run)

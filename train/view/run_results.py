@@ -4,7 +4,7 @@ A section function gets all runs of the page, one to four, and returns None to l
 out. It works for a run in any state: complete, still training or killed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -43,16 +43,15 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 def key_figures(runs: Runs) -> list[tuple[str, str]]:
     """Name and value of what matters most; empty for several runs, which have a table."""
-    return list(_figures(runs[0])) if len(runs) == 1 else []
-
-
-def _figures(run: RunHistory) -> Iterator[tuple[str, str]]:
+    if len(runs) > 1:
+        return []
+    [run] = runs
     training = run.config.training
     figures = results(run)
     figures["last logged step"] += f" of {training.for_ or f'{training.max_steps:,}'}"
-    yield from ((name, value) for name, value in figures.items() if value != "-")
-    yield "dataset digest", run.config.dataset_digest
-    yield "tokenizer digest", run.config.tokenizer_digest
+    figures["dataset digest"] = run.config.dataset_digest
+    figures["tokenizer digest"] = run.config.tokenizer_digest
+    return [(name, value) for name, value in figures.items() if value != "-"]
 
 
 def results(run: RunHistory) -> dict[str, str]:

@@ -10,11 +10,7 @@ const send = async (address, values) => {
   return found;
 };
 
-const bar = (p) => {
-  const meter = element("meter", { min: 0, max: 1, value: p });
-  meter.textContent = percent(p);
-  return meter;
-};
+const bar = (p) => element("meter", { min: 0, max: 1, value: p }, percent(p));
 const exact = (p) => `${(100 * p).toFixed(1)}%`;
 
 const tableOf = (caption, rows) => {
@@ -34,8 +30,7 @@ const wordOf = ({ word, effect }, most) => {
   if (effect === null || Math.abs(effect) < 0.2 * most) return word;
   const sign = effect > 0 ? "+" : "−";
   const points = Math.abs(100 * effect).toFixed(effect > -0.01 && effect < 0.01 ? 1 : 0);
-  const mark = element("mark", { class: effect > 0 ? "for" : "against" }, word, " ", element("small", {}, `${sign}${points}`));
-  return mark;
+  return element("mark", { class: effect > 0 ? "for" : "against" }, word, " ", element("small", {}, `${sign}${points}`));
 };
 
 const showClasses = (found) => {

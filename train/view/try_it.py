@@ -13,8 +13,7 @@ from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.pipeline.view.replies import Values
-from clozeline.pipeline.view.site import Tab
+from clozeline.pipeline.view.site import Tab, Values
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.artifacts.run import TOKENIZER
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
@@ -41,7 +40,6 @@ class ClassifierPages:
         self.predictions = Predictions.read(folder / PREDICTIONS)
 
     def tab(self) -> Tab:
-        """The sections of the classifier's report."""
         template = "clozeline.pipeline.view/sections.html.jinja"
         return Tab(
             name="Classifier",
@@ -69,14 +67,12 @@ class ClassifierPages:
 
         The effect is how much the predicted class's probability falls without the word.
         """
-        first = _text_of(values, "text")
-        second = _text_of(values, "second") if self.metadata["text_pair"] else None
+        names = ("text", "second") if self.metadata["text_pair"] else ("text",)
+        texts = [_text_of(values, name) for name in names]
         with self._lock:
             classifier = self._classifier
-            texts = Texts([first], None if second is None else [second])
-            probabilities = classifier.classify(texts)[0]
-            best = int(probabilities.argmax())
-            words = word_effects(classifier, first, second, label=best)
+            probabilities = classifier.classify(Texts.of([texts]))[0]
+            words = word_effects(classifier, texts, label=int(probabilities.argmax()))
         classes = sorted(
             zip(classifier.names, probabilities.tolist(), strict=True), key=lambda c: -c[1]
         )
@@ -93,7 +89,6 @@ class TryPages:
         self._runs, self._classifier = runs, classifier
 
     def tab(self) -> Tab:
-        """The page, which needs the server."""
         metadata = self._classifier.metadata if self._classifier else {}
         tokenizers = [load_tokenizer(model.run / TOKENIZER) for model in self._runs[:1]]
         values = {

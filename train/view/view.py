@@ -6,6 +6,7 @@ a classifier Classifier, Try it     a data set and a run: Examples, most wrong f
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -50,7 +51,7 @@ def make_site(folders: Sequence[AnyPath]) -> Site:
 def _with_models(
     site: Site, data_sets: list[AnyPath], runs: list[Any], classifiers: list[Any]
 ) -> Site:
-    from clozeline.train.view.curves import CurvePages
+    from clozeline.train.view.curves import curve_tab
     from clozeline.train.view.learning import LearningPages
     from clozeline.train.view.predictions import PredictionPages
     from clozeline.train.view.run_model import RunModel
@@ -63,7 +64,7 @@ def _with_models(
     actions: dict[str, Any] = {}
     downloads = {}
     if runs:
-        tabs += [CurvePages(runs).tab(), LearningPages(runs).tab()]
+        tabs += [curve_tab(runs), LearningPages(runs).tab()]
         actions["/fill"] = forms.fill
     if classifier:
         predictions = PredictionPages(classifier.predictions)
@@ -77,8 +78,11 @@ def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
     """With the guesses of the first run, if there is one."""
     if not models:
         return ExamplePages(folder)
+    from clozeline.train.artifacts.checkpoint import latest_checkpoint
+
     model = models[0]
-    pages = ExamplePages(folder, guess=model.guess_rows, checkpoint=model.newest_checkpoint)
+    newest = partial(latest_checkpoint, model.run)
+    pages = ExamplePages(folder, guess=model.guess_rows, checkpoint=newest)
     model.check_fits(folder, pages.manifest)
     return pages
 

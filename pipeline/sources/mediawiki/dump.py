@@ -1,7 +1,7 @@
 """MediaWiki XML dumps to pages, one page in memory at a time.
 
     <page><title>A</title><ns>0</ns><id>7</id><revision>..<text>B &amp;amp; C</text>..</page>
-    ->  Page(title="A", namespace=0, redirect=False, text="B &amp; C", page_id=7)
+    ->  Page(title="A", namespace=0, redirect=False, text="B &amp; C")
 
 Dumps are written by one program in one layout, so it is enough to scan the bytes for `<page>` and
 `</page>`. Unlike an XML parser, a scanner can begin anywhere (a range of a multistream dump has no
@@ -20,8 +20,8 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import IO
 
 from clozeline.pipeline.common.errors import InputError
@@ -32,12 +32,10 @@ CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title
 
 ROOT, ROOT_END, PAGE, PAGE_END = b"<mediawiki", b"</mediawiki", b"<page>", b"</page>"
-SITEINFO_END = b"</siteinfo>"
 PAGE_TAG = re.compile(rb"</?page>")
 TITLE_TAG = re.compile(r"<title(?:\s[^<>]*)?>")
 TEXT_TAG = re.compile(r"<text(?:\s[^<>]*)?/?>")
 NS = re.compile(r"<ns>\s*(-?[0-9]{1,6})\s*</ns>")
-ID = re.compile(r"<id>\s*([0-9]{1,18})\s*</id>")
 ENTITY = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 # "#REDIRECT [[A]]"; in another language, too, if only templates, categories and comments follow:
@@ -57,7 +55,6 @@ NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {
 }
 
 BZ2_HEADER = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # then a block, or the end at once
-OFFSET = re.compile(rb"[0-9]{1,18}")
 MULTISTREAM = re.compile(r"(-multistream)([0-9]*)\.xml(-p[0-9]+p[0-9]+)?\.bz2$")
 
 
@@ -69,19 +66,11 @@ class Page:
     namespace: int
     redirect: bool
     text: str
-    page_id: int
     is_too_long: bool = False  # then the text is not whole
 
 
 class TruncatedDump(InputError):
-    """The dump ends inside a page, after `pages` whole ones that were read."""
-
-    def __init__(self, pages: int, cause: str) -> None:
-        super().__init__(
-            f"the dump is truncated after {pages:,} pages ({cause}); they are kept. Download the "
-            "file again for the rest"
-        )
-        self.pages = pages
+    """The dump ends inside a page, after the whole ones that were read."""
 
 
 def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:
@@ -99,13 +88,11 @@ def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Pag
 def hidden_names(stream: IO[bytes]) -> frozenset[str]:
     """The names of the file and category namespaces in a dump's header; empty if it has none."""
     header = b""
-    try:
+    with suppress(*DAMAGE):  # reported when the pages are read
         for chunk in _utf8_chunks(stream):
             header += chunk
-            if SITEINFO_END in header or PAGE in header or len(header) >= CHUNK_BYTES:
+            if b"</siteinfo>" in header or PAGE in header or len(header) >= CHUNK_BYTES:
                 break
-    except DAMAGE:
-        pass  # reported when the pages are read
     text = header.partition(PAGE)[0].decode("utf-8", "replace")
     return frozenset(name for name, key in _namespaces(text).items() if key in HIDDEN_KEYS)
 
@@ -120,7 +107,10 @@ def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
             yield replace(page, text="", is_too_long=True) if is_too_long else page
             pages += 1
     except DAMAGE as error:
-        raise TruncatedDump(pages, str(error)) from error
+        raise TruncatedDump(
+            f"the dump is truncated after {pages:,} pages ({error}); they are kept. Download the "
+            "file again for the rest"
+        ) from error
 
 
 def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
@@ -176,13 +166,11 @@ def _page(xml: str, namespaces: dict[str, int]) -> Page:
     title = _content(head, TITLE_TAG, "</title>")
     number = NS.search(head)
     prefix, colon, _ = title.partition(":")
-    page_id = ID.search(head)
     return Page(
         title=title,
         namespace=int(number[1]) if number else namespaces.get(prefix, 0) if colon else 0,
         redirect="<redirect" in head or REDIRECT.match(text) is not None,
         text=text,
-        page_id=int(page_id[1]) if page_id else 0,
     )
 
 
@@ -206,38 +194,25 @@ def index_name(dump: str) -> str | None:
     a-multistream.xml.bz2              ->  a-multistream-index.txt.bz2
     a-multistream4.xml-p1p99.bz2       ->  a-multistream-index4.txt-p1p99.bz2
     """
-    if not MULTISTREAM.search(dump):
-        return None
-    return MULTISTREAM.sub(r"\1-index\2.txt\3.bz2", dump)
+    name, found = MULTISTREAM.subn(r"\1-index\2.txt\3.bz2", dump)
+    return name if found else None
 
 
-def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
-    """The byte ranges [start, stop) of a dump's streams, from its decompressed index.
+def read_index(index: IO[bytes], dump: IO[bytes]) -> list[int]:
+    """Where a dump may be cut, by its decompressed index: [0, ..., the size of the dump].
 
-    They cover the dump: the header belongs to the first range and the footer to the last. Raises
-    InputError if the index is damaged or belongs to another dump.
+    The header belongs to the first stream and the footer to the last. Raises InputError if the
+    index is damaged or belongs to another dump.
     """
     try:
-        numbers = {line.partition(b":")[0] for line in index}
-    except DAMAGE as error:
-        raise InputError(
-            f"the multistream index cannot be read ({error}); download it again"
-        ) from error
-    if wrong := [number for number in numbers if not OFFSET.fullmatch(number)]:
-        raise InputError(
-            "a multistream index has lines offset:id:title, "
-            f"but one begins with {wrong[0][:40]!r}; is this the index?"
-        )
-    offsets = sorted(map(int, numbers))
-    size = dump.seek(0, io.SEEK_END)
-    for offset in offsets:
-        dump.seek(offset)
-        if not BZ2_HEADER.match(dump.read(10)):
-            raise InputError(
-                f"the multistream index does not fit its dump: no stream begins at byte {offset:,} "
-                f"of {size:,}; download both of the same date"
-            )
-    return list(pairwise([0, *offsets[1:], size]))
+        offsets = sorted(map(int, {line.partition(b":")[0] for line in index}))
+        for offset in offsets:
+            dump.seek(offset)
+            if not BZ2_HEADER.match(dump.read(10)):
+                raise ValueError(f"no stream begins at byte {offset:,}")
+    except (ValueError, OverflowError, *DAMAGE) as error:
+        raise InputError(f"the multistream index does not fit its dump: {error}") from error
+    return [0, *offsets[1:], dump.seek(0, io.SEEK_END)]
 
 
 def read_range(

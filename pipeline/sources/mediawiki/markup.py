@@ -157,7 +157,9 @@ class _Scan:
         if kind == "close":
             self.close_braces(token.end(), len(token[0]))
         elif kind == "end" or token[0].startswith("</"):
-            self.close("begin" if kind == "end" else "table", token.end())
+            opening = "begin" if kind == "end" else "table"
+            if self.open[opening]:
+                self.drop(self.pop(opening)[0], token.end())
         else:
             start = token.start() if kind == "table" else token.start(kind)
             self.push(kind, start, len(token[kind]))
@@ -174,11 +176,6 @@ class _Scan:
             self.open[top] -= 1
             if top == kind:
                 return start, length
-
-    def close(self, kind: str, stop: int) -> None:
-        if self.open[kind]:
-            start, _ = self.pop(kind)
-            self.drop(start, stop)
 
     def close_braces(self, stop: int, length: int) -> None:
         """Pairs runs as MediaWiki does: {{{ }}} where both have three left, else {{ }}."""

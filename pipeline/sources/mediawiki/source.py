@@ -7,29 +7,13 @@ a-multistream.xml.bz2 and its index  ->  Block(start=0, stop=9731), Block(start=
 import io
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, group_parts
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.files import (
-    bare_name,
-    check_undamaged,
-    damage,
-    estimate_unpacked,
-    find_files,
-    open_file,
-    open_unpacked,
-    unpack,
-)
-from clozeline.pipeline.sources.mediawiki.dump import (
-    Page,
-    TruncatedDump,
-    hidden_names,
-    index_name,
-    read_index,
-    read_pages,
-    read_range,
-)
+from clozeline.pipeline.sources.mediawiki import dump
 from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
 from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
@@ -49,75 +33,71 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
 
     An index itself has no blocks: a glob that names a dump often names its index, too.
     """
-    if re.search(INDEX_NAME, bare_name(whole.path)) or not (whole.stop or whole.compression):
+    if re.search(INDEX_NAME, files.bare_name(whole.path)) or not (whole.stop or whole.compression):
         return []
-    text_bytes = estimate_unpacked(whole.stop, whole.compression, text_percent=TEXT_PERCENT)
     edges = _stream_edges(whole)
+    text_bytes = whole.text_bytes * TEXT_PERCENT // 100
     text_before = [text_bytes * edge // max(whole.stop, 1) for edge in edges]
     return group_parts(whole, edges, text_before, block_bytes)
 
 
 def _stream_edges(whole: Block) -> list[int]:
     """Where a dump may be cut: between the streams of its index, if that is beside it."""
-    name = index_name(whole.path)
-    if name is None:
-        return [0, whole.stop]
-    try:
-        index_file = find_files([name])[0]
-        with (
-            open_unpacked(index_file.path, "bz2") as index,
-            open_file(whole.path, buffer_bytes=64) as dump,
-        ):
-            edges = [0, *(stop for _, stop in read_index(index, dump))]
-            check_undamaged(index_file.path, index)
-            return edges
-    except InputError:
-        # No index, or one that does not fit, as for a truncated dump: what there is of the dump
-        # can still be read from its beginning.
-        return [0, whole.stop]
+    # No index, or one that does not fit, as for a truncated dump: what there is of the dump can
+    # still be read from its beginning.
+    with suppress(InputError):
+        if name := dump.index_name(whole.path):
+            path = files.find_files(name)[0].path
+            with (
+                files.open_unpacked(path, "bz2") as index,
+                files.open_file(whole.path, buffer_bytes=64) as file,
+            ):
+                edges = dump.read_index(index, file)
+                files.check_undamaged(path, index)
+                return edges
+    return [0, whole.stop]
 
 
 def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The articles of a block; redirects and other namespaces are counted, bad pages rejected."""
     documents, size, truncated = Documents(), 0, None
-    with open_unpacked(block.path, block.compression) as header:  # of the dump, not of the block
-        links = link_patterns(hidden_names(header))
-    with open_file(block.path) as file:
+    with files.open_unpacked(block.path, block.compression) as header:  # of the whole dump
+        links = link_patterns(dump.hidden_names(header))
+    with files.open_file(block.path) as file:
         is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
         file.seek(0)
-        stream = unpack(file, block.compression)
+        stream = files.unpack(file, block.compression)
         longest = block.max_document_bytes
         if is_whole:
-            pages = read_pages(stream, longest=longest)
+            pages = dump.read_pages(stream, longest=longest)
         else:
-            pages = read_range(file, block.start, block.stop, longest=longest)
+            pages = dump.read_range(file, block.start, block.stop, longest=longest)
         try:
             for page in pages:
-                if page.is_too_long:
-                    where = f"{block.path}: {page.title}"
-                    documents.reject(where, f"longer than --max-document-bytes {longest:,}")
-                else:
-                    _keep_article(page, documents, block.path, links)
+                _keep_article(page, documents, block, links)
                 size += len(page.text)
                 if size >= chunk_bytes:
                     yield documents
                     documents, size = Documents(), 0
-        except TruncatedDump as error:
+        except dump.TruncatedDump as error:
             truncated = str(error)
-        if reason := damage(stream) or truncated:
+        if reason := files.damage(stream) or truncated:
             documents.reject_rest(block.path, reason)
     yield documents
 
 
-def _keep_article(page: Page, documents: Documents, path: str, links: LinkPatterns) -> None:
-    if page.redirect:
+def _keep_article(page: dump.Page, documents: Documents, block: Block, links: LinkPatterns) -> None:
+    where = f"{block.path}: {page.title}"
+    if page.is_too_long:
+        documents.reject(where, f"longer than --max-document-bytes {block.max_document_bytes:,}")
+    elif page.redirect:
         documents.count("redirect")
     elif page.namespace:
         documents.count("other_namespace")
     elif reason := over_budget(page.text):
-        documents.reject(f"{path}: {page.title}", f"over the page budget: {reason}")
+        documents.reject(where, f"over the page budget: {reason}")
     else:
         try:
             documents.keep(strip_markup(page.text, links))
         except Exception as error:  # whatever the parser fails on, it is one page of a dump
-            documents.reject(f"{path}: {page.title}", f"markup: {one_line(error)}")
+            documents.reject(where, f"markup: {one_line(error)}")

@@ -7,7 +7,7 @@ Every column has a random stream of its own, named after its field, with the art
 counter: so an article does not depend on others, and a new field leaves the old ones unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -20,12 +20,14 @@ from clozeline.pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from clozeline.pipeline.sources.sample.prose import COUNTRIES, STYLES, THEMES, WORDS, Words
+from clozeline.pipeline.sources.sample.prose import COUNTRIES, STYLES, THEMES, WORDS
 
 Integers = NDArray[np.int64]
 Columns = dict[str, list[str]]
 T = TypeVar("T")
 
+#: Inhabitants of a village, a town and a city.
+PLACE_PEOPLE = np.array([[300, 3_000], [3_000, 40_000], [40_000, 600_000]])
 #: What the themes allow, in their order: body length in mm, years in which a thing can happen.
 SPECIES_MM = np.array([[90, 300], [60, 600], [4, 60], [50, 600], [30, 120], [50, 300]])
 WORK_YEARS = np.array([[1800, 1988], [1905, 1988], [1780, 1930], [1958, 1988], [1790, 1988]])
@@ -76,8 +78,7 @@ class RowRng:
         return scaled.astype(np.int64)
 
     def pick(self, name: str, options: Sequence[str]) -> list[str]:
-        limits = np.full((len(self.rows), 1), len(options))
-        return [options[i] for i in self.options(name, limits)[:, 0].tolist()]
+        return [options[i] for i in self.options(name, [[len(options)]])[:, 0].tolist()]
 
     def pick_of(self, name: str, tables: Sequence[Sequence[T]], which: Integers) -> list[T]:
         """One option of tables[which[row]] for each row."""
@@ -91,9 +92,18 @@ def random_order(rng: RowRng, name: str, size: int) -> Integers:
     return np.argsort(rng.bits(name, size), axis=1, kind="stable")
 
 
-def with_article(noun: str) -> str:
-    """'oak' -> 'an oak', 'Rhenian' -> 'a Rhenian', '1850' -> 'an 1850' (eighteen)."""
-    return f"an {noun}" if noun[0] in "aeioAEIO" or noun.startswith("18") else f"a {noun}"
+def capitalized(texts: list[str]) -> list[str]:
+    """'the lid' -> 'The lid'; the other letters stay."""
+    return [text[0].upper() + text[1:] for text in texts]
+
+
+def filled(templates: Iterable[str], fields: Columns) -> list[str]:
+    """Each row's template with the row's fields in its braces."""
+    rows = zip(*fields.values(), strict=True)
+    return [
+        template.format_map(dict(zip(fields, row, strict=True)))
+        for template, row in zip(templates, rows, strict=True)
+    ]
 
 
 def strings(numbers: Integers) -> list[str]:
@@ -105,35 +115,37 @@ def grouped(numbers: Integers) -> list[str]:
     return [f"{number:,}" for number in numbers.tolist()]
 
 
+def numbers(rng: RowRng, start: Integers | int = 0, **limits: tuple[int, int]) -> Columns:
+    """A column for each name: numbers in [low, high), counted from `start`."""
+    return {name: strings(start + rng.between(name, *limits[name])) for name in limits}
+
+
+def picks(rng: RowRng, **lists: str) -> Columns:
+    """A column for each name: words of a list in words.toml."""
+    return {name: rng.pick(name, WORDS[words]) for name, words in lists.items()}
+
+
 def world_fields(rng: RowRng) -> Columns:
     """What every kind of article may mention: a country, its places, and two of its people."""
     land = rng.below("land", len(COUNTRIES))
     style = land // 2
     countries = [COUNTRIES[i] for i in land.tolist()]
-    nations = [country.adjective for country in countries]
     heading = rng.below("heading", 8)
-    seasons = rng.pick("season", WORDS["seasons"])
     abroad = (land + rng.between("abroad", 1, 12)) % 12
     return {
-        "country": [country.name for country in countries],
-        "nation": nations,
-        "a_nation": [with_article(nation) for nation in nations],
-        "region": rng.pick_of("region", [country.regions for country in COUNTRIES], land),
+        "country": [country["name"] for country in countries],
+        "nation": [country["adjective"] for country in countries],
+        "region": rng.pick_of("region", [country["regions"] for country in COUNTRIES], land),
         "town": names(rng, "town", style, "towns"),
         "near": names(rng, "near", style, "towns"),
         "river": names(rng, "river", style, "rivers"),
-        "saint": rng.pick("saint", WORDS["saints"]),
         "side": [WORDS["directions"][i] for i in heading.tolist()],
         "other_side": [WORDS["directions"][(i + 4) % 8] for i in heading.tolist()],
-        "foreign": [COUNTRIES[i].name for i in abroad.tolist()],
-        "father": rng.pick("father", WORDS["fathers"]),
+        "foreign": [COUNTRIES[i]["name"] for i in abroad.tolist()],
         "near_name": names(rng, "near_name", style, "surnames"),
-        "month": rng.pick("month", WORDS["months"]),
-        "month2": rng.pick("month2", WORDS["months"]),
-        "season": seasons,
-        "a_season": [with_article(season) for season in seasons],
-        "day": strings(rng.between("day", 1, 29)),
-        "km": strings(rng.between("km", 6, 90)),
+        **picks(rng, saint="saints", father="fathers", season="seasons"),
+        **picks(rng, month="months", month2="months"),
+        **numbers(rng, day=(1, 29), km=(6, 90)),
         **person(rng, "p", style),
         **person(rng, "q", style),
     }
@@ -142,11 +154,9 @@ def world_fields(rng: RowRng) -> Columns:
 def names(rng: RowRng, field: str, style: Integers, endings: str) -> list[str]:
     """Invented names: head + middle + ending, in the sound of each row's style."""
     rng = rng.evenly()  # so that few articles share a name
-    heads = rng.pick_of(f"{field}/head", [s.heads for s in STYLES], style)
-    middles = rng.pick_of(f"{field}/middle", [s.middles for s in STYLES], style)
-    tails = [getattr(s, endings) for s in STYLES]
-    parts = zip(heads, middles, rng.pick_of(f"{field}/ending", tails, style), strict=True)
-    return [joined(head, middle, ending) for head, middle, ending in parts]
+    kinds = {"head": "heads", "middle": "middles", "ending": endings}
+    parts = [rng.pick_of(f"{field}/{part}", STYLES[kind], style) for part, kind in kinds.items()]
+    return [joined(*syllables) for syllables in zip(*parts, strict=True)]
 
 
 def joined(head: str, middle: str, ending: str) -> str:
@@ -160,8 +170,8 @@ def person(rng: RowRng, who: str, style: Integers) -> Columns:
     """A person: full name, last name, initial and the pronouns that go with them."""
     rng = rng.evenly()
     woman = rng.chance(f"{who}/woman", 0.5).tolist()
-    women = rng.pick_of(f"{who}/women", [s.women for s in STYLES], style)
-    men = rng.pick_of(f"{who}/men", [s.men for s in STYLES], style)
+    women = rng.pick_of(f"{who}/women", STYLES["women"], style)
+    men = rng.pick_of(f"{who}/men", STYLES["men"], style)
     first = [w if is_woman else m for is_woman, w, m in zip(woman, women, men, strict=True)]
     last = names(rng, f"{who}/last", style, "surnames")
     pronouns = {
@@ -177,45 +187,37 @@ def person(rng: RowRng, who: str, style: Integers) -> Columns:
     }
 
 
-def theme_fields(rng: RowRng, themes: Sequence[dict[str, Words]]) -> Columns:
-    """The words of each row's theme, and the first of them with its article."""
+def theme_fields(rng: RowRng, kind: str) -> Columns:
+    """The words of each row's theme."""
+    themes = THEMES[kind]
     theme = rng.below("theme", len(themes))
-    fields = {
-        field: rng.pick_of(field, [options[field] for options in themes], theme)
-        for field in themes[0]
+    return {
+        field: rng.pick_of(field, [words[field] for words in themes], theme) for field in themes[0]
     }
-    first = next(iter(themes[0]))
-    return fields | {f"a_{first}": [with_article(noun) for noun in fields[first]]}
 
 
 def place_fields(rng: RowRng) -> Columns:
     size = rng.below("size", 3)
-    kind = [("village", "town", "city")[i] for i in size.tolist()]
-    people = rng.between("people", np.array([300, 3_000, 40_000])[size],
-                          np.array([3_000, 40_000, 600_000])[size])  # fmt: skip
+    people = rng.between("people", *PLACE_PEOPLE[size].T)
     growth = rng.between("growth", -25, 35)
     earlier = people * 100 // (100 + growth)
     founded = rng.between("founded", 1080, 1600)
     disaster = founded + rng.between("disaster", 60, 230)
-    return theme_fields(rng, THEMES["place"]) | {
-        "type": kind,
-        "a_type": [with_article(noun) for noun in kind],
+    return {
+        **theme_fields(rng, "place"),
+        "type": [("village", "town", "city")[i] for i in size.tolist()],
         "people": grouped(people),
         "earlier": grouped(earlier),
-        "change": ["up from" if now > then else "down from"
-                   for now, then in zip(people.tolist(), earlier.tolist(), strict=True)],
-        "census": strings(rng.between("census", 1998, 2022)),
+        "change": np.where(people > earlier, "up from", "down from").tolist(),
         "founded": strings(founded),
-        "charter": strings(founded + rng.between("charter", 5, 55)),
         "disaster": strings(disaster),
-        "rebuilt": strings(disaster + rng.between("rebuilt", 3, 25)),
-        "railway": strings(rng.between("railway", 1846, 1912)),
-        "modern": strings(rng.between("modern", 1919, 1990)),
-        "metres": strings(rng.between("metres", 12, 980)),
         "area": [f"{n / 10:.1f}" for n in rng.between("area", 80, 2400).tolist()],
-        "degrees": strings(rng.between("degrees", 14, 27)),
-        "schools": rng.pick("schools", WORDS["counts"]),
-    }  # fmt: skip
+        **numbers(rng, founded, charter=(5, 55)),
+        **numbers(rng, disaster, rebuilt=(3, 25)),
+        **numbers(rng, census=(1998, 2022), railway=(1846, 1912), modern=(1919, 1990)),
+        **numbers(rng, metres=(12, 980), degrees=(14, 27)),
+        **picks(rng, schools="counts"),
+    }
 
 
 def person_fields(rng: RowRng) -> Columns:
@@ -225,39 +227,39 @@ def person_fields(rng: RowRng) -> Columns:
     debut = born + rng.between("debut", 22, 31)
     moved = debut + rng.between("moved", 2, 8)
     prized = moved + rng.between("prized", 2, 9)
-    fields = theme_fields(rng, THEMES["person"])
-    return fields | {
-        "a_thing": [with_article(thing) for thing in fields["thing"]],
+    return {
+        **theme_fields(rng, "person"),
+        **titles(rng, "title", "title2"),
         "born": strings(born),
         "died": strings(died),
         "age": strings(age),
-        "school": strings(born + rng.between("school", 16, 20)),
         "debut": strings(debut),
+        "debut_age": strings(debut - born),
         "moved": strings(moved),
-        "married": strings(debut + rng.between("married", 0, 10)),
         "prized": strings(prized),
         "late": strings(np.minimum(prized + rng.between("late", 1, 9), died - 1)),
-        "renamed": strings(died + rng.between("renamed", 5, 32)),
-        "title": titles(rng, "title"),
-        "title2": titles(rng, "title2"),
-        "child": strings(rng.between("child", 9, 15)),
-        "debut_age": strings(debut - born),
-    }  # fmt: skip
+        **numbers(rng, child=(9, 15)),
+        **numbers(rng, born, school=(16, 20)),
+        **numbers(rng, debut, married=(0, 10)),
+        **numbers(rng, died, renamed=(5, 32)),
+    }
 
 
 def species_fields(rng: RowRng) -> Columns:
-    fields = theme_fields(rng, THEMES["species"])
+    fields = theme_fields(rng, "species")
     heads = rng.pick("genus", WORDS["genus_heads"])
     endings = fields["ending"]
     genus = [joined(head, "o", ending) for head, ending in zip(heads, endings, strict=True)]
     latin = rng.pick("latin", WORDS["latin_epithets"])
     theme = rng.below("theme", len(SPECIES_MM))
     length = rng.between("length", *SPECIES_MM[theme].T)
-    colour = rng.below("colour", len(WORDS["colours"]))
-    colour2 = (colour + rng.between("colour2", 1, len(WORDS["colours"]))) % len(WORDS["colours"])
+    colours = WORDS["colours"]
+    colour = rng.below("colour", len(colours))
+    colour2 = (colour + rng.between("colour2", 1, len(colours))) % len(colours)
     found = rng.between("found", 1758, 1925)
     marked_nouns = zip(fields["mark"], fields["noun"], strict=True)
-    return fields | {
+    return {
+        **fields,
         "name": [f"{mark} {noun}" for mark, noun in marked_nouns],
         "genus": genus,
         "latin": latin,
@@ -265,58 +267,54 @@ def species_fields(rng: RowRng) -> Columns:
         "length": [f"{n / 10:.1f}" for n in length.tolist()],
         "longest": [f"{n / 10:.1f}" for n in (length * 3 // 2).tolist()],
         "found": strings(found),
-        "revised": strings(found + rng.between("revised", 30, 95)),
-        "listed": strings(rng.between("listed", 1979, 2021)),
         "left": grouped(rng.between("left", 4, 90) * 100),
         "low": strings(rng.between("low", 1, 9) * 100),
         "high": strings(rng.between("high", 10, 26) * 100),
-        "years": rng.pick("years", WORDS["counts"]),
-        "young": strings(rng.between("young", 2, 60)),
-        "colour": [WORDS["colours"][i] for i in colour.tolist()],
-        "colour2": [WORDS["colours"][i] for i in colour2.tolist()],
-        "spot": rng.pick("spot", WORDS["spots"]),
-    }  # fmt: skip
+        "colour": [colours[i] for i in colour.tolist()],
+        "colour2": [colours[i] for i in colour2.tolist()],
+        **numbers(rng, found, revised=(30, 95)),
+        **numbers(rng, listed=(1979, 2021), young=(2, 60)),
+        **picks(rng, years="counts", spot="spots"),
+    }
 
 
 def work_fields(rng: RowRng) -> Columns:
     begun = rng.between("begun", *WORK_YEARS[rng.below("theme", len(WORK_YEARS))].T)
     land = rng.below("land", len(COUNTRIES))
     year = begun + rng.between("year", 1, 7)
-    return theme_fields(rng, THEMES["work"]) | {
-        "title": titles(rng, "title"),
-        "title2": titles(rng, "title2"),
-        "title3": titles(rng, "title3"),
-        "title4": titles(rng, "title4"),
+    return {
+        **theme_fields(rng, "work"),
+        **titles(rng, "title", "title2", "title3", "title4"),
         "begun": strings(begun),
         "year": strings(year),
-        "a_year": [with_article(number) for number in strings(year)],
-        "prized": strings(year + rng.between("prized", 1, 4)),
-        "again": strings(year + rng.between("again", 12, 30)),
         "number": rng.pick("number", WORDS["counts"][1:6]),
         "copies": grouped(rng.between("copies", 3, 90) * 500),
-        "subject": rng.pick("subject", WORDS["subjects"]),
-        "hero": rng.evenly().pick_of("hero", [s.women for s in STYLES], land // 2),
-    }  # fmt: skip
+        "hero": rng.evenly().pick_of("hero", STYLES["women"], land // 2),
+        **numbers(rng, year, prized=(1, 4), again=(12, 30)),
+        **picks(rng, subject="subjects"),
+    }
 
 
 def event_fields(rng: RowRng) -> Columns:
     year = rng.between("year", *EVENT_YEARS[rng.below("theme", len(EVENT_YEARS))].T)
-    return theme_fields(rng, THEMES["event"]) | {
+    return {
+        **theme_fields(rng, "event"),
         "year": strings(year),
         "before": strings(year - rng.between("before", 1, 6)),
-        "after": strings(year + rng.between("after", 1, 8)),
-        "book": strings(year + rng.between("book", 20, 70)),
         "century": strings(year + 100),
         "victims": grouped(rng.between("victims", 11, 900)),
         "crowd": grouped(rng.between("crowd", 12, 240) * 50),
         "money": grouped(rng.between("money", 3, 95) * 1000),
-        "hour": rng.pick("hour", WORDS["hours"]),
-        "days": rng.pick("days", WORDS["counts"]),
-    }  # fmt: skip
+        **numbers(rng, year, after=(1, 8), book=(20, 70)),
+        **picks(rng, hour="hours", days="counts"),
+    }
 
 
-def titles(rng: RowRng, field: str) -> list[str]:
-    """Titles of works: 'The Silent Orchard'."""
-    adjectives = rng.pick(f"{field}/adjective", WORDS["title_adjectives"])
-    nouns = rng.pick(f"{field}/noun", WORDS["title_nouns"])
-    return [f"The {adjective} {noun}" for adjective, noun in zip(adjectives, nouns, strict=True)]
+def titles(rng: RowRng, *fields: str) -> Columns:
+    """Titles of works, a column for each name: 'The Silent Orchard'."""
+    columns = {}
+    for field in fields:
+        adjectives = rng.pick(f"{field}/adjective", WORDS["title_adjectives"])
+        nouns = rng.pick(f"{field}/noun", WORDS["title_nouns"])
+        columns[field] = [f"The {a} {noun}" for a, noun in zip(adjectives, nouns, strict=True)]
+    return columns

@@ -21,7 +21,14 @@ import numpy as np
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.sources.sample import article_fields
-from clozeline.pipeline.sources.sample.article_fields import Columns, Integers, RowRng, random_order
+from clozeline.pipeline.sources.sample.article_fields import (
+    Columns,
+    Integers,
+    RowRng,
+    capitalized,
+    filled,
+    random_order,
+)
 from clozeline.pipeline.sources.sample.prose import WORDS, Words, read_templates
 
 #: bytes of the average article in UTF-8, measured over 100,000 of them
@@ -42,12 +49,11 @@ KINDS: tuple[tuple[str, Callable[[RowRng], Columns]], ...] = (
 
 @dataclass(frozen=True)
 class Section:
-    """A heading ('' for the lead) and statements, each in all its wordings."""
+    """A heading ('' for the lead) and statements in all their wordings, first the opening."""
 
     heading: str
     in_order: bool
-    opening: Words
-    body: tuple[Words, ...]
+    slots: list[Words]
 
 
 def count_articles(size_bytes: int) -> int:
@@ -82,39 +88,39 @@ def article_batch(seed: int, numbers: Integers) -> list[str]:
 
 def write_articles(rng: RowRng, fields: Columns, kind: str) -> list[str]:
     """One article per row: its sections one after another, then its fields into the braces."""
-    lead, *sections = sections_of(kind)
-    columns = [section_column(rng, lead, with_heading=[False] * len(rng.rows))]
+    sections, columns = sections_of(kind), []
     with_heading = rng.chance("headings", 0.5).tolist()
-    # One section is left out, or none: articles differ in what they are about.
-    left_out = rng.below("left_out", len(sections) + 1)
-    for number, section in enumerate(sections):
+    # One section after the lead is left out, or none: articles differ in what they are about.
+    left_out = rng.below("left_out", len(sections))
+    for number, section in enumerate(sections, start=-1):
         column = section_column(rng, section, with_heading)
         kept = (left_out != number).tolist()
         columns.append([text if keep else "" for text, keep in zip(column, kept, strict=True)])
     used = {name: field_column(rng, fields, name) for name in names_of(kind)}
-    rows = zip(zip(*columns, strict=True), zip(*used.values(), strict=True), strict=True)
-    return [
-        "\n".join(filter(None, texts)).format_map(dict(zip(used, values, strict=True)))
-        for texts, values in rows
-    ]
+    return filled(("\n".join(filter(None, texts)) for texts in zip(*columns, strict=True)), used)
 
 
 def field_column(rng: RowRng, fields: Columns, name: str) -> list[str]:
-    """{trade} is a field, {trade_} the same with a capital, {any7} a small number."""
+    """{tool} is a field, {a_tool} has an article, {tool_} a capital; {any7} is a small number."""
     if name.endswith("_"):
-        plain = field_column(rng, fields, name.removesuffix("_"))
-        return [value[0].upper() + value[1:] for value in plain]
+        return capitalized(field_column(rng, fields, name.removesuffix("_")))
+    if name.startswith("a_"):
+        return [with_article(noun) for noun in fields[name.removeprefix("a_")]]
     return rng.pick(name, WORDS["counts"]) if name.startswith("any") else fields[name]
+
+
+def with_article(noun: str) -> str:
+    """'oak' -> 'an oak', 'Rhenian' -> 'a Rhenian', '1850' -> 'an 1850' (eighteen)."""
+    return f"an {noun}" if noun[0] in "aeioAEIO" or noun.startswith("18") else f"a {noun}"
 
 
 def section_column(rng: RowRng, section: Section, with_heading: list[bool]) -> list[str]:
     """The section's template for each row: the opening, then some of the body in random order."""
-    name = section.heading
-    slots = (section.opening, *section.body)
+    name, slots = section.heading, section.slots
     limits = [len(slot) for slot in slots]
     wordings = rng.options(f"{name}/wordings", [limits]).tolist()
-    orders = random_order(rng, f"{name}/order", len(section.body))
-    sizes = rng.between(f"{name}/told", len(section.body) - 1, len(section.body) + 1)
+    orders = random_order(rng, f"{name}/order", len(slots) - 1)
+    sizes = rng.between(f"{name}/told", len(slots) - 2, len(slots))
     column = []
     for wording, order, size, heading in zip(
         wordings, orders.tolist(), sizes.tolist(), with_heading, strict=True
@@ -122,14 +128,14 @@ def section_column(rng: RowRng, section: Section, with_heading: list[bool]) -> l
         sentences = [slots[0][wording[0]]]
         chosen = sorted(order[:size]) if section.in_order else order[:size]
         sentences += [slots[i + 1][wording[i + 1]] for i in chosen]
-        column.append((f"{name}\n" if heading else "") + " ".join(sentences))
+        column.append((f"{name}\n" if heading and name else "") + " ".join(sentences))
     return column
 
 
 @cache
 def names_of(kind: str) -> Words:
     """The names in braces, each once, sorted."""
-    slots = [slot for section in sections_of(kind) for slot in (section.opening, *section.body)]
+    slots = [section.slots for section in sections_of(kind)]
     return tuple(sorted(set(re.findall(r"{(\w+)}", str(slots)))))
 
 
@@ -143,18 +149,16 @@ def sections_of(kind: str) -> tuple[Section, ...]:
           [a|b] ...           a continued line; either of two wordings
 
     The first slot opens its section. Most of the others are used, so each must stand alone; their
-    order is random unless ">" fixes it. {any} is a small number, {trade_} is {trade} with a capital
-    letter; the other names in braces are columns of `article_fields`. Definite descriptions and
-    pronouns often stand for the name, as in real prose: word overlap alone must not tell which
-    sentence follows which.
+    order is random unless ">" fixes it. `field_column` explains the names in braces. Definite
+    descriptions and pronouns often stand for the name, as in real prose: word overlap alone must
+    not tell which sentence follows which.
     """
     sections: list[Section] = []
     numbers = count()
     for block in re.split(r"^==", read_templates(kind), flags=re.MULTILINE)[1:]:
         heading, *slots = re.split(r"^\* ", block, flags=re.MULTILINE)
-        opening, *body = (read_slot(slot, next(numbers)) for slot in slots)
-        title = heading.strip(" >\n")
-        sections.append(Section(title, ">" in heading, opening, tuple(body)))
+        wordings = [read_slot(slot, next(numbers)) for slot in slots]
+        sections.append(Section(heading.strip(" >\n"), ">" in heading, wordings))
     return tuple(sections)
 
 

@@ -10,40 +10,16 @@ They are read when this module is imported, which takes tens of milliseconds.
 """
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 PACKAGE = files("clozeline.pipeline.sources.sample")
-Words = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Style:
-    """How names sound in a part of the invented world: head + middle + ending."""
-
-    heads: Words
-    middles: Words
-    towns: Words
-    rivers: Words
-    surnames: Words
-    women: Words
-    men: Words
-
-
-@dataclass(frozen=True)
-class Country:
-    """A country, its adjective and its eight regions."""
-
-    name: str
-    adjective: str
-    regions: Words
+Words = Sequence[str]
 
 
 def read_toml(name: str) -> dict[str, Any]:
-    """A data file, its arrays as tuples."""
-    found: dict[str, Any] = _frozen(tomllib.loads((PACKAGE / name).read_text("utf-8")))
-    return found
+    return tomllib.loads((PACKAGE / name).read_text("utf-8"))
 
 
 def read_templates(kind: str) -> str:
@@ -51,15 +27,12 @@ def read_templates(kind: str) -> str:
     return (PACKAGE / f"{kind}.txt").read_text("utf-8")
 
 
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _frozen(inner) for key, inner in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
 WORDS = read_toml("words.toml")
-#: Two countries to a style, in the order of the styles.
-STYLES = tuple(Style(**style) for style in WORDS.pop("styles"))
-COUNTRIES = tuple(Country(**country) for country in WORDS.pop("countries"))
+#: "heads", "middles", "women" ... -> the words of each style, in which the names of a land sound.
+STYLES: dict[str, list[Words]] = {
+    kind: [style[kind] for style in WORDS["styles"]] for kind in WORDS["styles"][0]
+}
+#: name, adjective, regions; two countries to a style, in the order of the styles.
+COUNTRIES: list[dict[str, Any]] = WORDS["countries"]
 #: kind of article -> its themes: field -> words. All themes of a kind have the same fields.
-THEMES: dict[str, tuple[dict[str, Words], ...]] = read_toml("themes.toml")
+THEMES: dict[str, list[dict[str, Words]]] = read_toml("themes.toml")

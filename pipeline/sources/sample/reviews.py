@@ -15,7 +15,10 @@ Review i is a pure function of (seed, i), of the fraction of turning reviews, an
 words: all, or every second one. Reviews of even words share no opinion with those of odd ones.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +28,13 @@ from clozeline.pipeline.sources.sample.article_fields import (
     Columns,
     Integers,
     RowRng,
+    capitalized,
+    filled,
+    numbers,
+    picks,
     random_order,
-    strings,
 )
-from clozeline.pipeline.sources.sample.opinions import (
-    CLAIMS,
-    PLANS,
-    PRODUCTS,
-    SIDES,
-    TEXTS,
-    TITLES,
-    VOICES,
-    numbered,
-)
-from clozeline.pipeline.sources.sample.prose import WORDS, Words
+from clozeline.pipeline.sources.sample.prose import Words, read_toml
 
 #: fraction of the reviews in which the order of the clauses decides
 TURNING = 0.1
@@ -53,10 +49,38 @@ CLAIM_WORDS = {"adjective": 3, "adverb": 1, "name": 1, "verb": 1}
 WHOLE_WORDS = {"adjective": 3, "feeling": 1}
 #: which words of opinions.toml a review may use
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
-
-
-#: Words of negative (0) and positive (1) reviewers, by kind.
+#: Words of negative (0) and positive (1) reviewers: "adjectives", "verdicts", ...
 Sides = list[dict[str, Words]]
+
+
+def numbered(template: str, names: Iterable[str]) -> str:
+    """Numbers the slots of each name: "{own}, but {own}"  ->  "{own0}, but {own1}"."""
+    counters = {name: count() for name in names}
+
+    def number(slot: re.Match[str]) -> str:
+        name, capital = slot.groups()
+        return f"{{{name}{next(counters[name])}{capital}}}" if name in counters else slot[0]
+
+    return re.sub(r"{([a-z]+)(_?)}", number, template)
+
+
+def _with_numbers(templates: Words) -> Words:
+    return [numbered(template, CLAIM_WORDS | WHOLE_WORDS) for template in templates]
+
+
+#: The sentences, in the notation that the file explains.
+TEXTS = read_toml("reviews.toml")
+#: "nouns" and "parts" of each product.
+PRODUCTS: list[dict[str, Words]] = TEXTS["products"]
+#: "i", "my", ... of a reviewer who writes for one person, and of one who writes for several.
+VOICES: list[dict[str, str]] = TEXTS["voices"]
+#: Kinds of sentences in order, for reviews without a turn and with one.
+PLANS = [[plan.split() for plan in TEXTS["plans"][kind]] for kind in ("plain", "turning")]
+#: Titles that are neutral (0) or tell the verdict (1).
+TITLES = [_with_numbers(TEXTS["titles"][kind]) for kind in ("neutral", "telling")]
+#: What may be said of a part: "is {adjective0} and {adjective1}".
+CLAIMS = _with_numbers(TEXTS["claims"])
+SIDES: Sides = list(read_toml("opinions.toml").values())
 
 
 @dataclass(frozen=True)
@@ -93,12 +117,7 @@ def make_reviews(
     telling = rng.chance("title/telling", TELLING_TITLES) & ~is_turning
     title_templates = rng.pick_of("title", TITLES, telling.astype(np.int64))
     content_templates = content_column(rng, sides, labels, is_turning)
-    templates = zip(title_templates, content_templates, strict=True)
-    titles, contents = [], []
-    for (title, content), values in zip(templates, zip(*fields.values(), strict=True), strict=True):
-        row = dict(zip(fields, values, strict=True))
-        titles.append(title.format_map(row))
-        contents.append(content.format_map(row))
+    titles, contents = filled(title_templates, fields), filled(content_templates, fields)
     return Reviews(titles, contents, labels, is_turning.astype(np.int8))
 
 
@@ -107,22 +126,18 @@ def review_fields(rng: RowRng) -> Columns:
     product = rng.below("product", len(PRODUCTS))
     heads = rng.pick("brand/head", TEXTS["brand_heads"])
     endings = rng.pick("brand/ending", TEXTS["brand_endings"])
-    counts = rng.pick("count", WORDS["counts"])
     voices = [VOICES[i] for i in rng.below("voice", len(VOICES)).tolist()]
-    voice = {word: [voice[word] for voice in voices] for word in VOICES[0]}
+    fields = {word: [voice[word] for voice in voices] for word in VOICES[0]}
+    fields |= picks(rng, count="counts", month="months")
     return {
-        **voice,
-        "i_": capitalized(voice["i"]),
-        "my_": capitalized(voice["my"]),
-        "noun": rng.pick_of("noun", [p.nouns for p in PRODUCTS], product),
+        **fields,
+        **{f"{name}_": capitalized(fields[name]) for name in ("i", "my", "count")},
+        **numbers(rng, price=(9, 180)),
+        "noun": rng.pick_of("noun", [some["nouns"] for some in PRODUCTS], product),
         "brand": [head + ending for head, ending in zip(heads, endings, strict=True)],
         "relative": rng.pick("relative", TEXTS["relatives"]),
-        "month": rng.pick("month", WORDS["months"]),
         "weekday": rng.pick("weekday", TEXTS["weekdays"]),
         "nth": rng.pick("nth", TEXTS["ordinals"]),
-        "count": counts,
-        "count_": [count.capitalize() for count in counts],
-        "price": strings(rng.between("price", 9, 180)),
     }
 
 
@@ -141,41 +156,29 @@ def clause_fields(
     fields: Columns = {}
     for name, place, label in slots:
         subjects = rng.evenly().pick(f"{name}/subject", TEXTS["subjects"])
+        claims = rng.evenly().pick(f"{name}/claim", CLAIMS)
+        templates = [f"{subject} {claim}" for subject, claim in zip(subjects, claims, strict=True)]
         parts = zip(product, order[:, place].tolist(), strict=True)
-        names = [PRODUCTS[p].parts[part] for p, part in parts]
-        starts = [
-            subject.format(part=part, noun=noun, my=whose)
-            for subject, part, noun, whose in zip(subjects, names, nouns, my, strict=True)
-        ]
-        pairs = zip(starts, claims(rng, name, sides, label), strict=True)
-        fields[name] = [f"{start} {claim}" for start, claim in pairs]
+        words = opinions(rng, name, sides, label, CLAIM_WORDS)
+        names = [PRODUCTS[p]["parts"][part] for p, part in parts]
+        words |= {"part": names, "noun": nouns, "my": my}
+        fields[name] = filled(templates, words)
         fields[f"{name}_"] = capitalized(fields[name])
     return fields
 
 
-def claims(rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8]) -> list[str]:
-    """What is said of a part: all its words are of the row's side."""
-    templates = rng.evenly().pick(f"{name}/claim", CLAIMS)
-    words = opinions(rng, name, sides, label, CLAIM_WORDS)
-    rows = zip(*words.values(), strict=True)
-    return [
-        template.format_map(dict(zip(words, row, strict=True)))
-        for template, row in zip(templates, rows, strict=True)
-    ]
-
-
 def opinions(
-    rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8], numbers: dict[str, int]
+    rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8], counts: dict[str, int]
 ) -> Columns:
-    """`numbers[kind]` different words of each kind from each row's side: adjective0, ..."""
+    """`counts[kind]` different words of each kind from each row's side: adjective0, ..."""
     fields: Columns = {}
-    for kind, number in numbers.items():
+    for kind, number in counts.items():
         tables = [side[f"{kind}s"] for side in sides]
         limits = np.array([[len(table)] * number for table in tables])[label]
         chosen = distinct(rng.options(f"{name}/{kind}", limits), limits)
         for n, column in enumerate(chosen.T.tolist()):
-            picks = zip(label.tolist(), column, strict=True)
-            fields[f"{kind}{n}"] = [tables[side][pick] for side, pick in picks]
+            pairs = zip(label.tolist(), column, strict=True)
+            fields[f"{kind}{n}"] = [tables[side][word] for side, word in pairs]
     return fields
 
 
@@ -188,40 +191,21 @@ def distinct(chosen: Integers, limits: Integers) -> Integers:
     return chosen
 
 
-def capitalized(texts: list[str]) -> list[str]:
-    """'the lid' -> 'The lid'; the other letters stay."""
-    return [text[0].upper() + text[1:] for text in texts]
-
-
 def content_column(
     rng: RowRng, sides: Sides, labels: NDArray[np.int8], turning: NDArray[np.bool_]
 ) -> list[str]:
     """A template for each content, as its plan says; no wording is used twice in a review."""
     plans = rng.pick_of("plan", PLANS, turning.astype(np.int64))
+    kinds = ("context", "own", "feeling", "concession", "turn", "denial")
+    neutral = {kind: TEXTS[kind] for kind in kinds}
+    wordings = [neutral | {"verdict": side["verdicts"]} for side in sides]
     orders = {
         kind: random_order(rng, f"wordings/{kind}", len(options)).tolist()
-        for kind, options in wordings(sides[0]).items()
+        for kind, options in wordings[0].items()
     }
-    return [
-        content_template(plan, wordings(sides[label]), {kind: orders[kind][row] for kind in orders})
-        for row, (plan, label) in enumerate(zip(plans, labels.tolist(), strict=True))
-    ]
-
-
-def wordings(side: dict[str, Words]) -> dict[str, Words]:
-    """The wordings of each kind of sentence in a plan; only verdicts depend on the side."""
-    kinds = ("context", "own", "feeling", "concession", "turn", "denial")
-    return {kind: TEXTS[kind] for kind in kinds} | {"verdict": side["verdicts"]}
-
-
-def content_template(
-    plan: list[str], options: dict[str, Words], orders: dict[str, list[int]]
-) -> str:
-    """The sentences of a plan; the k-th of a kind takes that kind's k-th wording in its order."""
-    used = dict.fromkeys(options, 0)
-    slots = {"own": 0, "opp": 0, "feeling": 0}
-    sentences = []
-    for kind in plan:
-        sentences.append(numbered(options[kind][orders[kind][used[kind]]], slots))
-        used[kind] += 1
-    return " ".join(sentences)
+    templates = []
+    for row, (plan, label) in enumerate(zip(plans, labels.tolist(), strict=True)):
+        order = {kind: iter(orders[kind][row]) for kind in orders}
+        sentences = [wordings[label][kind][next(order[kind])] for kind in plan]
+        templates.append(numbered(" ".join(sentences), ("own", "opp", "feeling")))
+    return templates

@@ -45,22 +45,14 @@ def parse_sample(source: str) -> Sample:
     """What a `sample:` source asks for. Raises InputError, which lists the options."""
     kind, _, query = source.removeprefix(SCHEME).partition("?")
     if kind == "articles":
-        return _parse_articles(source, query)
-    if kind == "reviews":
-        return _parse_reviews(source, query)
-    raise InputError(f"{source}: unknown sample; give sample:articles or sample:reviews")
+        from clozeline.pipeline.sources.sample.articles import count_articles
 
-
-def _parse_articles(source: str, query: str) -> Sample:
-    from clozeline.pipeline.sources.sample.articles import count_articles
-
-    options = parse_query(source, query, {"size": "10MB", "seed": "0"}, others=OTHERS)
-    size = byte_size(options["size"], f"{source}: size")
-    seed = whole_number(source, "seed", options["seed"])
-    return Sample(kind="articles", start=0, stop=count_articles(size), seed=seed, size=size)
-
-
-def _parse_reviews(source: str, query: str) -> Sample:
+        options = parse_query(source, query, {"size": "10MB", "seed": "0"}, others=OTHERS)
+        size = byte_size(options["size"], f"{source}: size")
+        seed = whole_number(source, "seed", options["seed"])
+        return Sample(kind=kind, start=0, stop=count_articles(size), seed=seed, size=size)
+    if kind != "reviews":
+        raise InputError(f"{source}: unknown sample; give sample:articles or sample:reviews")
     from clozeline.pipeline.sources.sample.reviews import HALVES, TURNING
 
     defaults = {"rows": "5000", "seed": "0", "start": "0", "turning": str(TURNING), "words": "all"}
@@ -72,7 +64,7 @@ def _parse_reviews(source: str, query: str) -> Sample:
     if words not in HALVES:
         raise InputError(f"{source}: words is {', '.join(HALVES)}, not {words!r}")
     stop = start + rows
-    return Sample(kind="reviews", start=start, stop=stop, seed=seed, turning=turning, words=words)
+    return Sample(kind=kind, start=start, stop=stop, seed=seed, turning=turning, words=words)
 
 
 def _reviews(sample: Sample, start: int, stop: int) -> "Reviews":

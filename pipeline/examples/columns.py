@@ -1,4 +1,4 @@
-"""The pairs of one bucket, as columns: which tokens are A and B, and how they are related."""
+"""The documents of one bucket, and their pairs, as columns."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -6,7 +6,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.ragged import Offsets, offsets_of
+from clozeline.pipeline.common.ragged import Offsets
+
+
+@dataclass(frozen=True)
+class BucketDocuments:
+    """D documents, S sentences, T tokens."""
+
+    ids: NDArray[Any]  # [T] uint16 or uint32
+    sentence_offsets: Offsets  # [S + 1] in tokens
+    document_offsets: Offsets  # [D + 1] in sentences
+    paragraphs: NDArray[np.int64]  # [S] the number of the sentence's paragraph, ascending
+    hashes: NDArray[np.uint64]  # [D] sorted
+
+    def __len__(self) -> int:
+        return len(self.hashes)
 
 
 @dataclass(frozen=True)
@@ -33,11 +47,6 @@ class Pairs:
         """All rows of the parts (at least one), in order."""
         columns = [[getattr(part, column.name) for part in parts] for column in fields(cls)]
         return cls(*map(np.concatenate, columns))
-
-    @classmethod
-    def empty(cls) -> Self:
-        none = offsets_of([])[:0]
-        return cls(none, none, none, none, none.astype(np.int8), none, none)
 
 
 def fit_lengths(length_a: Offsets, length_b: Offsets, max_tokens: int) -> tuple[Offsets, Offsets]:

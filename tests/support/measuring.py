@@ -1,0 +1,63 @@
+"""What several benchmarks measure, CPU time and peak memory, and the real text that they take."""
+
+import os
+import resource
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import process_time
+from typing import TypeVar
+
+import pyarrow.parquet as pq
+
+Result = TypeVar("Result")
+
+DATA = os.environ.get("CLOZELINE_DATA")
+if DATA:
+    os.environ["NLTK_DATA"] = f"{DATA}/nltk_data"  # read when nltk is imported
+WIKIPEDIA = f"{DATA}/wikipedia/train-*.parquet"
+BERT_VOCABULARY = Path(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
+
+
+def wikipedia() -> Iterator[str]:
+    """The articles in CLOZELINE_DATA."""
+    for path in sorted(Path(f"{DATA}/wikipedia").glob("*.parquet")):
+        yield from pq.read_table(path, columns=["text"])["text"].to_pylist()
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """The result, and the CPU seconds of all threads."""
+    start = process_time()
+    result = work()
+    return result, process_time() - start
+
+
+def in_turns(
+    one: Callable[[], object], other: Callable[[], object], *, rounds: int
+) -> tuple[float, float, float]:
+    """Medians of the CPU seconds of both, and of the ratios of turns; the first turn warms up."""
+    turns = [(timed(one)[1], timed(other)[1]) for _ in range(1 + rounds)][1:]
+    first, second = (statistics.median(side) for side in zip(*turns, strict=True))
+    return first, second, statistics.median(before / after for before, after in turns)
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def memory_above_now(work: Callable[[], object]) -> int:
+    """Bytes of this process at its peak in the work, less those before (Linux).
+
+    `getrusage` would start from the peak of the parent process.
+    """
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now the present size
+    before = _status("VmRSS")
+    work()
+    return _status("VmHWM") - before
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
