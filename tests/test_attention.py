@@ -8,6 +8,9 @@ from clozeline.model.attention import Packing, attend
 
 LENGTHS = torch.tensor([7, 1, 4])
 MASK = torch.arange(7) < LENGTHS[:, None]
+TOLERANCES = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)], ids=str
+)
 
 
 def random_qkv(dtype=torch.float32):
@@ -27,9 +30,7 @@ def packing():
     return Packing(MASK.nonzero()[:, 1], starts, max_seqlen=9)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)], ids=str
-)
+@TOLERANCES
 def test_tokens_attend_to_the_real_tokens_of_their_row(dtype, tolerance):
     qkv = random_qkv(dtype)
     attended = attend(qkv, MASK, dropout_prob=0.0)
@@ -40,21 +41,11 @@ def test_tokens_attend_to_the_real_tokens_of_their_row(dtype, tolerance):
         torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)], ids=str
-)
-def test_full_rows_need_no_mask(dtype, tolerance):
-    qkv = random_qkv(dtype)
-    full = attend(qkv, torch.ones_like(MASK), dropout_prob=0.0)
-    torch.testing.assert_close(
-        attend(qkv, None, dropout_prob=0.0), full, atol=tolerance, rtol=tolerance
-    )
-
-
-def test_unpadded_rows_give_the_outputs_and_gradients_of_padded_ones():
+@pytest.mark.parametrize("window", [None, 2])
+def test_unpadded_rows_give_the_outputs_and_gradients_of_padded_ones(window):
     padded, qkv = random_qkv(), random_qkv()
-    wanted = attend(padded, MASK, dropout_prob=0.0)[MASK]
-    found = attend(qkv[MASK], packing(), dropout_prob=0.0)
+    wanted = attend(padded, MASK, dropout_prob=0.0, window=window)[MASK]
+    found = attend(qkv[MASK], packing(), dropout_prob=0.0, window=window)
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
     weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
     for attended in (wanted, found):
@@ -63,8 +54,8 @@ def test_unpadded_rows_give_the_outputs_and_gradients_of_padded_ones():
 
 
 @pytest.mark.parametrize("mask", [MASK, None], ids=["padding", "full"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_with_a_window_only_near_tokens_count(dtype, mask):
+@TOLERANCES
+def test_with_a_window_only_near_tokens_count(dtype, tolerance, mask):
     """Changing a token changes the outputs within the window of it, and no others."""
     qkv = random_qkv(dtype).detach()
     changed = qkv.clone()
@@ -77,25 +68,21 @@ def test_with_a_window_only_near_tokens_count(dtype, mask):
         assert not differs[1:].any(0)[0]
         wanted = [formula(qkv[:, i : i + 3], 0, 3)[1] for i in range(5)]  # the middle of three
         found = attend(qkv, mask, dropout_prob=0.0, window=1)[0, 1:6].double()
-        tolerance = 1e-6 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(found, torch.stack(wanted), atol=tolerance, rtol=tolerance)
 
 
-def test_unpadded_rows_with_a_window_give_the_outputs_of_padded_ones():
-    qkv = random_qkv().detach()
-    wanted = attend(qkv, MASK, dropout_prob=0.0, window=2)[MASK]
-    found = attend(qkv[MASK], packing(), dropout_prob=0.0, window=2)
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
-    assert torch.equal(
-        attend(qkv, None, dropout_prob=0.0, window=6), attend(qkv, None, dropout_prob=0.0)
-    )
+def test_a_window_as_wide_as_the_rows_is_none():
+    qkv = random_qkv()
+    wide, none = (attend(qkv, None, dropout_prob=0.0, window=window) for window in (6, None))
+    assert torch.equal(wide, none)
 
 
 def test_dropout_acts_on_the_weights_and_keeps_their_mean():
     torch.manual_seed(0)
-    qkv = random_qkv()
+    qkv = random_qkv().detach()
     still = attend(qkv, MASK, dropout_prob=0.0)
-    drawn = torch.stack([attend(qkv, MASK, dropout_prob=0.2) for _ in range(4000)])
+    many = attend(qkv.repeat(4000, 1, 1, 1, 1), MASK.repeat(4000, 1), dropout_prob=0.2)
+    drawn = many.view(4000, *still.shape)
     assert not torch.equal(drawn[0], drawn[1])
     torch.testing.assert_close(drawn.mean(0)[MASK], still[MASK], atol=0.05, rtol=0)
 

@@ -86,11 +86,15 @@ def test_a_run_starts_from_it_and_does_not_continue_it(averaged, shards, tmp_pat
     assert read_run(tmp_path / "more").started_from is not None
 
 
-def test_a_kept_average_can_still_be_evaluated(run, averaged, shards):
+def test_an_average_that_was_not_evaluated_has_pages_and_can_still_be(
+    run, averaged, shards, tmp_path
+):
     out = run.parent / "not-evaluated"
     line = ("average", run, "--last", 2, "--out", out)
     output_of(*line)
     assert json.loads((out / "summary.json").read_text())["heldout"] is None
+    assert find_warnings(read_metrics(out), total_steps=None) == []
+    output_of("report", out, "--out", tmp_path / "report.html")
     said = output_of(*line, "--evaluate", shards)
     assert said.startswith("20 held-out examples\n")
     assert said.endswith(f"already complete: mean of the weights of steps 8 and 12: {out}\n")
@@ -130,13 +134,6 @@ def test_what_cannot_be_averaged_is_refused(run, tmp_path):
     said = refused("average", run, "--last", 2, "--out", out)
     assert "not part of an average (.notes), and replacing it would" in said
     assert (out / ".notes").exists()
-
-
-def test_an_average_that_was_not_evaluated_has_pages(run, tmp_path):
-    out = tmp_path / "averaged"
-    output_of("average", run, "--last", 2, "--out", out)
-    assert find_warnings(read_metrics(out), total_steps=None) == []
-    output_of("report", out, "--out", tmp_path / "report.html")
 
 
 def test_shards_of_another_tokenizer_are_refused_before_anything_is_averaged(run, tmp_path):

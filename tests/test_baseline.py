@@ -29,14 +29,6 @@ def rows(texts, labels):
     return Labelled(Texts(texts), labels, "somewhere")
 
 
-def test_a_telling_word_is_learned(tmp_path):
-    source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "-"] * 20)
-    scores = baseline(source, source)
-    assert scores.names == ("+", "-")
-    assert scores.accuracy == 1.0
-    assert scores.examples == 40
-
-
 def test_two_words_in_a_row_tell_more_than_each():
     texts = ["not good but bad", "not bad but good"] * 20
     assert bag_of_words(*[rows(texts, ["-", "+"] * 20)] * 2, ("-", "+")).accuracy == 1.0
@@ -47,8 +39,10 @@ def test_labels_that_follow_no_word_are_not_learned():
     assert bag_of_words(train, train, ("-", "+")).accuracy == 0.5
 
 
-def test_words_beyond_the_cut_are_not_read(tmp_path):
+def test_a_telling_word_is_learned_and_words_beyond_the_cut_are_not_read(tmp_path):
     source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "-"] * 20)
+    scores = baseline(source, source)
+    assert (scores.names, scores.accuracy, scores.examples) == (("+", "-"), 1.0, 40)
     assert baseline(source, source, max_tokens=4).accuracy == 1.0
     assert baseline(source, source, max_tokens=3).accuracy == 0.5
 
@@ -71,17 +65,16 @@ def test_both_texts_of_a_pair_are_read(tmp_path):
     assert baseline(source, source, text_pair="more", max_tokens=5).accuracy == 0.5
 
 
-def test_rows_without_words_are_an_error_that_says_so():
-    train = rows(["", "!"], ["a", "b"])
-    with pytest.raises(
-        InputError, match=r"somewhere: no row has a word .* --no-baseline` does without"
-    ):
-        bag_of_words(train, train, ("a", "b"))
-
-
-def test_rows_of_one_class_are_an_error_that_says_so():
-    train = rows([GOOD, BAD], ["a", "a"])
-    with pytest.raises(InputError, match="all have the same class"):
+@pytest.mark.parametrize(
+    ("texts", "labels", "message"),
+    [
+        (["", "!"], ["a", "b"], r"somewhere: no row has a word .* --no-baseline` does without"),
+        ([GOOD, BAD], ["a", "a"], "all have the same class"),
+    ],
+)
+def test_rows_from_which_nothing_can_be_learned_are_an_error_that_says_so(texts, labels, message):
+    train = rows(texts, labels)
+    with pytest.raises(InputError, match=message):
         bag_of_words(train, train, ("a", "b"))
 
 
@@ -97,11 +90,6 @@ def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch):
 @pytest.mark.skipif("CLOZELINE_DATA" not in os.environ, reason="CLOZELINE_DATA is not set")
 def test_amazon_reviews_reach_the_known_accuracy():
     data = os.environ["CLOZELINE_DATA"] + "/amazon_polarity"
-    scores = baseline(
-        f"{data}/train-*.parquet",
-        f"{data}/test-*.parquet",
-        text="title",
-        text_pair="content",
-        max_tokens=64,
-    )
+    sources = f"{data}/train-*.parquet", f"{data}/test-*.parquet"
+    scores = baseline(*sources, text="title", text_pair="content", max_tokens=64)
     assert 0.90 < scores.accuracy < 0.91

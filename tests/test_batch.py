@@ -65,9 +65,12 @@ def reference(row):
     }
 
 
+SIZES = {"max_seq_length": S, "max_predictions": P, "pad_id": PAD}
+
+
 def make(rows, chosen=None):
     chosen = np.arange(len(rows)) if chosen is None else np.array(chosen, dtype=np.int64)
-    return collate(to_examples(rows), chosen, max_seq_length=S, max_predictions=P, pad_id=PAD)
+    return collate(to_examples(rows), chosen, **SIZES)
 
 
 def random_rows(count):
@@ -88,39 +91,20 @@ def test_every_slot_equals_the_straight_line_reference(given_rows):
     rows, chosen = given_rows
     batch = make(rows, chosen)
     wanted = [reference(rows[i]) for i in chosen]
+    types = {"attention_mask": torch.bool, "masked_lm_weights": torch.float32}
+    types["example_weights"] = torch.float32
     for name, tensor in batch.tensors().items():
         assert tensor.tolist() == [row[name] for row in wanted], name
+        assert tensor.dtype == types.get(name, torch.int64)
 
 
-def test_shapes_and_types_never_depend_on_the_rows():
-    for rows in (random_rows(4), [{"ids": [7, 8], "masks": {}, "length_a": 2, "label": -1}] * 4):
-        tensors = make(rows).tensors()
-        assert {name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()} == {
-            "input_ids": (torch.int64, (4, S)),
-            "token_type_ids": (torch.int64, (4, S)),
-            "attention_mask": (torch.bool, (4, S)),
-            "masked_lm_positions": (torch.int64, (4, P)),
-            "masked_lm_labels": (torch.int64, (4, P)),
-            "masked_lm_weights": (torch.float32, (4, P)),
-            "next_sentence_labels": (torch.int64, (4,)),
-            "example_weights": (torch.float32, (4,)),
-        }
-
-
-def test_ids_over_16_bits_are_kept():
-    rows = to_examples(random_rows(2))
-    wide = replace(rows, input_ids=Ragged(np.full(4, 250_001, np.uint32), offsets_of([2, 2])))
-    short = replace(wide, masked_lm_positions=ragged([[], []]), masked_lm_labels=ragged([[], []]))
-    batch = collate(short, np.array([1]), max_seq_length=4, max_predictions=P, pad_id=PAD)
-    assert batch.input_ids.tolist() == [[250_001, 250_001, PAD, PAD]]
-
-
-def test_a_batch_does_not_share_memory_with_the_shard():
-    examples = to_examples(random_rows(3))
-    before = examples.input_ids.values.copy()
-    batch = collate(examples, np.array([0, 1]), max_seq_length=S, max_predictions=P, pad_id=PAD)
+def test_ids_over_16_bits_are_kept_and_memory_is_not_shared():
+    examples, row = to_examples([{"ids": [7, 8], "masks": {}, "length_a": 2, "label": 1}] * 2), [1]
+    wide = replace(examples, input_ids=Ragged(np.full(4, 250_001, np.uint32), offsets_of([2, 2])))
+    batch = collate(wide, np.array(row), **SIZES)
+    assert batch.input_ids.tolist() == [[250_001, 250_001, *[PAD] * 7]]
     batch.input_ids.fill_(0)
-    assert np.array_equal(examples.input_ids.values, before)
+    assert (wide.input_ids.values == 250_001).all()
 
 
 def test_micro_batches_are_views_that_make_up_the_batch():
@@ -142,7 +126,7 @@ def test_padding_rows_have_weight_0_and_no_tokens():
         [to_examples(random_rows(3)), blank_examples(1, PAD, packed=False)]
     )
     rows = np.array([0, 1, 2, 3, 3])
-    padded = collate(with_blank, rows, max_seq_length=S, max_predictions=P, pad_id=PAD)
+    padded = collate(with_blank, rows, **SIZES)
     assert padded.num_tokens == batch.num_tokens == sum(len(row["ids"]) for row in random_rows(3))
     assert padded.example_weights.tolist() == [1, 1, 1, 0, 0]
     assert padded.masked_lm_weights[3:].sum() == 0
@@ -155,25 +139,18 @@ def test_padding_rows_have_weight_0_and_no_tokens():
 def test_the_digest_of_a_batch_is_the_sum_of_its_parts_digests():
     batch = make(random_rows(12))
     whole = digest_text(batch_digest(batch, 100))
-    for parts in (1, 2, 3, 4):
+    for parts in (2, 3, 4):
         size = 12 // parts
         terms = [batch_digest(p, 100 + i * size) for i, p in enumerate(batch.split(parts))]
-        assert digest_text(*terms) == whole
-        assert digest_text(*reversed(terms)) == whole
+        assert digest_text(*terms) == digest_text(*reversed(terms)) == whole
         wrapped = torch.tensor(terms).sum().item()  # what an all_reduce gives
         assert digest_text(int(wrapped)) == whole
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "input_ids",
-        "token_type_ids",
-        "masked_lm_positions",
-        "masked_lm_labels",
-        "next_sentence_labels",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    *("input_ids", "token_type_ids", "next_sentence_labels"),
+    *("masked_lm_positions", "masked_lm_labels"),
+])  # fmt: skip
 def test_the_digest_changes_with_any_single_value(name):
     batch = make(random_rows(4))
     before = batch_digest(batch, 0)
@@ -195,10 +172,3 @@ def test_the_digest_never_changes():
     row = {"ids": [6, 7, 8, 9], "masks": {1: 11, 2: 12}, "length_a": 3, "label": 1}
     assert digest_text(batch_digest(make([row]), 1000)) == "a35c6bb8462d8721"
     assert digest_text(-1) == digest_text(2**64 - 1) == "f" * 16
-
-
-@pytest.mark.gpu
-def test_pinned_memory_reaches_the_device():
-    batch = make(random_rows(4))
-    moved = batch.pin_memory().to("cuda", non_blocking=True)
-    assert all(torch.equal(moved.tensors()[k].cpu(), v) for k, v in batch.tensors().items())

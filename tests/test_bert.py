@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clozeline.model.bert import BertEncoder, initialize
+from clozeline.model.bert import BertEncoder
 from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import BertForPretraining
 from tests.support.small_models import (
@@ -32,28 +32,24 @@ def assert_close(found, wanted):
 @KINDS
 def test_without_padding_no_mask_is_the_full_mask(name):
     model, batch = shaken(narrow(name)), inputs_of()
-    full = torch.ones_like(batch["attention_mask"])
-    ids, types = batch["input_ids"], batch["token_type_ids"]
-    for masked, unmasked in zip(
-        model.encoder(ids, types, full), model.encoder(ids, types, None), strict=True
-    ):
-        assert_close(masked, unmasked)
+    mask = batch.pop("attention_mask")
+    full, none = (model.encoder(**batch, attention_mask=x) for x in (torch.ones_like(mask), None))
+    assert_close(full, none)
 
 
 @KINDS
 def test_every_token_depends_on_order_segment_and_both_sides(name):
     model, batch = shaken(narrow(name)), inputs_of(rows=1)
     ids, types = batch["input_ids"], batch["token_type_ids"]
-    hidden = model.encoder(ids, types, None)[0]
-
     swapped = ids.clone()
     swapped[0, [3, 20]] = ids[0, [20, 3]]
-    others = [model.encoder(swapped, types, None), model.encoder(ids, 1 - types, None)]
-    if not model.config.type_vocab_size:  # then there are no segments
-        assert torch.equal(others.pop()[0], hidden)
-    for changed in others:
-        difference = (changed[0] - hidden).abs().amax(-1)[0]
-        assert (difference > 1e-4).all()
+    inputs = ((ids, types), (swapped, types), (ids, 1 - types))
+    hidden, moved, other = (model.encoder(*x, None)[0][0] for x in inputs)
+    assert ((moved - hidden).abs().amax(-1) > 1e-4).all()
+    if model.config.type_vocab_size:
+        assert ((other - hidden).abs().amax(-1) > 1e-4).all()
+    else:  # then there are no segments
+        assert torch.equal(other, hidden)
 
 
 @KINDS
@@ -107,8 +103,7 @@ def test_dropout_acts_in_training_only():
 def test_initial_weights_depend_on_the_seed_alone():
     first = BertForPretraining(NANO, seed=5).state_dict()
     torch.rand(3)
-    second = BertForPretraining(NANO, seed=5).state_dict()
-    other = BertForPretraining(NANO, seed=6).state_dict()
+    second, other = (BertForPretraining(NANO, seed=seed).state_dict() for seed in (5, 6))
     assert all(torch.equal(first[name], second[name]) for name in first)
     drawn = [name for name in first if first[name].std() > 0 and "position" not in name]
     assert len(drawn) == 11  # two tables, four matrices in each of two layers, a head
@@ -123,13 +118,15 @@ def test_normal_weights_are_truncated_at_two_standard_deviations():
     assert not model.encoder.layers[0].get_parameter("feed_forward.up.bias").any()
 
 
-def test_xavier_treats_packed_queries_keys_and_values_as_three_matrices():
-    config = replace(NANO, init="xavier", positions="learned")
+@pytest.mark.parametrize("gated", [False, True])
+def test_xavier_treats_packed_matrices_as_several(gated):
+    """Queries, keys and values; a gate and the projection that it multiplies."""
+    config = replace(NANO, init="xavier", positions="learned", gated=gated)
     layer = BertForPretraining(config).encoder.layers[0]
-    for block in layer.get_parameter("attention.qkv.weight").chunk(3):
-        assert block.abs().max().item() == pytest.approx((6 / 512) ** 0.5, rel=1e-3)
-    up = layer.get_parameter("feed_forward.up.weight")
-    assert up.abs().max().item() == pytest.approx((6 / 1280) ** 0.5, rel=1e-3)
+    qkv, up = (layer.get_parameter(f"{x}.weight") for x in ("attention.qkv", "feed_forward.up"))
+    assert up.shape == (1024 * (1 + gated), 256)
+    for block, widths in [*((x, 512) for x in qkv.chunk(3)), *((x, 1280) for x in up.split(1024))]:
+        assert block.abs().max().item() == pytest.approx((6 / widths) ** 0.5, rel=1e-3)
 
 
 def test_normal_residual_scales_down_the_last_matrix_of_each_sublayer():
@@ -143,18 +140,3 @@ def test_normal_residual_scales_down_the_last_matrix_of_each_sublayer():
         "feed_forward.up.weight": pytest.approx(plain, rel=0.02),
         "feed_forward.down.weight": pytest.approx(plain / 4, rel=0.02),
     }
-
-
-def test_xavier_treats_a_gate_and_its_projection_as_two_matrices():
-    config = replace(NANO, init="xavier", positions="learned", gated=True)
-    up = BertForPretraining(config).encoder.layers[0].get_parameter("feed_forward.up.weight")
-    assert up.shape == (2048, 256)
-    for block in up.chunk(2):
-        assert block.abs().max().item() == pytest.approx((6 / 1280) ** 0.5, rel=1e-3)
-
-
-def test_initialize_leaves_a_model_on_the_meta_device_alone():
-    with torch.device("meta"):
-        encoder = BertEncoder(NANO)
-    initialize(encoder, NANO, seed=0)
-    assert all(parameter.is_meta for parameter in encoder.parameters())

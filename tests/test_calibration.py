@@ -26,12 +26,6 @@ def drawn(seed, scale, rows=4000):
     return logits * scale, labels
 
 
-@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
-def test_the_temperature_takes_back_a_scale(scale):
-    logits, labels = drawn(0, scale)
-    assert fit_temperature(logits, labels) == pytest.approx(scale, rel=0.06)
-
-
 @given(st.integers(0, 20), st.floats(0.2, 5))
 def test_no_other_temperature_has_a_lower_loss(seed, scale):
     logits, labels = drawn(seed, scale, rows=60)

@@ -65,7 +65,9 @@ def test_the_table_has_mean_and_deviation_in_percent():
         "       100      81.0 ± 2.8      60.0 ± 1.4            69.0",
         "     1,000      81.0 ± 2.8      60.0 ± 1.4            69.0",
     ]
-    assert label_efficiency_table(report((1000,)).points()) == []
+    of_one_size = report((1000,))  # there is no curve
+    assert label_efficiency_table(of_one_size.points()) == []
+    assert of_one_size.figures() == {}
 
 
 def test_the_lines_say_what_was_chosen_and_measured():
@@ -81,22 +83,10 @@ def test_the_lines_say_what_was_chosen_and_measured():
         assert expected in lines
 
 
-def test_figures_are_equal_for_equal_points():
-    one, two = report().figures(), report().figures()
-    assert one == two
-    assert sorted(one) == ["label_efficiency.png", "label_efficiency.svg"]
-    assert b"fine-tuned" not in one["label_efficiency.png"]
-    assert report((1000,)).figures() == {}  # there is no curve
-
-
-def page_of(folder):
-    make_site([folder]).export(folder.parent / "page.html")
-    return (folder.parent / "page.html").read_text()
-
-
 def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     folder = write_folder(tmp_path / "c", report())
-    html = page_of(folder)
+    make_site([folder]).export(tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
         *("Classes", "Confusion matrix", "Compared models", "Label efficiency", "Thresholds"),
         *("Calibration", "Learning rate and epochs", "Config"),
@@ -106,13 +96,10 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     assert html.count("<svg") == 6  # two test sets, calibration, thresholds
 
 
-def test_a_single_size_has_no_curve(tmp_path):
-    html = page_of(write_folder(tmp_path / "c", report((1000,))))
-    assert "Label efficiency" not in html
-    assert html.count("<svg") == 4
-
-
-def test_the_command_reports_on_a_classifier(tmp_path):
-    folder = write_folder(tmp_path / "c", report())
+def test_the_command_reports_on_a_classifier_of_a_single_size_without_a_curve(tmp_path):
+    folder = write_folder(tmp_path / "c", report((1000,)))
     done = invoke("report", folder)
     assert (done.exit_code, done.stdout) == (0, f"{folder / 'report.html'}\n")
+    html = (folder / "report.html").read_text()
+    assert "Label efficiency" not in html
+    assert html.count("<svg") == 4

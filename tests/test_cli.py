@@ -1,4 +1,4 @@
-"""The command line: help, version, options for Beam, errors."""
+"""The command line: help, version, options for Beam, errors, completion."""
 
 import importlib.metadata
 import json
@@ -6,8 +6,10 @@ import re
 
 import click
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
+from clozeline.model.config import PRESETS
 from clozeline.pipeline.commandline.command import Command, group_of
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -170,19 +172,54 @@ def test_every_command_has_help_and_an_example_that_it_takes(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_stand_in_groups_of_which_the_last_are_output_and_general(name):
-    command = main.commands[name]
-    assert isinstance(command, Command)
     headings = re.findall(r"^([A-Z][\w -]+):$", help_of(name), re.M)
-    options = [param for param in command.params if isinstance(param, click.Option)]
+    options = [param for param in main.commands[name].params if isinstance(param, click.Option)]
     assert {group_of(option) for option in options} | {"General"} == set(headings) - {"Example"}
     assert "Options" not in headings
     assert headings[-2:] == ["General", "Example"]
     assert headings.index("Output") == len(headings) - 3 if "Output" in headings else True
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_lines_are_short_and_descriptions_begin_in_one_column(name):
     for text in (help_of(name, columns=80), help_of(name, columns=200)):
         assert max(map(len, text.splitlines())) <= 100
         rows = re.findall(r"^  (--?[a-z][^\n]*?  +)\S", text, re.M)
-        assert len({len(row) for row in rows}) == 1
+        assert len({len(row) for row in rows}) == 1, "descriptions begin in one column"
+
+
+# Completion, through the protocol between click and a shell
+
+
+def completed(*words):
+    """What bash is offered for the last word, as "type,value"."""
+    bash = BashComplete(main, {}, "clozeline", "_CLOZELINE_COMPLETE")
+    *args, incomplete = words
+    return [bash.format_completion(item) for item in bash.get_completions(args, incomplete)]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["pretrain", "--preset", "modern-s"], ["plain,modern-small"]),
+        (["pretrain", "--preset", ""], [f"plain,{name}" for name in PRESETS]),
+        (["shards", "--pairs", "s"], ["plain,segments", "plain,sentences"]),
+        (["pretrain", "--learn"], ["plain,--learning-rate"]),
+        (["pre"], ["plain,pretrain", "plain,predict"]),
+        (["completion", ""], ["plain,bash", "plain,zsh", "plain,fish"]),
+        (["inspect", "wor"], ["file,wor"]),
+        (["pretrain", "work/shards", "--out", "wor"], ["file,wor"]),
+        (["pretrain", "--config", "wor"], ["file,wor"]),
+    ],
+)
+def test_commands_options_choices_presets_and_paths_are_offered(words, offered):
+    assert sorted(completed(*words)) == sorted(offered)
+
+
+def test_a_shell_gets_its_answer_from_the_command_itself():
+    asked = {"_CLOZELINE_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
+    found = python("-m", "clozeline", COMP_WORDS="clozeline pretrain --preset bert-m", **asked)
+    assert found.split() == ["plain,bert-mini", "plain,bert-medium"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_asks_this_command(shell):
+    script = CliRunner().invoke(main, ["completion", shell]).output
+    assert f"_CLOZELINE_COMPLETE={shell}_complete" in script
+    assert "clozeline" in script

@@ -8,15 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.sentences.spans import SLAB_BYTES, Sentences, without_gaps
-from clozeline.pipeline.tokenization.column_tokenizer import (
-    ColumnTokenizer,
-    Memo,
-    split_words,
-)
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer, Memo, split_words
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
@@ -105,7 +101,7 @@ def as_lists(columns, texts):
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]]
 
 
-def articles(rows=None):
+def real_lines(rows=None):
     """The paragraphs of the first articles of a real file."""
     file = pq.ParquetFile(DATA / "wikipedia" / "train-00000-of-00006.parquet")
     texts = file.read(columns=["text"])["text"].slice(0, rows).to_pylist()
@@ -113,16 +109,8 @@ def articles(rows=None):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None)
-@given(texts=sentences)
+@given(texts=sentences | scripts)
 def test_ids_equal_the_librarys(name, texts):
-    assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None)
-@given(texts=scripts)
-def test_ids_of_scripts_with_marks_equal_the_librarys(name, texts):
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 
@@ -147,32 +135,7 @@ def test_the_small_vocabulary_covers_the_hostile_text():
 def test_every_character_equals_the_librarys():
     every = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in UNUSED]
     texts = ["".join(f"x{c}.{c} " for c in every[i : i + 64]) for i in range(0, len(every), 64)]
-    columns = ColumnTokenizer(UNCASED)
-    for start in range(0, len(texts), 512):
-        part = texts[start : start + 512]
-        assert as_lists(columns, part) == UNCASED.encode_batch(part)
-
-
-def test_text_that_spells_a_special_token_is_text():
-    texts = ["[MASK]", "a[SEP]a", "x [CLS] [UNK] [PAD]"]
-    for columns in (ColumnTokenizer(UNCASED), ColumnTokenizer(CASED)):
-        ids, _ = columns.encode(texts)
-        assert not {UNCASED.cls_id, UNCASED.sep_id, UNCASED.mask_id, UNCASED.pad_id} & set(ids)
-
-
-def test_long_words_are_unknown_from_101_characters():
-    ids, lengths = ColumnTokenizer(UNCASED).encode(["a" * 100, "a" * 101, "é" * 101, "a" * 10**6])
-    assert lengths.tolist() == [35, 1, 1, 1]  # aa, 32 of ##aaa, ##a, ##a; [UNK] thrice
-    assert ids[35:].tolist() == [UNCASED.unk_id] * 3
-
-
-def test_no_sentences_and_empty_sentences():
-    columns = ColumnTokenizer(UNCASED)
-    assert as_lists(columns, []) == []
-    assert as_lists(columns, [""]) == [[]]
-    assert as_lists(columns, ["", " ", "\u0301", "the", "", "  the ", "\x00"]) == [
-        *([[]] * 3), [UNCASED.tokens.index("the")], [], [UNCASED.tokens.index("the")], []
-    ]  # fmt: skip
+    assert as_lists(ColumnTokenizer(UNCASED), texts) == UNCASED.encode_batch(texts)
 
 
 def test_calls_of_any_size_give_the_same_ids():
@@ -182,7 +145,6 @@ def test_calls_of_any_size_give_the_same_ids():
     assert len("".join(texts)) > 2 * SLAB_BYTES
     assert ids.tolist() == some.tolist() * 1000
     assert lengths.tolist() == some_lengths.tolist() * 1000
-    assert as_lists(ColumnTokenizer(UNCASED), [""] * 3) == [[]] * 3
 
 
 def test_a_lone_surrogate_is_an_error():
@@ -193,7 +155,6 @@ def test_a_lone_surrogate_is_an_error():
 gaps = st.sampled_from(["", "", " ", "\t", "\xa0\n", "\0", " \u2003 "])
 
 
-@settings(deadline=None)
 @given(texts=sentences, between=st.lists(gaps, min_size=7, max_size=7))
 @pytest.mark.parametrize("tokenizer", [UNCASED, CASED], ids=["uncased", "cased"])
 def test_sentences_of_one_text_have_the_ids_of_each_alone(tokenizer, texts, between):
@@ -216,7 +177,6 @@ def test_words_end_at_spaces_punctuation_and_sentences():
     assert bounds.tolist() == [0, 4, 4, 5, 7]
 
 
-@settings(deadline=None)
 @given(batches=st.lists(sentences, max_size=6), memo_bytes=st.sampled_from([0, 500, 2000, 1 << 20]))
 def test_the_memo_does_not_affect_results(batches, memo_bytes):
     columns = ColumnTokenizer(UNCASED, memo_bytes=memo_bytes)
@@ -240,9 +200,10 @@ def test_only_a_full_memo_is_cleared():
 def test_the_memo_is_bounded():
     columns = ColumnTokenizer(UNCASED, memo_bytes=50_000)
     held = []
-    for start in range(0, 20_000, 100):
-        columns.encode([" ".join(map(str, range(start, start + 100)))])
-        numbers = columns._memo.numbers_of(list(map(str, range(20_000))))
+    words = list(map(str, range(3_000)))
+    for start in range(0, len(words), 100):
+        columns.encode([" ".join(words[start : start + 100])])
+        numbers = columns._memo.numbers_of(words)
         held.append(np.count_nonzero(numbers >= 0))
     assert max(held) < 400
 
@@ -250,20 +211,17 @@ def test_the_memo_is_bounded():
 @needs_data
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
 def test_real_articles_equal_the_librarys(kind):
-    texts = articles(300)
-    assert as_lists(ColumnTokenizer(TOKENIZERS[kind]), texts) == TOKENIZERS[kind].encode_batch(
-        texts
-    )
+    texts = real_lines(300)
+    columns = ColumnTokenizer(TOKENIZERS[kind])
+    assert as_lists(columns, texts) == TOKENIZERS[kind].encode_batch(texts)
 
 
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
 def test_a_file_of_real_articles_equals_the_librarys(kind):
-    texts = articles()
-    columns = ColumnTokenizer(
-        TOKENIZERS[kind], memo_bytes=8 << 20
-    )  # small enough to be cleared on the way
+    texts = real_lines()
+    columns = ColumnTokenizer(TOKENIZERS[kind], memo_bytes=8 << 20)  # cleared on the way
     for start in range(0, len(texts), 50_000):
         part = texts[start : start + 50_000]
         assert as_lists(columns, part) == TOKENIZERS[kind].encode_batch(part)

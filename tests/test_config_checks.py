@@ -1,6 +1,7 @@
 """Checks of config values: what passes, and what the error says."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,14 +49,14 @@ def test_numbers_outside_the_bounds_are_refused(check, bounds, good, bad, messag
 def test_a_choice_must_be_in_the_literal():
     check_choices(Meal("salad"))
     check_choices(Meal(spice="hot", minutes=5))
-    with pytest.raises(ValueError, match=r"^dish is 'pie'; it must be one of soup, salad\.$"):
-        check_choices(Meal("pie"))
-    with pytest.raises(ValueError, match=r"^dish is None; it must be one of soup, salad\.$"):
-        check_choices(Meal(None))
-    with pytest.raises(ValueError, match=r"^spice is 'icy'; it must be one of mild, hot\.$"):
-        check_choices(Meal(spice="icy"))
-    with pytest.raises(ValueError, match=r"^minutes is 'long'; it must be one of auto\.$"):
-        check_choices(Meal(minutes="long"))
+    for meal, message in [
+        (Meal("pie"), "dish is 'pie'; it must be one of soup, salad."),
+        (Meal(None), "dish is None; it must be one of soup, salad."),
+        (Meal(spice="icy"), "spice is 'icy'; it must be one of mild, hot."),
+        (Meal(minutes="long"), "minutes is 'long'; it must be one of auto."),
+    ]:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            check_choices(meal)
 
 
 def test_stored_fields_must_be_those_of_the_class():

@@ -65,24 +65,18 @@ def test_memory_does_not_grow_with_the_number_of_texts():
     assert held < 10e6
 
 
-@given(TEXTS | TRICKY)
-def test_equal_words_have_equal_hashes_and_others_do_not(texts):
-    expected = [word for text in texts for word in plain_words(text)]
-    found = hash_words(texts)
-    assert found.lengths.tolist() == [len(plain_words(text)) for text in texts]
-    pairs = set(zip(expected, found.values.tolist(), strict=True))
-    assert len(pairs) == len(set(expected)) == len(set(found.values.tolist()))
-
-
-@given(TRICKY)
-def test_words_do_not_depend_on_what_is_hashed_at_once(texts):
-    alone = [hash_words([text]).values.tolist() for text in texts]
-    together = hash_words(texts)
-    assert together.values.tolist() == list(chain(*alone))
+@given(TEXTS | TRICKY, st.sampled_from([3, words.SLAB_CHARACTERS]))
+def test_equal_words_have_equal_hashes_and_others_do_not(texts, slab):
+    """Whatever is hashed at once."""
+    expected = [plain_words(text) for text in texts]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "SLAB_CHARACTERS", 3)
-        assert hash_words(texts).values.tolist() == together.values.tolist()
-        assert hash_words(texts).offsets.tolist() == together.offsets.tolist()
+        patch.setattr(words, "SLAB_CHARACTERS", slab)
+        found = hash_words(texts)
+    assert found.lengths.tolist() == [len(every) for every in expected]
+    flat = [*chain(*expected)]
+    pairs = set(zip(flat, found.values.tolist(), strict=True))
+    assert len(pairs) == len(set(flat)) == len(set(found.values.tolist()))
+    assert found.values.tolist() == [*chain(*(hash_words([text]).values for text in texts))]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=9)), st.integers(1, 6), st.booleans())

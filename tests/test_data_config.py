@@ -46,9 +46,7 @@ def test_every_field_reaches_the_manifest():
     ("values", "message"),
     [
         ({"max_seq_length": 7}, "max_seq_length is 7; it must be 8 to 65535."),
-        ({"max_seq_length": 65_536}, "max_seq_length is 65536"),
         ({"num_shards": 0}, "num_shards is 0"),
-        ({"validation": -0.1}, "validation is -0.1"),
         ({"validation": 0.6}, "validation is 0.6; it must be 0.0 to 0.5."),
         ({"validation": math.nan}, "validation is nan"),
         ({"max_rejected": 1.1}, "max_rejected is 1.1"),
@@ -58,22 +56,18 @@ def test_every_field_reaches_the_manifest():
         ({"masking": "spans"}, "masking is 'spans'; it must be one of tokens, whole-words."),
         ({"mask_token_prob": math.nan}, "mask_token_prob is nan"),
         ({"random_token_prob": -0.1}, "random_token_prob is -0.1"),
-        (
-            {"mask_token_prob": 0.8, "random_token_prob": 0.3},
-            "mask_token_prob 0.8 and random_token_prob 0.3 sum to more than 1; lower one of them.",
-        ),
+        ({"mask_token_prob": 0.8, "random_token_prob": 0.3},
+         "mask_token_prob 0.8 and random_token_prob 0.3 sum to more than 1; lower one of them."),
         ({"dupe_factor": 0}, "dupe_factor is 0"),
         ({"min_characters": -1}, "min_characters is -1"),
         ({"seed": -1}, "seed is -1"),
-        (
-            {"pairs": "all"},
-            "pairs is 'all'; it must be one of segments, order, sentences, none, packed.",
-        ),
+        ({"pairs": "all"},
+         "pairs is 'all'; it must be one of segments, order, sentences, none, packed."),
         ({"format": "tfrecord"}, "format is 'tfrecord'; it must be one of arrow, webdataset."),
         ({"compression": "gzip"}, "compression is 'gzip'; it must be one of none, lz4, zstd."),
         ({"text_columns": ()}, "text_columns is empty; name the column that holds the text."),
     ],
-)
+)  # fmt: skip
 def test_an_impossible_value_is_refused_with_what_is_possible(values, message):
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         DataConfig(**values)
@@ -94,24 +88,15 @@ def test_the_default_replacement_is_80_10_10():
     assert config.keep_token_prob == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("mask", [0.0, 0.1, 0.3, 0.6, 0.7, 0.9, 1.0])
-def test_the_kept_fraction_is_never_negative(mask):
-    config = DataConfig(mask_token_prob=mask, random_token_prob=round(1 - mask, 1))
-    assert config.keep_token_prob == pytest.approx(0)
-    assert config.keep_token_prob >= 0
+def test_the_kept_fraction_is_never_negative():
+    for mask in (0.0, 0.1, 0.3, 0.6, 0.7, 0.9, 1.0):
+        config = DataConfig(mask_token_prob=mask, random_token_prob=round(1 - mask, 1))
+        assert 0 <= config.keep_token_prob == pytest.approx(0)
 
 
-@pytest.mark.parametrize(
-    ("added", "removed", "message"),
-    [
-        ({"whole_word": True}, (), "unknown whole_word$"),
-        ({}, ("seed",), "missing seed$"),
-        ({"whole_word": True}, ("seed", "pairs"), "unknown whole_word; missing pairs, seed$"),
-    ],
-)
-def test_a_stored_config_with_other_fields_is_from_another_version(added, removed, message):
-    stored = {**DataConfig().to_dict(), **added}
-    for name in removed:
-        del stored[name]
-    with pytest.raises(ValueError, match=f"written by another version of Clozeline: {message}"):
+def test_a_stored_config_with_other_fields_is_from_another_version():
+    stored = {**DataConfig().to_dict(), "whole_word": True}
+    del stored["seed"], stored["pairs"]
+    message = "by another version of Clozeline: unknown whole_word; missing pairs, seed$"
+    with pytest.raises(ValueError, match=message):
         DataConfig.from_dict(stored)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import tokenize_documents
-from tests.support.small import WORDS, small_splitter, small_tokenizer
+from tests.support.small import WORDS, lists, small_splitter, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 COLUMNS = ColumnTokenizer(TOKENIZER)
@@ -34,16 +34,9 @@ def text_of(document):
 
 def nested(documents):
     """The columns taken apart again: ids in sentences in paragraphs in documents."""
+    columns = (documents.input_ids, documents.sentence_lengths, documents.paragraph_lengths)
     found = []
-    for row in range(len(documents)):
-        ids, lengths, paragraphs = (
-            column.slice(row, row + 1).values.tolist()
-            for column in (
-                documents.input_ids,
-                documents.sentence_lengths,
-                documents.paragraph_lengths,
-            )
-        )
+    for ids, lengths, paragraphs in zip(*map(lists, columns), strict=True):
         sentences = [[ids.pop(0) for _ in range(length)] for length in lengths]
         found.append([[sentences.pop(0) for _ in range(count)] for count in paragraphs])
         assert not ids
@@ -56,6 +49,7 @@ def nested(documents):
 def test_sentences_stay_in_their_paragraphs_and_documents(written):
     texts = [text_of(document) for document in written]
     documents, counts = tokenize(texts)
+    assert documents.input_ids.values.dtype == np.uint32
     assert nested(documents) == [
         [TOKENIZER.encode_batch([" ".join(s) + " ." for s in paragraph]) for paragraph in document]
         for document in written
@@ -71,18 +65,6 @@ def test_sentences_stay_in_their_paragraphs_and_documents(written):
         tokens=len(documents.input_ids.values),
         characters=sum(len(text.replace("\n", "")) for text in texts),
     )
-
-
-@given(st.lists(DOCUMENT, min_size=2, max_size=5), st.data())
-def test_chunks_give_the_same_documents_as_the_whole(written, data):
-    texts = [text_of(document) for document in written]
-    cut = data.draw(st.integers(1, len(texts) - 1))
-    whole, whole_counts = tokenize(texts)
-    first, counts = tokenize(texts[:cut])
-    second, more = tokenize(texts[cut:])
-    counts.add(more)
-    assert nested(first) + nested(second) == nested(whole)
-    assert counts == whole_counts
 
 
 def test_sentences_without_tokens_are_dropped():
@@ -118,10 +100,3 @@ def test_space_around_lines_is_ignored():
     other, _ = tokenize(["the cat sat.\nit slept."])
     assert one.high == other.high
     assert nested(one) == nested(other)
-
-
-def test_no_text_gives_no_documents():
-    documents, counts = tokenize([])
-    assert nested(documents) == []
-    assert +counts.read == +counts.dropped == {}
-    assert documents.input_ids.values.dtype == np.uint32

@@ -11,12 +11,13 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.dry_run import _sample, dry_run, estimate
-from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job, plan_shards
+from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job
 from clozeline.pipeline.sources.formats import list_blocks
-from tests.support.small_jobs import articles, clozeline_ok, write_tokenizer
+from tests.support.command import output_of, refused
+from tests.support.small_jobs import articles, write_tokenizer
 
 CONFIG = DataConfig(max_seq_length=64, validation=0.0)
-SOURCE = "sample:articles?size=12MB"
+SOURCE = "sample:articles?size=6MB"
 
 
 @pytest.fixture(scope="module")
@@ -24,23 +25,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokenizer(tmp_path_factory.mktemp("estimate") / "tokenizer", articles(240))
 
 
-def facts(tokenizer: Path, out: Path, config: DataConfig = CONFIG, source: str = SOURCE):
+def facts(tokenizer: Path, out: Path, config=CONFIG, source=SOURCE, block_bytes=1 << 20):
     """Blocks, context and tokenizer of a job."""
-    job = plan_job([source], tokenizer, out, config, JobOptions(block_bytes=1 << 20))
+    job = plan_job([source], tokenizer, out, config, JobOptions(block_bytes=block_bytes))
     return job.blocks, job.context, job.tokenizer
 
 
 def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    found = estimate(*facts(tokenizer, out))
-    assert not out.exists()
-    manifest, _ = build_shards(
-        [SOURCE],
-        tokenizer=tokenizer,
-        out=out,
-        config=CONFIG,
-        options=JobOptions(workers=1, token_cache=tmp_path / "cache"),
-    )
+    found = estimate(*facts(tokenizer, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    options = JobOptions(workers=1, token_cache=tmp_path / "cache")
+    folders = {"tokenizer": tokenizer, "out": tmp_path / "out"}
+    manifest, _ = build_shards(SOURCE, config=CONFIG, options=options, **folders)
     shard_bytes = sum(shard.bytes for shard in manifest.shards)
     cache_bytes = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens"))
     assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.1)
@@ -50,9 +46,9 @@ def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path
 
 
 def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path) -> None:
-    once = estimate(*facts(tokenizer, tmp_path, source="sample:articles?size=1MB"))
-    thrice = replace(CONFIG, dupe_factor=3)
-    found = estimate(*facts(tokenizer, tmp_path, thrice, source="sample:articles?size=1MB"))
+    source = "sample:articles?size=300KB"
+    once = estimate(*facts(tokenizer, tmp_path, source=source))
+    found = estimate(*facts(tokenizer, tmp_path, replace(CONFIG, dupe_factor=3), source))
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
 
 
@@ -71,7 +67,8 @@ def test_each_of_a_few_blocks_is_sampled(tmp_path: Path) -> None:
 
 
 def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
-    blocks, context, loaded = facts(tokenizer, tmp_path / "out")
+    source = "sample:articles?size=1MB"
+    blocks, context, loaded = facts(tokenizer, tmp_path / "out", source=source, block_bytes=300_000)
     context.cache_dir.mkdir(parents=True)
     for block in blocks[:2]:
         context.cache_path(block).touch()
@@ -88,10 +85,10 @@ def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> N
     line = ("shards", source, "--tokenizer", tokenizer, "--out", tmp_path / "out")
     options = ("--max-seq-length=64", "--num-shards=1", "--workers=1")
     before = sorted(tmp_path.iterdir())
-    assert "examples   about" in clozeline_ok(*line, *options, "--dry-run")
+    assert "examples   about" in output_of(*line, *options, "--dry-run")
     assert sorted(tmp_path.iterdir()) == before
-    clozeline_ok(*line, *options)
-    shown = clozeline_ok(*line, *options, "--dry-run")
+    output_of(*line, *options)
+    shown = output_of(*line, *options, "--dry-run")
     assert shown == f"nothing to do: {tmp_path / 'out'} is already complete\n"
 
 
@@ -123,13 +120,5 @@ def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer: Path, tmp_pa
 
 
 def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        list(
-            plan_shards(
-                [str(tmp_path / "nothing.txt")],
-                tokenizer=tokenizer,
-                out=tmp_path / "out",
-                config=CONFIG,
-                options=JobOptions(),
-            )
-        )
+    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out")
+    assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.train.labelled import duplicates
-from clozeline.train.labelled.duplicates import near_duplicates, shingles
+from clozeline.train.labelled.duplicates import near_duplicates
 
 TEXTS = st.lists(st.text("ab, .", max_size=30), min_size=1, max_size=8)
 
@@ -62,13 +62,6 @@ def test_chunks_of_rows_change_nothing(limit: str, monkeypatch: pytest.MonkeyPat
     assert 0 < whole.sum() < 100
     monkeypatch.setattr(duplicates, limit, 7)
     assert near_duplicates(texts[:100], texts[100:]).tolist() == whole.tolist()
-
-
-def test_shingles_are_distinct_and_equal_in_every_call() -> None:
-    rows, hashes = shingles(["a b a b a b a b", "a b"])
-    assert rows.tolist() == [0, 0, 1]
-    again = shingles(["other words", "a b"])
-    assert again[1][again[0] == 1].tolist() == hashes[rows == 1].tolist()
 
 
 def test_texts_that_occur_often_are_compared_once():

@@ -15,11 +15,11 @@ from tests.support.small_jobs import ROOT
 
 def test_without_java_or_maven_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="there is no `java`; install the package openjdk-17"):
-        fetch(ENGINES[0], tmp_path, "mvn")
-    (tmp_path / "java").touch(mode=0o755)
-    with pytest.raises(InputError, match="there is no `mvn`; install the package maven"):
-        fetch(ENGINES[0], tmp_path, "mvn")
+    for name, package in {"java": "openjdk-17", "mvn": "maven"}.items():
+        message = f"there is no `{name}`; install the package {package}"
+        with pytest.raises(InputError, match=message):
+            fetch(ENGINES[0], tmp_path, "mvn")
+        (tmp_path / name).touch(mode=0o755)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -86,12 +87,9 @@ def test_the_batch_size_does_not_matter(batch_size, small_folder):
 
 
 def test_the_parts_of_the_processes_are_the_whole(small_folder):
-    parts = [
-        loaded for rank in range(4) for loaded in held_out(small_folder, rank=rank, world_size=4)
-    ]
-    assert evaluated(parts).to_dict() == pytest.approx(
-        evaluated(held_out(small_folder)).to_dict(), rel=1e-5
-    )
+    parts = (held_out(small_folder, rank=rank, world_size=4) for rank in range(4))
+    wanted = evaluated(held_out(small_folder)).to_dict()
+    assert evaluated(chain(*parts)).to_dict() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_limit_looks_at_the_first_examples_only(small_folder):
@@ -101,8 +99,8 @@ def test_a_limit_looks_at_the_first_examples_only(small_folder):
     assert found.to_dict() == pytest.approx(evaluated(first).to_dict(), rel=1e-5)
 
 
-def hand_made(labels, *, pairs):
-    """One row of masked words [P] whose tokens do not matter."""
+def hand_made(labels):
+    """One row of masked words [P] whose tokens do not matter, and no pair."""
     labels = torch.tensor([labels])
     return LoadedBatch(
         batch=Batch(
@@ -112,25 +110,19 @@ def hand_made(labels, *, pairs):
             masked_lm_positions=torch.zeros_like(labels),
             masked_lm_labels=labels,
             masked_lm_weights=torch.ones(labels.shape),
-            next_sentence_labels=torch.tensor([pairs]),
+            next_sentence_labels=torch.tensor([-1]),
             example_weights=torch.ones(1),
         ),
         next_position=1, num_tokens=4, num_predictions=labels.numel(), num_pairs=0, digest=0,
     )  # fmt: skip
 
 
-def test_the_yardsticks_are_those_worked_out_by_hand():
-    found = evaluated([hand_made([1, 1, 2], pairs=0)], counts=[0, 2, 0, 0],
-                 model=BertForPretraining(FOUR))  # fmt: skip
+def test_yardsticks_by_hand_and_without_pairs_nothing_to_say_of_them():
+    model = BertForPretraining(FOUR)
+    found = evaluated([hand_made([1, 1, 2])], counts=[0, 2, 0, 0], model=model)
     # 1, 3, 1, 1 of 6: the labels have probabilities 1/2, 1/2 and 1/6.
     assert found.unigram_loss == pytest.approx((2 * math.log(2) + math.log(6)) / 3)
     assert found.most_frequent_share == pytest.approx(2 / 3)
-
-
-def test_without_pairs_there_is_nothing_to_say_of_them():
-    found = evaluated(
-        [hand_made([1, 2, 3], pairs=-1)], counts=[1] * 4, model=BertForPretraining(FOUR)
-    )
     assert math.isnan(found.nsp_loss)
     assert found.to_dict().keys() & {"nsp_loss", "nsp_accuracy"} == set()
     assert found.loss == found.mlm_loss
@@ -139,9 +131,8 @@ def test_without_pairs_there_is_nothing_to_say_of_them():
 
 def test_an_evaluation_drops_nothing_out_and_leaves_the_model_as_it_was(small_folder):
     model = BertForPretraining(TINY).train()
-    assert evaluated(held_out(small_folder), model=model) == evaluated(
-        held_out(small_folder), model=model
-    )
+    one, two = (evaluated(held_out(small_folder), model=model) for _ in range(2))
+    assert one == two
     assert model.training
     evaluated(held_out(small_folder), model=model.eval())
     assert not model.training
@@ -149,11 +140,9 @@ def test_an_evaluation_drops_nothing_out_and_leaves_the_model_as_it_was(small_fo
 
 
 def test_the_table_sets_each_number_beside_its_yardstick():
-    evaluation = Evaluation(
-        examples=2048, mlm_loss=5.5, mlm_accuracy=0.25, nsp_loss=0.5, nsp_accuracy=0.75,
-        unigram_loss=6.75, most_frequent_share=0.0625,
-    )  # fmt: skip
-    assert list(as_table(evaluation)) == [
+    losses = {"mlm_loss": 5.5, "nsp_loss": 0.5, "unigram_loss": 6.75}
+    shares = {"mlm_accuracy": 0.25, "nsp_accuracy": 0.75, "most_frequent_share": 0.0625}
+    assert list(as_table(Evaluation(examples=2048, **losses, **shares))) == [
         "2,048 held-out examples",
         "masked-LM loss       5.500   unigram 6.750: 1.250 nats better",
         "masked-LM accuracy   25.0%   always the most frequent token 6.2%",
@@ -164,8 +153,8 @@ def test_the_table_sets_each_number_beside_its_yardstick():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
     model = BertForPretraining(TINY, seed=1)
+    folder = tmp_path_factory.mktemp("run")
     return write_small_run(folder, model, small_tokenizer(), max_seq_length=16)
 
 
@@ -180,21 +169,16 @@ def test_a_run_is_measured_on_the_split_that_was_asked_for(run, small_folder):
     assert measure(run, small_folder, split="train", limit=9).examples == 9
 
 
-def test_shards_of_another_tokenizer_are_refused(run, tmp_path):
+def test_shards_that_do_not_fit_are_refused(run, small_folder, tmp_path):
     cased = replace(small_tokenizer().normalization, lowercase=False)
-    other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
-    shards = write_data_set(tmp_path, train=(3,), validation=(3,), tokenizer=other)
-    with pytest.raises(InputError, match=f"{shards} was made with another tokenizer"):
-        measure(run, shards)
-
-
-def test_shards_of_longer_examples_than_the_model_reads_are_refused(run, tmp_path):
-    config = DataConfig(max_seq_length=24)
-    shards = write_data_set(tmp_path, train=(3,), validation=(3,), config=config)
-    with pytest.raises(InputError, match=r"examples of 24 tokens, the model of .* reads 16"):
-        measure(run, shards)
-
-
-def test_a_split_without_examples_is_refused(run, small_folder):
+    other = {"tokenizer": type(small_tokenizer())(small_tokenizer().tokens, cased, None)}
+    long = {"config": DataConfig(max_seq_length=24)}
+    for name, changes, message in (
+        ("other", other, r"other was made with another tokenizer"),
+        ("long", long, r"examples of 24 tokens, the model of .* reads 16"),
+    ):
+        shards = write_data_set(tmp_path / name, train=(3,), validation=(3,), **changes)
+        with pytest.raises(InputError, match=message):
+            measure(run, shards)
     with pytest.raises(InputError, match="has no test examples"):
         measure(run, small_folder, split="test")

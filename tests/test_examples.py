@@ -14,7 +14,7 @@ from clozeline.pipeline.dataset.shards import rows_sha256
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.examples.pairs import SCHEMES
-from tests.support.small import make_documents, small_tokenizer
+from tests.support.small import lists, make_documents, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 CLS, SEP, UNK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.unk_id
@@ -33,10 +33,6 @@ def documents_of(shape):
 
 def examples_of(documents, config=CONFIG, *, split="train", shard=0):
     return make_examples(documents, split=split, shard=shard, config=config, tokenizer=TOKENIZER)
-
-
-def lists(rows):
-    return [rows.slice(i, i + 1).values.tolist() for i in range(len(rows))]
 
 
 @settings(max_examples=40)

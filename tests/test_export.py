@@ -14,7 +14,6 @@ from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, mean_of_tokens
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from clozeline.model.huggingface.weight_files import weights_sha256
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import sealed, write_json
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
@@ -26,7 +25,6 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.export.export import export
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.inference.predict import predict
 from tests.support.command import output_of, refused
@@ -70,9 +68,7 @@ def parameters(run):
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "rows.csv"
-    lines = [
-        f"the {'cat' if i % 2 else 'dog'} sat {i % 7},{'yes' if i % 2 else 'no'}" for i in range(40)
-    ]
+    lines = (f"the {animal} sat {i},{animal}" for i in range(20) for animal in ("cat", "dog"))
     path.write_text("\n".join(["text,label", *lines]) + "\n")
     return path
 
@@ -88,27 +84,48 @@ def classifier(run, rows):
     return run.parent / "classifier"
 
 
-def test_transformers_loads_an_export_and_its_tokenizer_without_a_warning(run, exported, caplog):
+def exported_classifier(folder, out, kind="Bert"):
+    printed = output_of("export", folder, "--out", out)
+    assert printed.startswith(f"{kind}ForSequenceClassification of ")
+    return out
+
+
+@pytest.fixture(scope="module")
+def bert(classifier):
+    """The classifier, exported."""
+    return exported_classifier(classifier, classifier.with_name("bert"))
+
+
+def in_transformers(folder, model="AutoModelForPreTraining"):
+    """The model and the tokenizer, if no weight is missing and none is left over."""
     import transformers
 
-    model, info = transformers.AutoModelForPreTraining.from_pretrained(
-        exported, output_loading_info=True
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
-    assert type(model).__name__ == "BertForPreTraining"
+    found, info = getattr(transformers, model).from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
+    return found.eval(), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def warned(caplog):
+    return [record.message for record in caplog.records if record.levelname != "INFO"]
+
+
+def test_transformers_loads_an_export_and_its_tokenizer_without_a_warning(run, exported, caplog):
+    model, tokenizer = in_transformers(exported)
+    assert type(model).__name__ == "BertForPreTraining"
     assert tokenizer.model_max_length == 12
     batch = tokenizer("the cat sat", "on mat", return_tensors="pt")
     ids = batch["input_ids"][0].tolist()
     tokens = " ".join(TOKENIZER.tokens[i] for i in ids)
     assert tokens == "[CLS] the cat sat [SEP] on mat [SEP]"
     assert batch["token_type_ids"][0].tolist() == [0] * 5 + [1] * 3
-    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+    assert warned(caplog) == []
+    assert TOKENIZER.mask_id in tokenizer("the [MASK]")["input_ids"]  # here it is text
+    assert TOKENIZER.mask_id not in TOKENIZER.encode_batch(["the [MASK]"])[0]
 
     ours = BertForPretraining(TINY)
     ours.load_state_dict(load_weights(list_checkpoints(run)[-1]))
     _, pooled = ours.eval().encoder(batch["input_ids"], batch["token_type_ids"], None)
-    expected = model.eval().bert(**batch).pooler_output
+    expected = model.bert(**batch).pooler_output
     torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -146,36 +163,21 @@ def test_an_exported_tokenizer_gives_the_same_ids(tokenizers, text):
             assert tokenizer(text, add_special_tokens=False)["input_ids"] == expected
 
 
-def test_mask_is_a_special_token_in_transformers_and_text_here(exported):
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
-    assert TOKENIZER.mask_id in tokenizer("the [MASK]")["input_ids"]
-    assert TOKENIZER.mask_id not in TOKENIZER.encode_batch(["the [MASK]"])[0]
-
-
 @pytest.mark.parametrize(
     ("kind", "pooling"), [("Bert", "cls"), ("ModernBert", "mean"), ("ModernBert", "cls")]
 )
 def test_an_exported_classifier_predicts_the_same_in_transformers(
-    kind, pooling, classifier, modern, rows, tmp_path
+    kind, pooling, classifier, bert, modern, rows, tmp_path
 ):
-    import transformers
-
-    folder, out = classifier, tmp_path / "out"
+    folder, out = classifier, bert
     if kind == "ModernBert":
         folder = tmp_path / "classifier"
         finetuned(modern, rows, folder, "--pooling", pooling)
-    printed = output_of("export", folder, "--out", out)
-    assert printed.startswith(f"{kind}ForSequenceClassification of ")
+        out = exported_classifier(folder, tmp_path / "out", kind)
     texts = ["the cat sat", "dog", "it ran to the river"]
     predictions = output_of("predict", folder, *texts)
     assert output_of("predict", out, *texts) == predictions
-    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-        out, output_loading_info=True
-    )
-    assert not any(info.values()), info
+    model, tokenizer = in_transformers(out, "AutoModelForSequenceClassification")
     batch = tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
     for row, line in zip(model(**batch).logits.softmax(-1), predictions.splitlines(), strict=True):
         label, shown, _ = line.split("\t")
@@ -193,44 +195,32 @@ def test_a_mean_pooled_classifier_is_not_exported(run, rows, tmp_path):
 
 @pytest.fixture(scope="module")
 def modern(tmp_path_factory):
-    config = preset(
-        "modern-mini",
-        vocab_size=TINY.vocab_size,
-        hidden_size=32,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=16,
-    )
+    small = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
+    sizes = {name: getattr(TINY, name) for name in (*small, "max_position_embeddings")}
+    config = preset("modern-mini", **sizes)
     folder = tmp_path_factory.mktemp("modern") / "run"
     model = BertForPretraining(config, seed=7)
     return write_small_run(folder, model, TOKENIZER, max_seq_length=12)
 
 
 def test_a_modern_run_leaves_without_its_next_sentence_head(modern, tmp_path, caplog):
-    import transformers
-
-    line = output_of("export", modern, "--out", tmp_path / "out")
-    assert line.startswith("ModernBertForMaskedLM of ")
-    assert line.endswith(f" parameters without the next-sentence head: {tmp_path / 'out'}\n")
-    model, info = transformers.AutoModelForMaskedLM.from_pretrained(
-        tmp_path / "out", output_loading_info=True
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert not any(info.values()), info
+    out = tmp_path / "out"
+    line = output_of("export", modern, "--out", out)
+    model, tokenizer = in_transformers(out, "AutoModelForMaskedLM")
+    count = sum(p.numel() for p in model.parameters())
+    of = f"ModernBertForMaskedLM of {count:,} parameters without the next-sentence head"
+    assert line == f"{of}: {out}\n"
     batch = tokenizer("the cat sat", "on mat", return_tensors="pt")
     assert set(batch) == {"input_ids", "attention_mask"}  # what the model takes
     assert model(**batch).logits.shape == (1, 8, TINY.vocab_size)
-    assert f"of {sum(p.numel() for p in model.parameters()):,} parameters" in line
-    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+    assert warned(caplog) == []
 
     text = "the [MASK] sat"
-    assert output_of("fill", tmp_path / "out", text) == output_of("fill", modern, text)
+    assert output_of("fill", out, text) == output_of("fill", modern, text)
 
 
 def test_a_folder_of_sentence_transformers_pools_the_hidden_states_of_the_run(modern, tmp_path):
     """Its modules, done by hand: an encoder of `transformers`, then the mean over tokens."""
-    import transformers
-
     out = tmp_path / "out"
     line = output_of("export", modern, "--format", "sentence-transformers", "--out", out)
     assert line.startswith("ModernBertModel of ")
@@ -242,12 +232,10 @@ def test_a_folder_of_sentence_transformers_pools_the_hidden_states_of_the_run(mo
     assert (chosen, pooling["word_embedding_dimension"]) == (["pooling_mode_mean_tokens"], 32)
     assert json.loads((out / "sentence_bert_config.json").read_bytes())["max_seq_length"] == 12
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    model, info = transformers.AutoModel.from_pretrained(out, output_loading_info=True)
-    assert not any(info.values()), info
+    model, tokenizer = in_transformers(out, "AutoModel")
     batch = tokenizer(["the cat sat", "dog"], padding=True, return_tensors="pt")
     mask = batch["attention_mask"].bool()
-    hidden = model.eval()(**batch).last_hidden_state
+    hidden = model(**batch).last_hidden_state
     found = torch.stack([row[is_token].mean(0) for row, is_token in zip(hidden, mask, strict=True)])
     ours = load_huggingface(out)
     encoder = BertForPretraining(ours.config.model).encoder.eval()
@@ -295,12 +283,6 @@ def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
     assert "| F1 of a\\|b | 0.5 |" in card
 
 
-def test_int8_is_for_onnx_in_python_too(run, tmp_path):
-    with pytest.raises(InputError, match="--int8 is for --format onnx"):
-        export(run, out=tmp_path / "out", int8=True)
-    assert not (tmp_path / "out").exists()
-
-
 def hub_results(folder):
     """The scores that the Hub reads from the card of a folder, by type and name of the metric."""
     data = ModelCard.load(folder / "README.md").data
@@ -309,12 +291,10 @@ def hub_results(folder):
     return {(x.metric_type, x.metric_name): x.metric_value for x in data.eval_results}
 
 
-def test_the_card_of_a_classifier_has_its_scores_for_the_hub(classifier, tmp_path):
-    output_of("export", classifier, "--out", tmp_path / "out")
+def test_the_card_of_a_classifier_has_its_scores_for_the_hub(classifier, bert):
     scores = json.loads((classifier / "report.json").read_text())["finetuned"]
-    found = hub_results(tmp_path / "out")
     f1 = {("f1", f"F1 of {name}"): value for name, value in scores["f1"].items()}
-    assert found == {("accuracy", "accuracy"): scores["accuracy"], **f1}
+    assert hub_results(bert) == {("accuracy", "accuracy"): scores["accuracy"], **f1}
 
 
 def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported, tmp_path):
@@ -322,12 +302,10 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     (out / "README.md").write_text("edited")
     assert output_of("export", run, "--out", out).startswith("already complete: ")
     assert (out / "README.md").read_text() == "edited"
-    other = write_small_run(
-        tmp_path / "other", BertForPretraining(TINY, seed=8), TOKENIZER, max_seq_length=12
-    )
-    assert "holds a different export; choose another --out, or add --overwrite" in refused(
-        "export", other, "--out", out
-    )
+    model = BertForPretraining(TINY, seed=8)
+    other = write_small_run(tmp_path / "other", model, TOKENIZER, max_seq_length=12)
+    said = refused("export", other, "--out", out)
+    assert "holds a different export; choose another --out, or add --overwrite" in said
     assert weights_sha256(out) == weights_sha256(exported)
     output_of("export", other, "--out", out, "--overwrite")
     assert weights_sha256(out) != weights_sha256(exported)
@@ -336,9 +314,8 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
 
 def test_what_transformers_cannot_express_leaves_no_folder(tmp_path):
     config = BertConfig(**{**TINY.to_dict(), "norm_position": "pre", "final_norm": True})
-    run = write_small_run(
-        tmp_path / "run", BertForPretraining(config), TOKENIZER, max_seq_length=12
-    )
+    model = BertForPretraining(config)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
     line = refused("export", run, "--out", tmp_path / "out")
     assert "which has no such model; export it with --format onnx." in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -354,42 +331,32 @@ def test_a_full_disk_leaves_no_partial_export(run, tmp_path):
 PRETRAIN = ("--batch-size=8", "--log-every=1", "--eval-every=0", "--save-every=2")
 
 
-def test_pretraining_starts_from_the_weights_of_a_folder_and_resumes(
+def test_pretraining_starts_from_the_weights_of_a_folder_and_resumes_from_its_own(
     small_folder, exported, tmp_path
 ):
-    # The learning rate is too small to change a weight.
-    line = ("pretrain", small_folder, "--init", exported, "--learning-rate=1e-30", *PRETRAIN)
-    folder = tmp_path / "run"
-    output_of(*line, "--out", folder, "--max-steps=2")
-    weights = load_weights(list_checkpoints(folder)[-1])
+    # The learning rate hardly changes a weight.
+    line = ("pretrain", small_folder, "--init", exported, "--learning-rate=1e-9", *PRETRAIN)
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    output_of(*line, "--max-steps=4", "--out", whole)
+    weights = load_weights(latest_checkpoint(whole))
     given = load_huggingface(exported).weights
     assert weights.keys() == given.keys()
     for name, weight in weights.items():
         torch.testing.assert_close(weight, given[name], msg=name)
-    facts = json.loads((folder / "run.json").read_bytes())
+    facts = json.loads((whole / "run.json").read_bytes())
     assert facts["started_from"] == weights_sha256(exported)
 
-    assert output_of(*line, "--out", folder, "--max-steps=4", "--resume").endswith(
-        f"step 4 of 4: {folder}\n"
-    )
-    training = facts["training"] | {"max_steps": 4}
-    found = json.loads((folder / "run.json").read_bytes())
-    assert found == sealed(facts | {"training": training, "options": found["options"]})
-    assert "already complete" in output_of(*line, "--out", folder, "--max-steps=4", "--resume")
-
-
-def test_a_resumed_run_continues_from_its_own_checkpoint(small_folder, exported, tmp_path):
-    line = ("pretrain", small_folder, "--init", exported, *PRETRAIN, "--max-steps=4")
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    output_of(*line, "--out", whole)
     shutil.copytree(whole, run)
     (run / "summary.json").unlink()
-    shutil.rmtree(list_checkpoints(run)[-1])
-    output_of(*line, "--out", run, "--resume")
-    newest = map(latest_checkpoint, (whole, run))
-    names = [(path / "model.safetensors").read_bytes() for path in newest]
-    assert names[0] == names[1]
+    shutil.rmtree(latest_checkpoint(run))
+    line = (*line, "--max-steps=4", "--out", run, "--resume")
+    assert output_of(*line).endswith(f"step 4 of 4: {run}\n")
+    newest = [latest_checkpoint(folder) / "model.safetensors" for folder in (whole, run)]
+    assert newest[0].read_bytes() == newest[1].read_bytes()
     assert weights_sha256(latest_checkpoint(run)) != weights_sha256(exported)
+    found = json.loads((run / "run.json").read_bytes())
+    assert found == sealed(facts | {"options": found["options"]})
+    assert "already complete" in output_of(*line)
 
 
 def write_folder(folder, *, architecture, tokenizer=TOKENIZER):
@@ -405,13 +372,10 @@ def test_missing_weights_are_reported_and_drawn_from_the_seed(small_folder, rows
     bare = write_folder(tmp_path / "bare", architecture="BertModel")
     line = ("pretrain", small_folder, *PRETRAIN, "--max-steps=1", "--out", tmp_path / "run")
     printed = output_of(*line, "--init", masked)
-    assert (
-        f"note: {masked} has no pooler and no next-sentence head; initialized from the seed."
-        in printed
-    )
-    assert "note: " + f"{masked} has no pooler; it was drawn" in finetuned(
-        masked, rows, tmp_path / "classifier", "--pooling", "cls"
-    )
+    note = f"note: {masked} has no pooler and no next-sentence head; initialized from the seed."
+    assert note in printed
+    printed = finetuned(masked, rows, tmp_path / "classifier", "--pooling", "cls")
+    assert f"note: {masked} has no pooler; it was drawn" in printed
     assert "note:" not in finetuned(bare, rows, tmp_path / "another")
     assert "note:" not in finetuned(masked, rows, tmp_path / "mean")
     for name, pooling in {"classifier": "cls", "another": "cls", "mean": "mean"}.items():
@@ -425,14 +389,6 @@ def test_an_exported_run_fills_as_the_run_does(run, exported):
     text = "the [MASK] sat on [MASK]"
     assert output_of("fill", exported, text) == output_of("fill", run, text)
     assert "reads at most 12" in refused("fill", exported, "the " * 20 + "[MASK]")
-
-
-def test_an_exported_run_is_fine_tuned_as_the_run_is(classifier, exported, rows, tmp_path):
-    finetuned(exported, rows, tmp_path / "out")
-    texts = ["the cat sat", "dog"]
-    assert output_of("predict", tmp_path / "out", *texts) == output_of(
-        "predict", classifier, *texts
-    )
 
 
 def test_embedding_rows_beyond_the_tokenizer_are_ignored(run, exported, tmp_path):
@@ -449,11 +405,9 @@ def test_embedding_rows_beyond_the_tokenizer_are_ignored(run, exported, tmp_path
     assert output_of("fill", folder, text) == output_of("fill", run, text)
 
 
-def test_pairs_are_read_if_a_second_column_is_named(classifier, tmp_path):
-    out = tmp_path / "out"
-    output_of("export", classifier, "--out", out)
-    (alone,) = predict(out, ["the cat\tsat"])
-    (paired,) = predict(out, ["the cat\tsat"], text_pair="second")
+def test_pairs_are_read_if_a_second_column_is_named(bert):
+    (alone,) = predict(bert, ["the cat\tsat"])
+    (paired,) = predict(bert, ["the cat\tsat"], text_pair="second")
     assert alone.text == paired.text
     assert alone.probability != paired.probability
 
@@ -470,17 +424,14 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     (bare / "tokenizer.json").unlink()
     init = ("pretrain", small_folder, "--out", tmp_path / "run", "--init")
     for words, line in (
-        (
-            (*init, exported, "--preset=bert-mini"),
-            "is not a bert-mini (hidden_size 32 there, 256 now",
-        ),
+        ((*init, exported, "--preset=bert-mini"), "not a bert-mini (hidden_size 32 there, 256 now"),
         ((*init, other), "(strip_accents False there, True now; lowercase False there, True now)"),
         ((*init, run), f"is a run; use --start-from {run} instead of --init"),
         ((*init, classifier), "is a classifier; give the folder that `clozeline export` writes"),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),
         (
             ("predict", run, "x"),
-            "is a pretraining run, not a classifier; make one with `clozeline finetune",
+            "is a pretraining run, not a classifier; make one with `clozeline fi",
         ),
         (("predict", exported, "x"), "BertForPreTraining, not a BertForSequenceClassification"),
         (("fill", classifier, "[MASK]"), "is a classifier; give the run or Hugging Face folder"),

@@ -3,24 +3,19 @@
 Whether the numbers are right is shown by two real processes (`test_distributed.py`).
 """
 
-import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
+from functools import cache
 
 import pytest
 import torch
 
-from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.engine.gpus import GPUS
 from clozeline.train.pretraining.estimate import Estimate
-from tests.support.step_forms import FORMS
+from tests.support.fake_gathering import gathered
+from tests.support.fake_ranks import FORMS_AND_PRESETS, run
 from tests.support.training_configs import training_config
 
-ROOT = Path(__file__).parent.parent
-BASE = preset("bert-base", vocab_size=30_522)
 #: form, parallel, number of ranks, which of them
 FAST = ["nano,ddp,8,0,7", "sampled untied,fsdp,2,0,1", "nano,fsdp,8,0,7"]
 ALL_OF_8, ALL_OF_64 = (",".join(map(str, range(size))) for size in (8, 64))
@@ -41,41 +36,19 @@ def job_name(job):
 
 #: FSDP2 keeps a slice of the first dimension.
 PLACEMENTS = {"ddp": [], "fsdp": ["S(0)"]}
-
-
-@pytest.fixture(scope="module")
-def ranks(request):
-    """The last steps of all jobs that are tested now, from one process."""
-    items = [item for item in request.session.items if item.path == request.path]
-    specs = [spec for item in items if (spec := getattr(item, "callspec", None))]
-    jobs = {spec.params["job"] for spec in specs if "job" in spec.params}
-    line = [sys.executable, "tests/support/fake_ranks.py", *sorted(jobs & {*FAST, *SLOW})]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+#: The last step of each of a job's ranks.
+ranks_of = cache(run)
 
 
 def parts_of(job):
-    """The form's name, DDP or FSDP2, and the number of ranks."""
+    """The form, DDP or FSDP2, and the number of ranks."""
     name, parallel, size, *_ = job.split(",")
-    return name, parallel, int(size)
+    return FORMS_AND_PRESETS[name], parallel, int(size)
 
 
-def config_of(name):
-    return BASE if name == "bert-base" else FORMS[name].config
-
-
-def model_of(name):
+def model_of(form):
     with torch.device("meta"):
-        return BertForPretraining(config_of(name))
-
-
-def precision_of(name):
-    return "fp32" if name == "fp32" else "bf16"
-
-
-def passes_of(name):
-    return FORMS[name].accumulation if name in FORMS else 1
+        return BertForPretraining(form.config)
 
 
 def gathered_numbers(module, size, *, without=()):
@@ -86,23 +59,23 @@ def gathered_numbers(module, size, *, without=()):
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if len(job_name(job).split(",")) > 4])
-def test_all_ranks_ask_for_the_same_in_the_same_order(job, ranks):
+def test_all_ranks_ask_for_the_same_in_the_same_order(job):
     """Otherwise they would wait for each other."""
-    first, *others = (rank["collectives"] for rank in ranks[job])
+    first, *others = (rank["collectives"] for rank in ranks_of(job))
     assert all(other == first for other in others)
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_what_ranks_keep_is_the_whole_once_or_a_copy_each(job, ranks):
-    name, parallel, size = parts_of(job)
-    wanted = {n: list(p.shape) for n, p in model_of(name).named_parameters()}
-    for rank in ranks[job]:
+def test_what_ranks_keep_is_the_whole_once_or_a_copy_each(job):
+    form, parallel, size = parts_of(job)
+    wanted = {n: list(p.shape) for n, p in model_of(form).named_parameters()}
+    for rank in ranks_of(job):
         kept = rank["parameters"]
         assert {n: whole for n, (whole, *_) in kept.items()} == wanted
         assert all(x[2:] == [PLACEMENTS[parallel], "float32"] for x in kept.values())
         assert rank["gradients"] == rank["moments"] == rank["squares"] == kept
     for n, whole in wanted.items():
-        rows = [rank["parameters"][n][1][0] for rank in ranks[job]]
+        rows = [rank["parameters"][n][1][0] for rank in ranks_of(job)]
         if parallel == "ddp":
             assert rows == [whole[0]] * len(rows)
         else:
@@ -112,41 +85,39 @@ def test_what_ranks_keep_is_the_whole_once_or_a_copy_each(job, ranks):
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_layers_compute_in_the_precision_of_the_run(job, ranks):
+def test_layers_compute_in_the_precision_of_the_run(job):
     """FSDP2 rounds weights before it gathers them; with DDP, autocast does at each product.
 
     The angles of rotary positions are float32, or far tokens would have the same.
     """
-    name, parallel, _ = parts_of(job)
-    is_rounded = parallel == "fsdp" and precision_of(name) == "bf16"
+    form, parallel, _ = parts_of(job)
+    is_rounded = parallel == "fsdp" and form.precision == "bf16"
     wanted = {"weight": "bfloat16" if is_rounded else "float32"}
-    wanted |= {"rotation": "float32"} if "modern" in name else {}
-    assert all(rank["computed"] == wanted for rank in ranks[job])
+    wanted |= {"rotation": "float32"} if "modern" in job else {}
+    assert all(rank["computed"] == wanted for rank in ranks_of(job))
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if ",ddp," in str(job)])
-def test_ddp_adds_up_every_gradient_once_a_step(job, ranks):
-    name, *_ = parts_of(job)
-    counts, *buckets = ranks[job][0]["collectives"]
-    assert counts == ["allreduce", "float32", 8]
+def test_ddp_adds_up_every_gradient_once_a_step(job):
+    form, *_ = parts_of(job)
+    counts, *buckets = ranks_of(job)[0]["collectives"]
+    assert counts == ("allreduce", "float32", 8)
     assert {(kind, dtype) for kind, dtype, _ in buckets} == {("allreduce", "float32")}
-    assert sum(size for *_, size in buckets) == 4 * sum(
-        p.numel() for p in model_of(name).parameters()
-    )
+    assert sum(size for *_, size in buckets) == sum(p.nbytes for p in model_of(form).parameters())
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if ",fsdp," in str(job)])
-def test_fsdp_gathers_layers_twice_a_pass_and_the_rest_once(job, ranks):
+def test_fsdp_gathers_layers_twice_a_pass_and_the_rest_once(job):
     """And adds up every gradient once a step, in float32, with one sum more for their norm."""
-    name, _, size = parts_of(job)
-    model, passes = model_of(name), passes_of(name)
+    form, _, size = parts_of(job)
+    model, passes = model_of(form), form.accumulation
     is_untied = model.mlm_head.decoder is not None
     units = [*model.encoder.layers, *([model.mlm_head] if is_untied else [])]
     layers = [gathered_numbers(layer, size) for layer in model.encoder.layers]
     kept = [gathered_numbers(model, size, without=units)]
     kept += [gathered_numbers(model.mlm_head, size)] if is_untied else []
-    dtype, width = ("bfloat16", 2) if precision_of(name) == "bf16" else ("float32", 4)
-    assert Counter(map(tuple, ranks[job][0]["collectives"])) == Counter(
+    dtype, width = ("bfloat16", 2) if form.precision == "bf16" else ("float32", 4)
+    assert Counter(ranks_of(job)[0]["collectives"]) == Counter(
         [
             ("allreduce", "float32", 8),
             *(("allgather", dtype, width * n) for n in (*layers, *layers, *kept) * passes),
@@ -157,36 +128,25 @@ def test_fsdp_gathers_layers_twice_a_pass_and_the_rest_once(job, ranks):
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_an_estimate_counts_the_bytes_that_the_step_sends(job, ranks):
+def test_an_estimate_counts_the_bytes_that_the_step_sends(job):
     """But for padding: slices of one size, and the sums of a few numbers for counts and norms."""
-    name, parallel, size = parts_of(job)
-    rows = size * passes_of(name)
-    training = training_config(
-        parallel=parallel, precision=precision_of(name), batch_size=rows, micro_batch_size=1
-    )
-    estimate = Estimate(
-        gpu=GPUS[0],
-        gpus=size,
-        model=config_of(name),
-        training=training,
-        manifest=None,
-        phases=(),
-    )
+    form, parallel, size = parts_of(job)
+    sizes = {"batch_size": size * form.accumulation, "micro_batch_size": 1}
+    training = training_config(parallel=parallel, precision=form.precision, **sizes)
+    how = {"gpu": GPUS[0], "gpus": size, "manifest": None, "phases": ()}
+    estimate = Estimate(model=form.config, training=training, **how)
     times = {"ddp": {"allreduce": 2}, "fsdp": {"allgather": 1, "reduce_scatter": 1}}[parallel]
-    asked = ranks[job][0]["collectives"]
+    asked = ranks_of(job)[0]["collectives"]
     sent = sum(times.get(kind, 0) * n for kind, _, n in asked) * (size - 1) / size
     # Vectors of these small models have fewer numbers than 64 ranks have slices.
-    limit = 1.001 if name == "bert-base" or size == 2 or parallel == "ddp" else 1.3
+    limit = 1.001 if job.startswith("bert-base") or size == 2 or parallel == "ddp" else 1.3
     assert 1 <= sent / estimate.sent < limit
 
 
-def test_a_checkpoint_gathers_one_tensor_at_a_time():
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_a_checkpoint_gathers_one_tensor_at_a_time(size):
     """Beside what is kept, no rank has more than the largest one, padded for all ranks."""
-    line = [sys.executable, "tests/support/fake_gathering.py", "2", "3", "8"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for keeps, others in zip(*[iter(json.loads(done.stdout))] * 2, strict=True):
-        beyond, left, largest, kept = keeps
-        assert (beyond, left) == (largest, kept)
-        assert kept > 15 * largest
-        assert others == [largest, 0, largest, 0]
+    beyond, left, largest, kept = gathered(size, 0)
+    assert (beyond, left) == (largest, kept)
+    assert kept > 15 * largest
+    assert gathered(size, 1) == [largest, 0, largest, 0]

@@ -1,5 +1,6 @@
 """Damaged files and wrong commands: one clear line, the right exit code, nothing half-written."""
 
+import gzip
 import os
 import random
 import re
@@ -10,14 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.job.beam_graph import _nearest
-from clozeline.train.cli import main
 from tests.faults.mutations import KINDS, mutate
 from tests.faults.soak import Sample, sample, table
 from tests.faults.trials import TRIALS, make_folder
+from tests.support.command import invoke
 from tests.support.network_hosts import unshare_command
 from tests.support.small_jobs import ROOT
 
@@ -36,7 +36,7 @@ def test_a_fault_is_named_in_one_line(trial, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     before = {path.name for path in folder.iterdir()}
     command = [part.replace("{nl}", "\n") for part in trial.command.split(" ")]
-    result = CliRunner().invoke(main, command)
+    result = invoke(*command)
     assert isinstance(result.exception, SystemExit), result.exception
     lines = [line for line in re.split(r"[\r\n]+", result.stderr) if line]
     others = re.compile(r"Usage:|Try |.*\[\d\d:\d\d")  # the last is a progress bar
@@ -49,14 +49,12 @@ def test_a_fault_is_named_in_one_line(trial, whole, tmp_path, monkeypatch):
 
 
 def test_an_allowed_cut_source_is_learned_from(whole, tmp_path):
-    import gzip
-
     source = tmp_path / "a.txt.gz"
     text = (whole / "text.txt").read_bytes() * 300
     source.write_bytes(gzip.compress(text)[:-20])
-    line = ["tokenizer", str(source), "--vocab-size=100", "--out", str(tmp_path / "t")]
-    assert CliRunner().invoke(main, line).exit_code == 1
-    assert CliRunner().invoke(main, [*line, "--allow-truncated"]).exit_code == 0
+    line = ["tokenizer", source, "--vocab-size=100", "--out", tmp_path / "t"]
+    assert invoke(*line).exit_code == 1
+    assert invoke(*line, "--allow-truncated").exit_code == 0
 
 
 def test_a_misspelt_beam_option_names_the_nearest():
@@ -192,9 +190,3 @@ def test_the_table_has_the_medians_of_each_tenth():
     assert lines[1].split() == ["1", "100", "7", "0", "2"]
     assert lines[10].split() == ["10", "100", "7", "1", "38"]
     assert len(table(samples[:3])) == 4
-
-
-def test_a_process_that_is_not_there_is_one_line():
-    line = [sys.executable, "-m", "tests.faults.soak", str(1 << 30), "."]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, f"Error: there is no process {1 << 30}\n")

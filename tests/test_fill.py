@@ -10,7 +10,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.inference.fill import Guess, fill, fill_text, mask_ids, masked_probabilities
+from clozeline.train.inference.fill import fill, fill_text, mask_ids, masked_probabilities
 from tests.support.small_runs import write_small_run
 
 TOKENIZER = Tokenizer(
@@ -58,21 +58,15 @@ def test_other_special_tokens_remain_text():
 
 
 def test_guesses_come_best_first_with_their_probabilities(run):
-    (filled,) = fill(run, ["The [MASK] sat. The [MASK]!"], top=3)
+    (filled,) = fill(run, ["The [MASK] sat. The [MASK]!"], top=TOKENIZER.vocab_size)
     assert filled.text == "The cat sat. The cat!"
     assert len(filled.guesses) == 2
     for guesses in filled.guesses:
-        assert [guess.token for guess in guesses] == list(PROBABILITIES)
-        assert [guess.probability for guess in guesses] == pytest.approx(
+        assert [guess.token for guess in guesses[:3]] == list(PROBABILITIES)
+        assert [guess.probability for guess in guesses[:3]] == pytest.approx(
             list(PROBABILITIES.values())
         )
-
-
-def test_probabilities_sum_to_one_over_the_vocabulary(run):
-    (filled,) = fill(run, ["[MASK]"], top=TOKENIZER.vocab_size)
-    (guesses,) = filled.guesses
-    assert math.fsum(guess.probability for guess in guesses) == pytest.approx(1)
-    assert Guess("the", guesses[-1].probability) in guesses
+        assert math.fsum(guess.probability for guess in guesses) == pytest.approx(1)
 
 
 def test_each_mask_is_predicted_at_its_own_position():

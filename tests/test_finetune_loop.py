@@ -94,21 +94,18 @@ def test_few_rows_have_small_batches():
     assert rows_per_step(10, FinetuneConfig(batch_size=16)) == 16
 
 
-def trained(config, plan, **options):
-    model, (rows, labels) = small_model(hidden_dropout_prob=0.1), some_rows(50)
-    with tqdm(disable=True) as progress:
-        train_classifier(model, rows, labels, config, plan, seed=3, progress=progress, **options)
-    return model
-
-
-def test_a_telling_token_is_learned_in_either_precision():
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_telling_token_is_learned_in_either_precision(precision):
     rows, labels = some_rows(50)
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    model = small_model(**sizes, hidden_dropout_prob=0.1)
+    config = FinetuneConfig(batch_size=8, precision=precision)
     plan = Plan(learning_rate=3e-3, epochs=8)
-    for precision in ("fp32", "bf16"):
-        model = trained(FinetuneConfig(batch_size=8, precision=precision), plan)
-        found = predict_logits(model, rows, precision=precision)
-        assert found.dtype == np.float32
-        assert (found.argmax(1) == labels).mean() > 0.9
+    with tqdm(disable=True) as progress:
+        train_classifier(model, rows, labels, config, plan, seed=3, progress=progress)
+    found = predict_logits(model, rows, precision=precision)
+    assert found.dtype == np.float32
+    assert (found.argmax(1) == labels).mean() > 0.9
     assert model.training  # as it was
 
 

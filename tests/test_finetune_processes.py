@@ -20,54 +20,58 @@ from tests.test_finetune import MODEL, TOKENIZER, write_rows
 
 #: The first seed searches the learning rate for both.
 OPTIONS = (
-    *("--label-efficiency", "8,16", "--max-examples", "16", "--seeds", "2"),
+    *("--from-scratch", "--max-examples", "16", "--seeds", "2"),
     *("--epochs", "1", "--batch-size", "16", "--precision", "fp32"),
 )
+#: A folder that both processes see, one that is each process's own, and then a command.
+JOB = """
+import os, sys
+from pathlib import Path
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.cli import main
+from clozeline.train.engine.distributed import join_world
+from clozeline.train.finetuning.results import ResultStore
+
+folder, *line = sys.argv[1:]
+with join_world() as world:
+    for name in ("shared", os.environ["RANK"]):
+        store = ResultStore(Path(folder) / name, {}, resume=False)
+        world.any(False)  # a new store empties its folder
+        try:
+            store.check_shared(world)
+        except (InputError, SystemExit) as refusal:
+            told = f"{name}: {type(refusal).__name__} {refusal}"
+            Path(folder, f"refused.{world.rank}").write_text(told)
+    main(line, standalone_mode=False)
+"""
 
 
-def test_two_processes_find_what_one_finds(tmp_path):
+def test_two_processes_find_what_one_finds_if_both_see_the_folder(tmp_path):
     model = BertForPretraining(MODEL, seed=7)
     run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
     train = write_rows(tmp_path / "train.parquet", 60, seed=0)
     test = write_rows(tmp_path / "test.parquet", 50, seed=1)
     line = ["finetune", str(run), train, "--test", test, *OPTIONS, "--out"]
-    one, two = tmp_path / "one", tmp_path / "two"
+    one, two, job = tmp_path / "one", tmp_path / "two", tmp_path / "job.py"
 
     alone = CliRunner().invoke(main, [*line, str(one)])
     assert alone.exit_code == 0, alone.output
+    job.write_text(JOB)
     both = subprocess.run(
-        [*TORCHRUN, "-m", "clozeline", *line, str(two)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert both.returncode == 0, both.stderr
-    assert contents(two) == contents(one)  # weights, report, figure
-    assert both.stdout == alone.stdout.replace(str(one), str(two))  # only one of them prints
-    trained = re.findall(r"([-a-z ]+), (\d+) rows, seed (\d): accuracy", both.stderr)
-    assert len(trained) == len(set(trained)) == 2 * 2 * 2 + 2 + 1  # bag-of-words has one of 16
-
-
-def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path):
-    code = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from clozeline.train.engine.distributed import join_world\n"
-        "from clozeline.train.finetuning.results import ResultStore\n"
-        "with join_world() as world:\n"
-        "    for name in ('shared', os.environ['RANK']):\n"
-        "        store = ResultStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"
-        "        world.any(False)  # a new store empties its folder\n"
-        "        store.check_shared(world)\n"
-        "        sys.stdout.write(name + ' is shared\\n')\n"  # in one piece: two processes print
-        "        sys.stdout.flush()\n"
-    )
-    (tmp_path / "job.py").write_text(code)
-    both = subprocess.run(
-        [*TORCHRUN, str(tmp_path / "job.py"), str(tmp_path)],
+        [*TORCHRUN, str(job), str(tmp_path), *line, str(two)],
         cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert both.returncode != 0
-    assert both.stdout.count("shared is shared\n") == 2
-    assert both.stdout.count("is shared") == 2
-    assert f"not every process sees {tmp_path / '0'}; give --out a folder of a f" in both.stderr
+    assert both.returncode == 0, both.stderr
+    assert contents(two) == contents(one)  # weights and report
+    assert both.stdout == alone.stdout.replace(str(one), str(two))  # only one of them prints
+    trained = re.findall(r"([-a-z ]+), (\d+) rows, seed (\d): accuracy", both.stderr)
+    assert len(trained) == len(set(trained)) == 2 * 2 + 1  # bag-of-words has one
+
+    refused = [(tmp_path / f"refused.{rank}").read_text() for rank in (0, 1)]
+    assert refused[0].startswith(
+        f"0: InputError not every process sees {tmp_path / '0'}; give --out a folder of a f"
+    )
+    assert refused[1] == "1: SystemExit 2"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

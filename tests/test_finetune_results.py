@@ -44,9 +44,8 @@ def test_damaged_weights_are_said_and_trained_again(tmp_path, capsys):
     for damaged in (data[:-3], data[:-1] + bytes([data[-1] ^ 1])):
         path.write_bytes(damaged)
         assert not is_there(store(tmp_path, resume=True))
-        assert (
-            capsys.readouterr().err == f"warning: {path} is damaged; the model is trained again.\n"
-        )
+        said = f"warning: {path} is damaged; the model is trained again.\n"
+        assert capsys.readouterr().err == said
     assert is_there(store(tmp_path, resume=True), with_weights=False)
 
 
@@ -55,13 +54,13 @@ def test_an_overwriting_comparison_continues_if_it_is_the_same(tmp_path):
     assert is_unfinished(tmp_path, JOB)
     assert not is_unfinished(tmp_path, {"epochs": 2})
     assert is_there(store(tmp_path, resume=True, overwrite=True))
-    other = store(tmp_path, {"epochs": 2}, resume=True, overwrite=True)
-    assert not is_there(other, with_weights=False)
 
 
-def test_without_resume_nothing_is_left_of_what_is_overwritten(tmp_path):
+@pytest.mark.parametrize(("job", "resume"), [({"epochs": 2}, True), (JOB, False)])
+def test_overwriting_drops_results_of_another_job_or_without_resume(tmp_path, job, resume):
     written(tmp_path)
-    assert not is_there(store(tmp_path, overwrite=True), with_weights=False)
+    other = store(tmp_path, job, resume=resume, overwrite=True)
+    assert not is_there(other, with_weights=False)
 
 
 def test_results_without_their_job_count_for_nothing(tmp_path):
@@ -75,6 +74,12 @@ def test_a_folder_of_that_name_may_be_of_others(tmp_path):
     check_room(tmp_path, overwrite=False)
     (tmp_path / "results" / "battery.json").touch()
     with pytest.raises(InputError, match=r"is not empty and not a classifier \(results\)"):
+        check_room(tmp_path, overwrite=True)
+
+
+def test_a_file_of_others_among_the_results_is_not_overwritten(tmp_path):
+    (written(tmp_path) / "plot.png").touch()
+    with pytest.raises(InputError, match=r"files that are not part of .* \(results/plot.png\)"):
         check_room(tmp_path, overwrite=True)
 
 

@@ -35,14 +35,8 @@ def counted_flops(config, accumulation, words=0):
         next_sentence_labels=torch.zeros(ROWS, dtype=torch.long),
         example_weights=torch.ones(ROWS),
     )
-    loaded = LoadedBatch(
-        batch=batch,
-        next_position=ROWS,
-        num_tokens=ids.numel(),
-        num_predictions=slots.numel(),
-        num_pairs=ROWS,
-        digest=0,
-    )
+    counts = {"num_tokens": ids.numel(), "num_predictions": slots.numel(), "num_pairs": ROWS}
+    loaded = LoadedBatch(batch=batch, next_position=ROWS, digest=0, **counts)
     model = BertForPretraining(config)
     with FlopCounterMode(display=False) as counter:
         train_step(
@@ -59,27 +53,18 @@ def counted_flops(config, accumulation, words=0):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("name", ["bert-tiny", "bert-mini", "nano"])
-def test_the_formula_agrees_with_torchs_count(name, accumulation):
-    config = preset(name, attention_probs_dropout_prob=0.1)
-    wanted = counted_flops(config, accumulation)
-    found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
-    assert found == pytest.approx(wanted, rel=0.02)
-
-
 def test_a_sample_of_words_is_less_work_and_no_sample_is_larger_than_the_vocabulary():
     config = preset("nano", attention_probs_dropout_prob=0.1)
     sizes = {"batch_size": ROWS, "seq_len": LENGTH, "predictions": PREDICTIONS}
     found = step_flops(config, **sizes, words=5000)
     assert found == pytest.approx(counted_flops(config, 1, words=5000), rel=0.02)
-    assert (
-        found < 0.8 * step_flops(config, **sizes) == 0.8 * step_flops(config, **sizes, words=10**6)
-    )
+    every = step_flops(config, **sizes)
+    assert found < 0.8 * every
+    assert step_flops(config, **sizes, words=10**6) == every
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_formula_agrees_with_torchs_count_for_every_preset(name):
+@pytest.mark.parametrize(("name", "accumulation"), [("nano", 1), *((name, 2) for name in PRESETS)])
+def test_the_formula_agrees_with_torchs_count_for_every_preset(name, accumulation):
     config = replace(
         narrow(name),
         max_position_embeddings=LENGTH,
@@ -87,7 +72,7 @@ def test_the_formula_agrees_with_torchs_count_for_every_preset(name):
         local_attention=2 * LENGTH,  # on CPU a smaller window masks products, but does not save any
     )
     found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
-    assert found == pytest.approx(counted_flops(config, 1), rel=0.02)
+    assert found == pytest.approx(counted_flops(config, accumulation), rel=0.02)
 
 
 def test_local_layers_need_the_products_of_their_window():
@@ -98,12 +83,6 @@ def test_local_layers_need_the_products_of_their_window():
         for config in (modern, replace(modern, global_attn_every_n_layers=1))
     )
     assert everywhere - long == 3 * 8 * 4 * 768 * 1024 * (1024 - 129)
-
-
-def test_bert_base_needs_six_operations_per_token_and_weight():
-    """85 M weights in the layers, 128 tokens, no head: 6 N, plus 1/30 for attention."""
-    flops = step_flops(preset("bert-base"), batch_size=1, seq_len=128, predictions=0)
-    assert flops == pytest.approx(6 * 85e6 * 128, rel=0.05)
 
 
 def test_the_utilization_is_that_of_all_devices():
@@ -120,12 +99,8 @@ def test_an_unknown_device_has_no_peak_and_no_utilization():
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H100 PCIe", "H100 PCIe"),
-        ("NVIDIA H100 NVL", "H100 NVL"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA H200 NVL", "H200 NVL"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
+        *(("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA A100-SXM4-80GB", "A100")),
+        *((f"NVIDIA {name}", name) for name in ("H100 PCIe", "H100 NVL", "H200", "H200 NVL")),
     ],
 )
 def test_devices_are_recognized_by_their_names(name, known):

@@ -58,7 +58,7 @@ def run_shards(folders, out, overwrite):
 
 
 def run_pretrain(folders, out, overwrite):
-    train(folders / "a data set", out, overwrite=overwrite)
+    train(folders / "a data set", out, overwrite=overwrite, max_steps=4)
 
 
 def run_finetune(folders, out, overwrite):
@@ -71,17 +71,9 @@ def run_export(folders, out, overwrite):
 
 
 def run_tokenizer(folders, out, overwrite):
-    make_tokenizer(
-        [str(folders / "corpus.txt")],  # for Punkt, where nltk has no parameters
-        out=out,
-        vocab=folders / "a tokenizer" / "vocab.txt",
-        vocab_size=None,
-        cased=False,
-        language="english",
-        text_columns=("text",),
-        max_megabytes=1,
-        overwrite=overwrite,
-    )
+    text = str(folders / "corpus.txt")  # for Punkt, where nltk has no parameters
+    vocab = folders / "a tokenizer" / "vocab.txt"
+    make_tokenizer(text, out=out, vocab=vocab, overwrite=overwrite)
 
 
 COMMANDS = {
@@ -94,18 +86,16 @@ COMMANDS = {
 KINDS = (*COMMANDS, "a thesis")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     ("own", "kind"), [(own, kind) for own in COMMANDS for kind in KINDS if kind != own]
 )
-def test_a_folder_of_another_kind_is_refused_and_stays_as_it_is(
-    own, kind, overwrite, folders, tmp_path
-):
+def test_a_folder_of_another_kind_is_refused_and_stays_as_it_is(own, kind, folders, tmp_path):
     out = shutil.copytree(folders / kind, tmp_path / "out")
     before = contents(out)
-    with pytest.raises(InputError, match=rf"out is not empty and not {own} \(.*another folder"):
-        COMMANDS[own](folders, out, overwrite)
-    assert contents(out) == before
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=rf"out is not empty and not {own} \(.*another folder"):
+            COMMANDS[own](folders, out, overwrite)
+        assert contents(out) == before
 
 
 @pytest.mark.parametrize("own", ["a classifier", "an export"])
@@ -123,14 +113,14 @@ def test_a_folder_that_is_replaced_as_a_whole_holds_nothing_else(own, folders, t
 
 def test_overwrite_removes_the_files_of_a_run_and_nothing_else(folders, tmp_path):
     out = tmp_path / "out"
-    train(folders / "a data set", out)
+    run_pretrain(folders, out, False)
     mine = [out / name for name in ("a.txt", "tokenizer/a.txt", "tensorboard/a", "checkpoints/a")]
     for path in mine:
         path.write_text("mine")
     damaged = list_checkpoints(out)[0]
     damaged.rename(damaged.with_name(DAMAGED + damaged.name))
     with pytest.raises(InputError, match="tokenizer is not a tokenizer folder"):
-        train(folders / "a data set", out, overwrite=True)
+        run_pretrain(folders, out, True)
     assert [path.read_text() for path in mine] == ["mine"] * 4
     assert not list((out / "checkpoints").glob("*step-*"))
 
@@ -160,15 +150,12 @@ def test_a_linked_folder_is_followed_before_the_work(own, folders, tmp_path):
 
 @pytest.mark.parametrize("own", COMMANDS)
 def test_a_folder_in_use_is_refused(own, folders, tmp_path):
-    out = tmp_path / "out"
-    with (
-        locked_folder(out),
-        pytest.raises(InputError, match=r"out is in use by process \d+ on .+ since "),
-    ):
-        COMMANDS[own](folders, out, False)
+    in_use = pytest.raises(InputError, match=r"out is in use by process \d+ on .+ since ")
+    with locked_folder(tmp_path / "out"), in_use:
+        COMMANDS[own](folders, tmp_path / "out", False)
 
 
-def test_the_lock_follows_a_folder_that_is_replaced(folders, tmp_path):
+def test_the_lock_follows_a_folder_that_is_replaced(tmp_path):
     out = tmp_path / "out"
     with locked_folder(out):
         write_small_classifier(out)

@@ -44,6 +44,7 @@ def formats(blocks):
         ("dump", XML.encode("utf-16"), ("mediawiki", None)),
         ("dump", bz2.compress(XML.encode()), ("mediawiki", "bz2")),
         ("file", gzip.compress(b' {"text": "a"}\n', mtime=0), ("jsonl", "gz")),
+        ("a.txt", gzip.compress(b"a\n", mtime=0), ("text", "gz")),
         ("README", "Some words, é.", ("text", None)),
         ("notes.md", "\ufeff" + "é" * 40_000, ("text", None)),
         ("extracted", WIKI, ("wikiextractor", None)),
@@ -172,13 +173,12 @@ def test_corrupt_parquet_is_named(data, tmp_path):
         ("sample:reviews?rows=-1", "rows is a whole number, as in rows=5000, not '-1'"),
         ("sample:articles?size", "size is ''; give bytes, such as 250MB or 64KB."),
         ("sample:reviews?turning=2", "turning is from 0 to 1, as in turning=0.25, not '2'"),
-        (
-            "sample:reviews?turn=1",
-            "no option 'turn'; the options are rows, seed, start, turning, words",
-        ),
+        ("sample:reviews?turn=1", "the options are rows, seed, start, turning, words"),
         ("sample:reviews?words=some", "words is all, even, odd, not 'some'"),
         ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
         ("hf://x?config=1", "no option 'config'; the options are name, split"),
+        ("sample:articles?repeat=2&rows=3", "options are size, seed, repeat, limit, tokens, mix"),
+        ("sample:articles?text=title", "sample:articles has no columns"),
     ],
 )
 def test_bad_options_list_the_good_ones(source, message):

@@ -68,11 +68,13 @@ def test_tables_of_ones_own_are_described_in_toml(tmp_path):
     file.write_text(
         '[hotels]\ntrain = "a.csv"\ntest = ["b.csv", "c.csv"]\nlabel = "stars"\n'
         'metrics = ["spearman"]\n[films]\ntrain = "d.csv"\ntest = "e.csv"\n'
+        '[songs]\ntrain = "f.csv"\ntest = "g.csv"\nmetrics = "f1"\n'
     )
     assert read_tasks([file], out=tmp_path) == [
         Task(name="hotels", train="a.csv", test=("b.csv", "c.csv"), label="stars",
              metrics=("spearman",)),
         Task(name="films", train="d.csv", test=("e.csv",)),
+        Task(name="songs", train="f.csv", test=("g.csv",), metrics=("f1",)),
     ]  # fmt: skip
 
 
@@ -83,18 +85,21 @@ def test_every_task_of_glue_has_its_own_name_and_known_metrics():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("lines", "message"),
     [
-        ("[a]\ntrain = 'x'\n", r"\[a\] needs train and test"),
-        ("[a]\ntrain = 'x'\ntest = 'y'\nheadline = 'z'\n", "nothing else is known .*headline"),
-        ("[a]\ntrain = 'x'\ntest = 'y'\nmetrics = ['f2']\n", "task a: give a test table, and metr"),
-        ("[a]\ntrain = 'x'\ntest = 'y'\nmetrics = ['f1', 'pearson']\n", "task a: give"),
-        ("a = 1\n", r"\[a\] needs train and test"),
-        ("[a\n", "is not TOML"),
+        ("[a]; train = 'x'", r"\[a\] needs train and test"),
+        ("[a]; train = 'x'; test = 'y'; headline = 'z'", "nothing else is known .*headline"),
+        ("[a]; train = 'x'; test = 'y'; metrics = 'f2'", "task a: .* metrics out of accuracy"),
+        ("[a]; train = 'x'; test = 'y'; metrics = ['f1', 'pearson']", "task a: give"),
+        ("[a]; train = 'x'; test = []", "task a: give a test table, and metrics"),
+        ("[a]; train = 5; test = 'y'", "train is 5; it is of another type"),
+        ("[a]; train = 'x'; test = 'y'; text = ['t', 'c']", r"text is \['t', 'c'\]; it is of an"),
+        ("a = 1", r"\[a\] needs train and test"),
+        ("[a", "is not TOML"),
     ],
 )
-def test_a_bad_description_is_one_clear_error(tmp_path, text, message):
-    (tmp_path / "tasks.toml").write_text(text)
+def test_a_bad_description_is_one_clear_error(tmp_path, lines, message):
+    (tmp_path / "tasks.toml").write_text(lines.replace("; ", "\n"))
     with pytest.raises(InputError, match=message):
         read_tasks([tmp_path / "tasks.toml"], out=tmp_path)
 
@@ -102,15 +107,17 @@ def test_a_bad_description_is_one_clear_error(tmp_path, text, message):
 def test_a_bad_folder_is_one_clear_error(tmp_path):
     cola = write(tmp_path / "CoLA", train=COLA, dev="one\tcolumn\n")
     for path, message in (
-        (tmp_path, "is not the folder of a GLUE task; its name must be one of CoLA, SST-2"),
+        (
+            write(tmp_path / "x" / "glu"),
+            "is not the folder of a GLUE task; its name must be one of",
+        ),
         (tmp_path / "none", "is neither a folder nor a .toml file"),
         (cola, r"dev.tsv has no rows of 4 columns"),
         (write(tmp_path / "RTE", train=COLA), "has no column 'sentence1'; the RTE file has"),
         (write(tmp_path / "QNLI"), "train.tsv cannot be read"),
     ):
         with pytest.raises(InputError, match=message):
-            read_tasks([path] if path != tmp_path else [write(tmp_path / "x" / "glu")],
-                       out=tmp_path / "out")  # fmt: skip
+            read_tasks([path], out=tmp_path / "out")
     both = write(tmp_path / "b" / "CoLA", train=COLA, dev=COLA)
     (cola / "dev.tsv").write_text(COLA)
     with pytest.raises(InputError, match="two tasks are named CoLA"):

@@ -19,7 +19,6 @@ from clozeline.model.attention import attend
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.engine.distributed import World, join_world
-from clozeline.train.engine.muon import orthogonalized
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.finetuning.config import FinetuneConfig
@@ -51,14 +50,8 @@ def gpu():
         yield world
 
 
-def step_of(form, world, *, precision, compile=False):
-    """The sums of a step, and its gradients, float32 on the CPU."""
-    [found] = steps_of(form, [form.loaded], world, precision=precision, compile=compile)
-    return found
-
-
 def steps_of(form, batches, world, *, precision, compile=False):
-    """The same for steps of one model, which they leave as it is."""
+    """Of steps of one model, which they leave as it is: sums and gradients, float32 on the CPU."""
     model = form.model(precision).to(world.device)
     backend = "aot_eager" if DRY_RUN else "inductor"
     called = torch.compile(model, backend=backend) if compile else model
@@ -81,44 +74,41 @@ def steps_of(form, batches, world, *, precision, compile=False):
 
 
 def error(found, wanted):
-    """The norm of the difference of all gradients, relative to that of `wanted`."""
+    """The norm of the difference of all tensors, relative to that of `wanted`."""
     difference = torch.stack([(found[name] - wanted[name]).norm() for name in wanted]).norm()
     return (difference / torch.stack([x.norm() for x in wanted.values()]).norm()).item()
 
 
+def error_of(compute, world):
+    """The error of a tensor that is computed there, relative to the same on the CPU."""
+    return error({"": compute(world.device).cpu()}, {"": compute(ALONE.device)})
+
+
+def assert_steps_of_the_cpu(form, batches, world, **options):
+    torch._dynamo.reset()
+    wanted = list(steps_of(form, batches, ALONE, precision="fp32"))
+    steps = steps_of(form, batches, world, precision=form.precision, **options)
+    for (sums, found), (wanted_sums, gradients) in zip(steps, wanted, strict=True):
+        torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS[form.precision], atol=0)
+        assert error(found, gradients) < ERRORS[form.precision]
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_step_of_every_form_is_that_of_the_cpu(name, gpu):
-    form = FORMS[name]
-    wanted_sums, wanted = step_of(form, ALONE, precision="fp32")
-    sums, found = step_of(form, gpu, precision=form.precision)
-    torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS[form.precision], atol=0)
-    assert error(found, wanted) < ERRORS[form.precision]
+    assert_steps_of_the_cpu(FORMS[name], [FORMS[name].loaded], gpu)
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_compiled_step_of_every_form_is_that_of_the_cpu(name, gpu):
-    torch._dynamo.reset()
-    form = FORMS[name]
-    wanted_sums, wanted = step_of(form, ALONE, precision="fp32")
-    sums, found = step_of(form, gpu, precision=form.precision, compile=True)
-    torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS[form.precision], atol=0)
-    assert error(found, wanted) < ERRORS[form.precision]
+    assert_steps_of_the_cpu(FORMS[name], [FORMS[name].loaded], gpu, compile=True)
 
 
 @pytest.mark.parametrize("name", ["unpadded", "modern unpadded"])
 def test_compiled_steps_of_several_lengths_are_those_of_the_cpu(name, gpu):
     """With the second number of tokens, the compiler makes it a symbol."""
-    torch._dynamo.reset()
-    form = FORMS[name]
-    batches = [
-        replace(form.loaded, batch=unpadded(make_batch().batch.slice(0, rows)))
-        for rows in (8, 5, 7)
-    ]
-    wanted = list(steps_of(form, batches, ALONE, precision="fp32"))
-    steps = steps_of(form, batches, gpu, precision=form.precision, compile=True)
-    for (sums, found), (wanted_sums, gradients) in zip(steps, wanted, strict=True):
-        torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS[form.precision], atol=0)
-        assert error(found, gradients) < ERRORS[form.precision]
+    loaded, whole = FORMS[name].loaded, make_batch().batch
+    batches = [replace(loaded, batch=unpadded(whole.slice(0, rows))) for rows in (8, 5, 7)]
+    assert_steps_of_the_cpu(FORMS[name], batches, gpu, compile=True)
 
 
 def test_a_compiled_run_changes_its_batches_and_evaluates(small_folder, tmp_path):
@@ -149,49 +139,41 @@ def test_three_updates_of_an_optimizer_are_those_of_the_cpu(name, gpu):
     assert error(updated(gpu.device), updated(ALONE.device)) < ERRORS[precision]
 
 
-def test_updates_of_muon_are_those_of_the_cpu(gpu):
-    matrices = torch.randn(3, 32, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
-    found, wanted = orthogonalized(matrices.to(gpu.device)).cpu(), orthogonalized(matrices)
-    assert error({"": found.float()}, {"": wanted.float()}) < ERRORS["bf16"]
-
-
 @pytest.mark.parametrize(
     ("pooling", "optimizer"), [("mean", "adamw"), ("cls", "adamw"), ("mean", "muon")]
 )
 def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, optimizer, gpu):
     rows, labels = some_rows(64)
     config = FinetuneConfig(precision="fp32", optimizer=optimizer)
-    found = []
-    for device in (gpu.device, ALONE.device):
+    plan = Plan(learning_rate=1e-3, epochs=1)
+
+    def predicted(device):
         model = BertForClassification(small_model().config, 2, pooling=pooling).to(device)
         with tqdm(disable=True) as progress:
-            plan = Plan(learning_rate=1e-3, epochs=1)
             train_classifier(model, rows, labels, config, plan, seed=0, progress=progress)
-        found.append(torch.from_numpy(predict_logits(model, rows)))
-    precision = "bf16" if optimizer == "muon" else "fp32"
-    assert error({"": found[0]}, {"": found[1]}) < ERRORS[precision]
+        return torch.from_numpy(predict_logits(model, rows))
+
+    assert error_of(predicted, gpu) < ERRORS["bf16" if optimizer == "muon" else "fp32"]
 
 
 def test_held_out_losses_are_those_of_the_cpu(gpu):
-    form, found = FORMS["nano"], []
-    unigram = np.full(form.config.vocab_size, -1.0)
+    config, found = FORMS["nano"].config, []
+    options = {"log_unigram": np.full(config.vocab_size, -1.0), "precision": "fp32"}
     for world in (gpu, ALONE):
-        model = BertForPretraining(form.config).to(world.device)
-        found.append(
-            evaluate(model, [make_batch()], log_unigram=unigram, world=world, precision="fp32")
-        )
+        model = BertForPretraining(config).to(world.device)
+        found.append(evaluate(model, [make_batch()], world=world, **options))
     [losses, wanted] = found
     assert losses.mlm_loss == pytest.approx(wanted.mlm_loss, rel=ERRORS["fp32"])
     assert losses.examples == wanted.examples > 0
 
 
+@torch.no_grad()
 def test_masks_are_filled_as_on_the_cpu(gpu):
-    found = []
-    for device in (gpu.device, ALONE.device):
+    def filled(device):
         model = BertForPretraining(FORMS["nano"].config).to(device)
-        with torch.no_grad():
-            found.append(masked_probabilities(model, [2, 7, 4, 8, 4, 3], 4))
-    assert error({"": found[0]}, {"": found[1]}) < ERRORS["fp32"]
+        return masked_probabilities(model, [2, 7, 4, 8, 4, 3], 4)
+
+    assert error_of(filled, gpu) < ERRORS["fp32"]
 
 
 def test_deterministic_runs_are_the_same_bits(small_folder, tmp_path):

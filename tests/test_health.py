@@ -102,11 +102,33 @@ def test_a_fault_has_one_cause(cause):
     assert found == {cause}
 
 
-def test_a_sound_run_has_no_warning():
+def without_pairs():
+    """Of a run on single texts."""
+    for line in lines():
+        yield {name: value for name, value in line.items() if not name.startswith("nsp")}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        lines(),  # in its last step the learning rate is 0
+        lines()[1:],  # the first line was not kept
+        [*without_pairs()],
+        lines(only_at(500, data_wait=0.9, slots_per_second=600.0)),  # one slow line
+        lines(after(500, tokens_per_second=2500.0)),  # a phase with more padding
+        lines(after(0, nsp_accuracy=0.54, nsp_pairs=640)),  # of 12,800 pairs it is not by chance
+        lines(after(0, nsp_accuracy=1.0, nsp_pairs=8), until=200),  # 160 pairs prove nothing
+    ],
+    ids=["whole", "later", "no pairs", "slow line", "padding", "learns pairs", "few pairs"],
+)
+def test_a_sound_run_has_no_warning(found):
     looks = [heldout(step, 4.6 + 2.5 * math.exp(-step / 250)) for step in range(100, 1001, 100)]
-    assert warnings_of(sorted([*lines(), *looks], key=lambda line: line["step"])) == []
-    assert warnings_of(lines(), None) == []  # a run by the clock
-    assert warnings_of(lines()[1:]) == []  # its first line was not kept
+    assert warnings_of(sorted([*found, *looks], key=lambda line: line["step"])) == []
+    assert warnings_of(found) == []
+
+
+def test_a_sound_run_by_the_clock_has_no_warning():
+    assert warnings_of(lines(), None) == []
 
 
 @pytest.mark.parametrize("cause", FAULTS)
@@ -119,28 +141,10 @@ def test_the_first_lines_of_a_run_prove_nothing_yet(cause):
     assert bool(found) == (cause in at_once)
 
 
-def test_without_pairs_nothing_is_said_of_them():
-    without = [
-        {name: value for name, value in line.items() if not name.startswith("nsp")}
-        for line in lines()
-    ]
-    assert warnings_of(without) == []
-
-
-def test_chance_is_told_from_learning_by_the_number_of_pairs():
-    """54 % of 1,280 pairs may be chance; of 12,800 it is not."""
-    change = after(0, nsp_accuracy=0.54)
-    wide = after(0, nsp_accuracy=0.54, nsp_pairs=640)
-    few = find_warnings(lines(change), total_steps=STEPS)
-    many = find_warnings(lines(wide), total_steps=STEPS)
-    assert [warning.cause for warning in few] == ["nsp_at_chance"]
-    assert many == []
-
-
-def test_pairs_of_a_growing_batch_are_counted_as_they_were():
-    """20 lines of 8 pairs are 160 and prove nothing; as full batches they would be 1,280."""
-    small = after(0, nsp_accuracy=1.0, nsp_pairs=8)
-    assert warnings_of(lines(small, until=200)) == []
+def test_pairs_prove_something_by_their_number():
+    """54 % of 1,280 pairs may be chance."""
+    [warning] = warnings_of(lines(after(0, nsp_accuracy=0.54)))
+    assert warning.cause == "nsp_at_chance"
     [warning] = warnings_of(lines(after(0, nsp_accuracy=1.0), until=200))
     assert "over 1,024 pairs" in warning.words
 
@@ -150,20 +154,6 @@ def test_a_cause_is_told_again_only_after_it_had_gone():
     returns = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 700) else {})
     assert [warning.step for warning in warnings_of(flickers)] == [500]
     assert [warning.step for warning in warnings_of(returns)] == [500, 700]
-
-
-def test_the_last_step_of_a_schedule_may_have_no_learning_rate():
-    assert lines()[-1]["learning_rate"] == 0.0
-    assert warnings_of(lines()) == []
-
-
-def test_one_slow_line_is_no_slow_loader_and_no_slow_machine():
-    change = only_at(500, data_wait=0.9, slots_per_second=600.0)
-    assert warnings_of(lines(change)) == []
-
-
-def test_a_phase_with_more_padding_is_no_slow_machine():
-    assert warnings_of(lines(after(500, tokens_per_second=2500.0))) == []
 
 
 def with_looks(*losses, change=lambda step: {}):

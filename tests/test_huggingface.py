@@ -1,5 +1,10 @@
-"""Hugging Face folders, written and read, compared with `transformers`."""
+"""Hugging Face folders of BERT and ModernBERT, written and read, compared with `transformers`.
 
+The ModernBERT is small, but has what matters: three layers, of which the second and third attend to
+4 tokens on either side, with another rotary base.
+"""
+
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,29 +19,28 @@ from clozeline.model.heads import (
     next_sentence_loss_sum,
 )
 from clozeline.model.huggingface.config import (
-    ARCHITECTURES,
     SHARED,
     huggingface_config,
     model_type_of,
+    read_huggingface_config,
 )
-from clozeline.model.huggingface.convert import load_huggingface
+from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from clozeline.model.huggingface.names import FAMILIES
-from tests.support.small_huggingface import MODERN, SMALL, save_folder
-from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, shake, shaken
+from tests.support.small_huggingface import MODERN, SMALL, change, save_folder
+from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed, shake, shaken
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-SIZES = ("tiny", "mini", "small", "medium", "base", "large")
 
-
-def in_transformers(folder, architecture):
-    """The folder loaded by `transformers`: nothing missing, unexpected, or of another shape."""
+def in_transformers(folder, architecture, caplog):
+    """The folder loaded by `transformers` without a warning, and nothing missing or unexpected."""
     import transformers
 
     model, info = getattr(transformers, architecture).from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager"
     )
     assert not any(info.values()), info
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
     return model.eval()
 
 
@@ -63,40 +67,52 @@ def assert_same_gradients(model, reference):
     assert not found
 
 
+@pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
 @pytest.mark.parametrize(
     "config",
     [
-        *(
-            pytest.param(replace(PRESETS[f"bert-{name}"], num_hidden_layers=1), id=name)
-            for name in SIZES
-        ),
-        pytest.param(replace(SMALL, hidden_act="relu", type_vocab_size=3), id="relu"),
-        pytest.param(replace(SMALL, hidden_act="gelu-tanh"), id="gelu-tanh"),
+        replace(PRESETS["bert-tiny"], vocab_size=VOCAB, max_position_embeddings=24),
+        replace(SMALL, hidden_act="relu", type_vocab_size=3),
+        replace(SMALL, hidden_act="gelu-tanh"),
+        MODERN,
     ],
+    ids=["gelu", "relu", "gelu-tanh", "modern"],
 )
-def test_pretraining_gives_the_outputs_and_gradients_of_transformers(config, tmp_path):
-    config = replace(config, vocab_size=VOCAB, max_position_embeddings=24)
-    model, batch = shaken(config).eval(), inputs_of()
-    reference = in_transformers(save_folder(tmp_path / "saved", model), "BertForPreTraining")
-
-    positions = batch_of()["masked_lm_positions"]
+def test_pretraining_gives_the_outputs_and_gradients_of_transformers(
+    config, is_padded, tmp_path, caplog
+):
+    """The next-sentence head of ModernBERT takes no part: `transformers` has none."""
+    is_modern = config is MODERN
+    architecture = "ModernBertForMaskedLM" if is_modern else "BertForPreTraining"
+    model, batch = shaken(config).eval(), batch_of()
+    saved = save_folder(tmp_path / "saved", model)
+    reference = in_transformers(saved, architecture, caplog)
     labels, weights, follows = answers()
-    dense = torch.full(batch["input_ids"].shape, -100)
+    positions, mask = batch["masked_lm_positions"], batch["attention_mask"]
+    dense = torch.full(mask.shape, -100)
     rows, slots = weights.nonzero(as_tuple=True)
     dense[rows, positions[rows, slots]] = labels[rows, slots]
-    expected = reference(
-        **batch, labels=dense, next_sentence_label=follows, output_hidden_states=True
-    )
+    read = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if not is_modern:
+        read["token_type_ids"] = batch["token_type_ids"]
+    pairs = {} if is_modern else {"next_sentence_label": follows}
+    expected, states = reference(**read, **pairs, labels=dense), reference.base_model(**read)
+    wanted = expected["logits" if is_modern else "prediction_logits"]
+    wanted = wanted[torch.arange(4)[:, None], positions]
+    if not is_padded:
+        used, batch = weights > 0, packed(batch, weights)
+        wanted, labels, weights = wanted[used], labels[used], weights[used]
+    mlm_logits, nsp_logits = model(**batch)
+    del batch["masked_lm_positions"]
     hidden, pooled = model.encoder(**batch)
-    mlm_logits, nsp_logits = model(**batch, masked_lm_positions=positions)
     loss = masked_lm_loss_sum(mlm_logits, labels, weights) / weights.sum()
-    loss = loss + next_sentence_loss_sum(nsp_logits, follows) / len(follows)
-
-    assert_close(hidden, expected.hidden_states[-1])
-    assert_close(pooled, reference.bert(**batch).pooler_output)
-    assert_close(nsp_logits, expected.seq_relationship_logits)
-    every_row = torch.arange(4)[:, None]
-    assert_close(mlm_logits[..., :VOCAB], expected.prediction_logits[every_row, positions])
+    if not is_modern:
+        loss = loss + next_sentence_loss_sum(nsp_logits, follows) / len(follows)
+        assert_close(pooled, states.pooler_output)
+        assert_close(nsp_logits, expected.seq_relationship_logits)
+    assert hidden.isfinite().all()
+    assert_close(hidden[mask] if is_padded else hidden, states.last_hidden_state[mask])
+    assert_close(mlm_logits[..., :VOCAB], wanted)
     assert_close(loss, expected.loss)
     loss.backward()
     expected.loss.backward()
@@ -106,21 +122,23 @@ def test_pretraining_gives_the_outputs_and_gradients_of_transformers(config, tmp
 @pytest.mark.parametrize(
     ("config", "labels", "pooling"),
     [
-        pytest.param(SMALL, ("bad", "good"), "cls", id="2"),
-        pytest.param(SMALL, ("1", "2", "3", "4", "5"), "cls", id="5"),
-        pytest.param(MODERN, ("bad", "fair", "good"), "cls", id="modern, cls"),
-        pytest.param(MODERN, ("bad", "fair", "good"), "mean", id="modern, mean"),
+        (SMALL, ("bad", "good"), "cls"),
+        (SMALL, ("1", "2", "3", "4", "5"), "cls"),
+        (MODERN, ("bad", "fair", "good"), "cls"),
+        (MODERN, ("bad", "fair", "good"), "mean"),
     ],
+    ids=["2", "5", "modern, cls", "modern, mean"],
 )
 def test_classification_gives_the_outputs_and_gradients_of_transformers(
-    config, labels, pooling, tmp_path
+    config, labels, pooling, tmp_path, caplog
 ):
     model = shake(BertForClassification(config, len(labels), pooling=pooling)).eval()
     batch = inputs_of()
     architecture = f"{'Modern' * (config is MODERN)}BertForSequenceClassification"
     options = {"architecture": architecture, "labels": labels, "pooling": pooling}
     folder = save_folder(tmp_path / "saved", model, **options)
-    reference, classes = in_transformers(folder, architecture), torch.arange(4) % len(labels)
+    reference, classes = in_transformers(folder, architecture, caplog), torch.arange(4)
+    classes %= len(labels)
     read = {k: v for k, v in batch.items() if config is SMALL or k != "token_type_ids"}
     expected, logits = reference(**read, labels=classes), model(**batch)
     loss = torch.nn.functional.cross_entropy(logits, classes)
@@ -155,11 +173,13 @@ def assert_holds(weights, model):
         (MODERN, "ModernBertModel", ("mlm_head", "nsp_head")),
     ],
 )
-def test_models_saved_by_transformers_load_bit_for_bit(config, architecture, absent, tmp_path):
+def test_models_saved_by_transformers_load_bit_for_bit(
+    config, architecture, absent, tmp_path, caplog
+):
     """ModernBERT's config.json has another form then: a kind and a base for each layer."""
     model = shaken(config).eval()
     saved = save_folder(tmp_path / "saved", model, architecture=architecture)
-    in_transformers(saved, architecture).save_pretrained(tmp_path / "reference")
+    in_transformers(saved, architecture, caplog).save_pretrained(tmp_path / "reference")
     found = load_huggingface(tmp_path / "reference")
     assert found.config.model == config
     assert (found.config.architecture, found.absent) == (architecture, absent)
@@ -167,43 +187,6 @@ def test_models_saved_by_transformers_load_bit_for_bit(config, architecture, abs
     names = set(model.state_dict()) - set(found.weights)
     assert {name.split(".")[0] for name in names} <= {"mlm_head", "nsp_head", "encoder"}
     assert ("encoder.pooler.weight" in names) == ("pooler" in absent)
-
-
-def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path):
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        **{
-            name: value
-            for name, value in huggingface_config(SMALL, architecture="BertModel").items()
-            if name not in ("architectures", "model_type")
-        }
-    )
-    reference = transformers.BertForPreTraining(config).eval()
-    reference.save_pretrained(tmp_path)
-    model = BertForPretraining(SMALL, seed=9).eval()
-    model.load_state_dict(load_huggingface(tmp_path).weights)
-    batch, positions = inputs_of(), torch.tensor([[3, 7], [2, 5], [1, 6], [4, 0]])
-    mlm_logits, nsp_logits = model(**batch, masked_lm_positions=positions)
-    expected = reference(**batch)
-    every_row = torch.arange(4)[:, None]
-    assert_close(mlm_logits[..., :VOCAB], expected.prediction_logits[every_row, positions])
-    assert_close(nsp_logits, expected.seq_relationship_logits)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_transformers_loads_a_folder_without_a_warning(architecture, tmp_path, caplog):
-    labels = ("a", "b", "c") if "Classification" in architecture else ()
-    sizes = {name: SMALL.to_dict()[name] for name in ("vocab_size", "hidden_size")}
-    modern = preset("modern-mini", **sizes, num_attention_heads=2)
-    config = modern if architecture.startswith("Modern") else SMALL
-    model = BertForClassification(config, 3) if labels else BertForPretraining(config)
-    in_transformers(
-        save_folder(tmp_path / "saved", model, architecture=architecture, labels=labels),
-        architecture,
-    )
-    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
 
 
 def test_every_field_is_converted_or_refused_by_name():
@@ -217,3 +200,63 @@ def test_every_field_is_converted_or_refused_by_name():
         else:
             with pytest.raises(ValueError, match=f"has no {name} {other!r}"):
                 huggingface_config(config, architecture="BertModel")
+
+
+#: config.json as published with ModernBERT-base, in its size and form, but with our vocabulary.
+PUBLISHED = {
+    "architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert",
+    "attention_bias": False, "attention_dropout": 0.0, "classifier_activation": "gelu",
+    "classifier_bias": False, "classifier_dropout": 0.0, "classifier_pooling": "mean",
+    "decoder_bias": True, "deterministic_flash_attn": False, "embedding_dropout": 0.0,
+    "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "hidden_activation": "gelu",
+    "hidden_size": 768, "initializer_cutoff_factor": 2.0, "initializer_range": 0.02,
+    "intermediate_size": 1152, "layer_norm_eps": 1e-05, "local_attention": 128,
+    "local_rope_theta": 10000.0, "max_position_embeddings": 8192, "mlp_bias": False,
+    "mlp_dropout": 0.0, "norm_bias": False, "norm_eps": 1e-05, "num_attention_heads": 12,
+    "num_hidden_layers": 22, "position_embedding_type": "absolute", "reference_compile": None,
+    "tie_word_embeddings": True, "vocab_size": 50368,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("local", [10_000.0, None])
+def test_the_published_form_of_the_config_is_read(local, tmp_path):
+    """22 layers, a base of 160,000 in every third, 8,192 tokens; a local base of null is that."""
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | {"local_rope_theta": local}))
+    found = read_huggingface_config(tmp_path)
+    wanted = preset(
+        "modern-base",
+        vocab_size=50368,
+        num_hidden_layers=22,
+        intermediate_size=1152,
+        max_position_embeddings=8192,
+        global_rope_theta=160_000.0,
+        local_rope_theta=local or 160_000.0,
+    )
+    assert (found.model, found.pooling) == (wanted, "mean")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("norm_bias", True, r"norm_bias is True; only plain ModernBERT is supported \(False\)"),
+        ("classifier_activation", "relu", "classifier_activation is 'relu'; it must be hidden"),
+        ("classifier_pooling", "max", "classifier_pooling is 'max'; known: cls, mean"),
+        ("layer_types", ["sliding_attention"] * 3, "the global ones"),
+        ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "only default is known"),
+        ("hidden_activation", "silu", "hidden_activation is 'silu'; supported: gelu"),
+        ("architectures", ["BertModel"], "model_type 'modernbert', architecture 'BertModel'"),
+    ],
+)
+def test_other_forms_are_refused_by_name(setting, value, message, tmp_path):
+    save_huggingface(tmp_path, MODERN, BertForPretraining(MODERN).state_dict())
+    change(tmp_path, **{setting: value})
+    with pytest.raises(ValueError, match=message):
+        load_huggingface(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("bias", True), ("pooler", True), ("norm_position", "pre")]
+)
+def test_a_model_without_segments_that_is_no_modernbert_is_refused(field, value, tmp_path):
+    with pytest.raises(ValueError, match=f"the ModernBERT .* has no {field} {value!r}"):
+        save_huggingface(tmp_path, preset("modern-mini", **{field: value}), {})

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import traceback
 from dataclasses import replace
 
@@ -19,10 +18,12 @@ from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify
 from tests.support.files import times
 from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_jobs import write_texts
 from tests.test_steps import CONFIG, TEXT, build, work
 
 OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process
 
+BEAM = ["--job_name=mine"]
 OTHER_SOURCES = r"\(other sources or excluded texts, or their files changed\)"
 
 
@@ -39,32 +40,24 @@ def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **mor
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     (folder / "out").mkdir()
-    (folder / "out" / f".train-00000-of-00003.arrow.{'1' * 32}.partial").write_bytes(
-        b"of a killed one"
-    )
+    (folder / "out" / f".train-00000-of-00003.arrow.{'1' * 32}.partial").touch()  # of a killed one
     shards(folder)
     return folder
 
 
 @pytest.fixture
 def copy(finished, tmp_path):
+    """A finished data set, its source and tokenizer, to spoil."""
     return shutil.copytree(finished, tmp_path / "job")
 
 
 def test_a_job_leaves_a_sound_data_set_and_nothing_else(finished, tmp_path):
     assert list(verify(finished / "out")) == []
     names = sorted(path.name for path in (finished / "out").iterdir())
-    assert names == [
-        "job.json",
-        "job.log",
-        "manifest.json",
-        "tokenizer",
-        "train-00000-of-00003.arrow",
-        "train-00001-of-00003.arrow",
-        "train-00002-of-00003.arrow",
-        "validation-00000-of-00001.arrow",
-    ]
-    # Beam adds nothing to what the steps make.
+    train = [f"train-0000{shard}-of-00003.arrow" for shard in range(3)]
+    rest = ["tokenizer", *train, "validation-00000-of-00001.arrow"]
+    assert names == ["job.json", "job.log", "manifest.json", *rest]
+    # The job adds nothing to what the steps make.
     manifest = build(*work(tmp_path))
     digest = read_manifest(finished / "out").sources_digest
     assert read_manifest(finished / "out") == replace(manifest, sources_digest=digest)
@@ -81,12 +74,15 @@ def test_how_it_went_stands_beside_and_not_in_the_manifest(finished):
     assert "workers" not in manifest
 
 
-def test_the_same_call_again_does_nothing(finished):
-    before = times(finished / "out")
-    manifest, is_new = shards(finished)
-    assert not is_new
-    assert manifest == read_manifest(finished / "out")
-    assert times(finished / "out") == before
+def test_the_same_call_again_removes_what_a_killed_one_left_and_changes_nothing(copy):
+    out = copy / "out"
+    (out / "job.json").unlink()  # is not needed either
+    before = times(out)
+    (out / ".cache").mkdir()
+    (out / f".job.json.{'1' * 32}.partial").write_bytes(b"{")
+    assert shards(copy) == (read_manifest(out), False)
+    assert list(out.glob(".*")) == []
+    assert times(out) == before
 
 
 def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_path):
@@ -102,28 +98,13 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
-def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
-    shards(tmp_path)
-    out = tmp_path / "out"
-    (out / ".cache").mkdir()
-    (out / f".job.json.{'1' * 32}.partial").write_bytes(b"{")
-    _, is_new = shards(tmp_path)
-    assert not is_new
-    assert list(out.glob(".*")) == []
-
-
-def test_beam_works_in_this_process_unless_a_runner_is_named(tmp_path):
-    shards(tmp_path, beam_args=["--job_name=mine"])
-    assert json.loads((tmp_path / "out" / "job.json").read_text())["beam_args"] == [
-        "--job_name=mine"
-    ]
-    assert "apache_beam" in sys.modules
-
-
-def test_workers_are_of_a_job_without_beam(tmp_path):
-    with pytest.raises(InputError, match=r"--workers 3 is for jobs without Beam; leave it out, or"):
-        shards(tmp_path, options=replace(OPTIONS, workers=3), beam_args=["--job_name=mine"])
-    assert not (tmp_path / "out").exists()
+def test_beam_without_a_runner_makes_the_same_data_set(copy):
+    out = copy / "out"
+    before = (out / MANIFEST).read_bytes()
+    shards(copy, options=replace(OPTIONS, overwrite=True), beam_args=BEAM)
+    assert json.loads((out / "job.json").read_text())["beam_args"] == BEAM
+    assert (out / MANIFEST).read_bytes() == before
+    assert list(verify(out)) == []
 
 
 def test_an_option_that_is_left_out_now_makes_another_data_set(copy):
@@ -154,18 +135,23 @@ def test_other_sources_are_refused_whatever_is_gone_of_the_job(copy, lost):
 def test_the_same_files_in_another_folder_are_the_same_sources(copy):
     (copy / "moved").mkdir()
     (copy / "corpus.txt").rename(copy / "moved" / "corpus.txt")  # keeps the time of change
-    _, is_new = shards(copy, source="moved/corpus.txt")
-    assert not is_new
+    assert not shards(copy, source="moved/corpus.txt")[1]
 
 
-def test_neither_their_order_nor_the_size_of_blocks_makes_other_sources(tmp_path):
+def test_order_and_blocks_make_no_other_sources_but_options_and_parts_do(tmp_path):
+    def digest(*sources, block_bytes=1000):
+        return sources_digest(list_blocks(sources, block_bytes=block_bytes))
+
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
     files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
-    digest = sources_digest(list_blocks(files))
-    assert sources_digest(list_blocks(files[::-1])) == digest
-    assert sources_digest(list_blocks(files, block_bytes=1)) == digest
-    assert sources_digest(list_blocks(files[:1])) != digest
+    options = [f"sample:reviews?rows=10{option}" for option in ("", "&start=50", "&repeat=2")]
+    for some in (files, options):
+        same = {digest(*some), digest(*some[::-1]), digest(*some, block_bytes=1)}
+        assert len(same) == 1 != len(same | {digest(*some[:-1])})
+    first, last = "sample:reviews?rows=10", "sample:reviews?rows=20&start=10"
+    whole = digest("sample:reviews?rows=30")
+    assert digest(first, last) == whole != digest(first, "sample:reviews?rows=10&start=20")
 
 
 @pytest.mark.parametrize("pairs", ["sentences", "segments"])
@@ -174,28 +160,9 @@ def test_a_lone_document_that_is_used_again_is_sound(pairs, copy):
     (copy / "extra.txt").write_text("It has two sentences at least. This is the second. A third.\n")
     sources = [str(copy / "corpus.txt"), f"{copy / 'extra.txt'}?repeat=2"]
     config = replace(CONFIG, pairs=pairs, num_shards=1, validation=0.0)
-    build_shards(
-        sources, tokenizer=copy / "tokenizer", out=copy / "two", config=config, options=OPTIONS
-    )
+    folders = {"tokenizer": copy / "tokenizer", "out": copy / "two"}
+    build_shards(sources, config=config, options=OPTIONS, **folders)
     assert list(verify(copy / "two")) == []
-
-
-def test_a_source_with_and_without_an_option_has_a_digest():
-    sources = [f"sample:reviews?rows=10{option}" for option in ("", "&start=50", "&repeat=2")]
-    digests = [sources_digest(list_blocks(some)) for some in (sources, sources[::-1], sources[:2])]
-    assert digests[0] == digests[1] != digests[2]
-
-
-def test_two_parts_of_a_source_are_not_the_whole():
-    def digest(*sources):
-        return sources_digest(list_blocks(sources, block_bytes=1000))
-
-    whole, parts = (
-        "sample:reviews?rows=30",
-        ("sample:reviews?rows=10", "sample:reviews?rows=10&start=20"),
-    )
-    assert digest(*parts) == digest(*parts[::-1]) != digest(whole)
-    assert digest("sample:reviews?rows=10", "sample:reviews?rows=20&start=10") == digest(whole)
 
 
 def test_of_a_workers_error_its_own_message_is_shown_and_not_its_cause():
@@ -223,75 +190,38 @@ def test_the_cache_of_a_killed_job_goes_when_another_cache_finishes_it(tmp_path)
     left = tmp_path / "out" / ".cache"
     left.mkdir(parents=True)
     (left / "00000.tokens").write_bytes(b"of a killed one")
-    shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
-    assert not left.exists()
-    assert list((tmp_path / "kept").iterdir())
-    shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
-    assert list((tmp_path / "kept").iterdir())
-
-
-def test_a_data_set_without_its_job_file_is_taken_as_it_is(finished, tmp_path):
-    copied = shutil.copytree(finished / "out", tmp_path / "out")
-    (copied / "job.json").unlink()
-    _, is_new = shards(finished, out=copied)
-    assert not is_new
-
-
-def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(copy, tmp_path):
-    flags = Normalization(lowercase=True, strip_accents=False)
-    other = Tokenizer(small_tokenizer().tokens, flags, PUNKT)
-    other.save(tmp_path / "other")
-    foreign = copy / "out" / "train-00007-of-00009.arrow"
-    foreign.write_bytes(b"somebody's")
-    cache = tmp_path / "cache"
-    manifest, is_new = shards(
-        copy,
-        replace(CONFIG, num_shards=2, validation=0.0),
-        replace(OPTIONS, overwrite=True, token_cache=cache),
-        tokenizer=tmp_path / "other",
-    )
-    assert is_new
-    assert manifest.tokenizer_digest == other.digest
-    assert list(verify(copy / "out")) == [f"{foreign.name}: not in the manifest"]
-    left = sorted(path.name for path in (copy / "out").glob("*.arrow"))
-    assert left == ["train-00000-of-00002.arrow", "train-00001-of-00002.arrow", foreign.name]
-    assert foreign.read_bytes() == b"somebody's"
-    assert list(cache.glob("*.tokens"))  # kept, for it was named
+    for _ in range(2):
+        shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
+        assert not left.exists()
+        assert list((tmp_path / "kept").iterdir())
 
 
 def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
-    lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
-    (tmp_path / "bad.jsonl").write_text("\n".join([*lines, "{no json"]))
-    strict = replace(CONFIG, max_rejected=0.0)
-    with pytest.raises(JobFailedError) as failed:
-        shards(tmp_path, strict, source="bad.jsonl")
-    message = str(failed.value)
-    assert message.startswith("1 of 61 documents were rejected, more than the 0")
-    assert message.endswith("Fix the source or allow more.")
-    assert "\n" not in message
-    out = tmp_path / "out"
+    out, bad = tmp_path / "out", write_texts(tmp_path / "bad.jsonl", TEXT.split("\n\n"))
+    with bad.open("a") as file:
+        file.write("{no json")
+    with pytest.raises(JobFailedError, match=r"^1 of 61 .*, more than the 0 .* or allow more\.$"):
+        shards(tmp_path, replace(CONFIG, max_rejected=0.0), source="bad.jsonl")
     assert not (out / MANIFEST).exists()
     assert "Traceback" in (out / "job.log").read_text()
-    assert f"{tmp_path}/bad.jsonl:61" in (out / "rejected.jsonl").read_text()
-
-    before = {path: path.stat().st_ino for path in out.glob("*.arrow")}
+    before = times(out, "*.arrow")
     assert len(before) == 4
     manifest, _ = shards(tmp_path, replace(CONFIG, max_rejected=0.1), source="bad.jsonl")
     assert manifest.counts["rejected"] == 1
-    assert {path: path.stat().st_ino for path in out.glob("*.arrow")} == before
+    assert times(out, "*.arrow") == before
     assert not (out / ".cache").exists()
 
 
-def test_what_fails_before_the_work_leaves_no_folder(tmp_path):
-    with pytest.raises(InputError, match=r"nothing\.txt: no such file; check the path"):
-        shards(tmp_path, source="nothing.txt")
-    with pytest.raises(InputError, match="not a tokenizer folder"):
-        shards(tmp_path, tokenizer=tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"source": "nothing.txt"}, r"nothing\.txt: no such file; check the path"),
+        ({"tokenizer": "nowhere"}, "not a tokenizer folder"),
+        ({"options": JobOptions(workers=3), "beam_args": BEAM}, "^--workers 3 is for jobs without"),
+        ({"options": JobOptions(task="0/1"), "beam_args": BEAM}, "^a task runs without Beam; leav"),
+    ],
+)
+def test_what_fails_before_the_work_leaves_no_folder(more, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        shards(tmp_path, **more)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("values", [{"workers": -1}, {"block_bytes": 0}])
-def test_job_options_that_cannot_be(values):
-    [name] = values
-    with pytest.raises(ValueError, match=f"{name} is {values[name]}; give"):
-        JobOptions(**values)

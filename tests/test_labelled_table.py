@@ -56,7 +56,7 @@ def test_every_format_gives_the_same_rows(name, tmp_path):
     assert [str(label) for label in table.column("label").to_pylist()] == ["1", "0", "1"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(alphabet="a,\t\"'\n\r\\é\u2028 1", max_size=8), min_size=1, max_size=8))
 def test_quoted_text_survives_csv(tmp_path, texts):
     rows = [{"text": text, "label": i} for i, text in enumerate(texts)]
@@ -91,11 +91,6 @@ def test_invalid_utf8_is_fixed(name, tmp_path):
     table = read_table(source, ["label", "text"])
     assert table.column("text").to_pylist() == ["caf\ufffd", "é"]
     table.validate(full=True)
-
-
-def test_a_compressed_table_is_recognized_by_its_first_bytes(tmp_path):
-    data = gzip.compress(b"label,text\n1,a\n", mtime=0)
-    assert len(read_table(write(tmp_path / "y.csv", data), ["label", "text"])) == 1
 
 
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
@@ -218,7 +213,6 @@ def test_sample_reviews_are_a_table():
     ("source", "columns", "rows"),
     [
         ("amazon_polarity/train-*", ["label", "title", "content"], 59_242),
-        ("imdb/*", ["label", "text"], 50_000),
         ("sst2/validation-*", ["label", "sentence"], 872),
     ],
 )

@@ -15,11 +15,8 @@ from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.job.local_workers import Worker, run_in_workers
 from clozeline.pipeline.job.phases import phases
 from tests.support.small import PUNKT, small_tokenizer
-from tests.support.small_jobs import shard_digests
 from tests.test_job import OPTIONS, shards
 from tests.test_steps import TEXT, work
-
-TWO = replace(OPTIONS, workers=2)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="asks Linux for cores")
@@ -45,15 +42,6 @@ def workers():
     return [line for line in lines if "clozeline.pipeline.job.local_workers" in line]
 
 
-def test_two_workers_write_the_bytes_of_one_and_end_with_the_job(tmp_path):
-    for name, options in (("one", OPTIONS), ("two", TWO)):
-        (tmp_path / name).mkdir()
-        shards(tmp_path / name, options=options)
-    one, two = (tmp_path / name / "out" for name in ("one", "two"))
-    assert shard_digests(one) == shard_digests(two)
-    assert workers() == []
-
-
 def test_a_worker_that_is_killed_fails_the_job(worker):
     assert len(workers()) == 1
     os.kill(worker._process.pid, signal.SIGKILL)  # as the kernel does when memory runs out
@@ -65,7 +53,7 @@ def test_a_worker_that_is_killed_fails_the_job(worker):
 def test_a_worker_that_dies_before_it_has_its_job_fails_the_job(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(JobFailedError, match=r"worker process exited .* \(exit code 1\)"):
-        shards(tmp_path, options=TWO)
+        shards(tmp_path, options=replace(OPTIONS, workers=2))
 
 
 def test_a_worker_ends_at_once_when_the_process_that_started_it_does(worker):
@@ -76,14 +64,13 @@ def test_a_worker_ends_at_once_when_the_process_that_started_it_does(worker):
 def test_a_script_needs_no_guard_and_runs_once(tmp_path):
     small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
     (tmp_path / "corpus.txt").write_text(TEXT)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from clozeline import DataConfig, JobOptions, build_shards\n"
+    (tmp_path / "script.py").write_text(
+        "from clozeline import JobOptions, build_shards\n"
         "print('once')\n"
-        "build_shards('corpus.txt', tokenizer='tokenizer', out='out', config=DataConfig(),\n"
+        "build_shards('corpus.txt', tokenizer='tokenizer', out='out',\n"
         "             options=JobOptions(workers=2, block_bytes=8000))\n"
     )
-    line = [sys.executable, str(script)]
+    line = [sys.executable, "script.py"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "once\n"
     assert (tmp_path / "out" / MANIFEST).exists()
@@ -92,11 +79,10 @@ def test_a_script_needs_no_guard_and_runs_once(tmp_path):
 def test_what_is_wrong_with_a_block_is_named_and_the_others_are_finished(tmp_path):
     blocks, context = work(tmp_path, block_bytes=2000)
     assert len(blocks) > 3
-    cut = replace(blocks[0], path=str(tmp_path / "gone.txt"))
-    every = phases([cut, *blocks[1:]], context.reading([cut, *blocks[1:]]))
-    with pytest.raises(
-        RuntimeError, match=r"gone\.txt.* \[while running 'TokenizeBlock'\]$"
-    ) as raised:
-        run_in_workers(every, context, blocks=[cut, *blocks[1:]], workers=2)
+    blocks[0] = replace(blocks[0], path=str(tmp_path / "gone.txt"))
+    every, named = phases(blocks, context.reading(blocks)), r"gone\.txt.* \[while running 'Tokeniz"
+    with pytest.raises(RuntimeError, match=named) as raised:
+        run_in_workers(every, context, blocks=blocks, workers=2)
     assert "InputError" in str(raised.value.__cause__)
+    assert workers() == []
     assert list(context.cache_dir.glob("*.tokens"))  # of the other worker

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -22,6 +21,7 @@ from tests.support.small_jobs import (
     write_parquet,
     write_tokenizer,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 SECONDS = 120.0
@@ -54,7 +54,7 @@ def test_a_job_survives_a_worker_and_goes_on_after_a_scheduler(cluster, lost, tm
     texts = articles(240)
     source = write_parquet(tmp_path / "a.parquet", texts)
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
-    sizes = ("--num-shards=12", "--validation=0.1", "--block-bytes=10000")
+    sizes = ("--num-shards=12", "--validation=0.1", "--block-bytes=10000", "--deduplicate=near")
     line = ["shards", source, "--tokenizer", tokenizer, *sizes]
     clozeline_ok(*line, "--out", tmp_path / "finished", "--workers=1")
 
@@ -68,7 +68,8 @@ def test_a_job_survives_a_worker_and_goes_on_after_a_scheduler(cluster, lost, tm
         ) as job,
         no_survivors(job.pid),
     ):
-        kill_after_two_blocks(groups[lost], cache)
+        wait_until(lambda: len(list(cache.glob("*.tokens"))) > 1, "two blocks", seconds=SECONDS)
+        os.killpg(groups[lost], signal.SIGKILL)  # in the middle of the work
         _, said = job.communicate(timeout=SECONDS)
     if lost == "scheduler":
         assert job.returncode == 1
@@ -81,12 +82,3 @@ def test_a_job_survives_a_worker_and_goes_on_after_a_scheduler(cluster, lost, tm
     else:
         assert job.returncode == 0, said
     assert shard_digests(out) == shard_digests(tmp_path / "finished")
-
-
-def kill_after_two_blocks(group, cache):
-    """In the middle of the work."""
-    until = time.monotonic() + SECONDS
-    while len(list(cache.glob("*.tokens"))) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    os.killpg(group, signal.SIGKILL)

@@ -1,10 +1,7 @@
 """A process that dies or hangs ends the others, which name it."""
 
-import os
+import json
 import platform
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -12,50 +9,26 @@ import torch.distributed as dist
 from clozeline.pipeline.common.errors import LostProcessError
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.lost_process import is_lost_process, lost_process_in_one_line
+from tests.support.small_jobs import python
 from tests.support.waiting import free_port
 
-SCRIPT = Path(__file__).parent / "support" / "lost_rank.py"
-
-
-def start_two(kind: str, seconds: float, *, lost: int) -> list[subprocess.Popen[str]]:
-    port = free_port()
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), kind, str(seconds), str(lost)],
-            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-
-
 KEEPS_STORE = "the rendezvous store, on the machine of process 0, stopped answering ("
+#: How it is lost, seconds of patience, the lost rank, and what the other one says.
+LOST = [
+    ("SIGKILL", 60, 1, f"process 1 on {platform.node()} stopped answering ("),
+    ("SIGSTOP", 2, 1, f"process 1 on {platform.node()} stopped answering ("),
+    ("SIGSTOP", 2, 0, KEEPS_STORE),  # its kernel still accepts connections
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "patience", "lost", "start"),
-    [
-        ("SIGKILL", 60.0, 1, f"process 1 on {platform.node()} stopped answering ("),
-        ("SIGSTOP", 2.0, 1, f"process 1 on {platform.node()} stopped answering ("),
-        ("SIGSTOP", 2.0, 0, KEEPS_STORE),  # its kernel still accepts connections
-    ],
-)
-def test_the_missing_process_is_named_with_its_host(kind, patience, lost, start):
-    processes = start_two(kind, patience, lost=lost)
-    other = processes[1 - lost]
-    with processes[0], processes[1]:
-        try:
-            said, errors = other.communicate(timeout=60)
-        finally:
-            for process in processes:
-                process.kill()
-    assert other.returncode == 1, errors
-    (line,) = said.splitlines()
-    assert line.startswith(start)
-    assert line.endswith("with --resume continues from the newest checkpoint.")
+def test_the_missing_process_is_named_with_its_host():
+    pairs = [f"{kind},{seconds},{lost},{free_port()}" for kind, seconds, lost, _ in LOST]
+    others = json.loads(python("tests/support/lost_rank.py", *pairs))
+    for (*_, start), (code, said) in zip(LOST, others, strict=True):
+        assert code == 1
+        (line,) = said.splitlines()
+        assert line.startswith(start)
+        assert line.endswith("with --resume continues from the newest checkpoint.")
 
 
 def test_a_process_that_was_cut_off_does_not_wait_for_the_store(monkeypatch):

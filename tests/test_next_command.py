@@ -15,16 +15,6 @@ from tests.support.small_training import command_line
 from tests.test_docs import parse
 
 
-def next_of(*args):
-    """The command that the last line of standard error names, which `parse` accepts."""
-    result = invoke(*args)
-    assert result.exit_code == 0, result.output
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith("Next: clozeline ")
-    parse(last.removeprefix("Next: "))
-    return last.removeprefix("Next: clozeline ")
-
-
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
@@ -36,21 +26,22 @@ def work(tmp_path_factory):
     return folder
 
 
-def test_a_data_set_is_followed_by_pretraining(work):
-    expected = f"pretrain {work}/shards --out {work}/run"
-    assert next_of("inspect", work / "shards", "-n", "1") == expected
-
-
-def test_a_run_is_followed_by_fine_tuning(work):
-    expected = f"finetune {work}/run TRAIN.csv --out {work}/classifier"
-    assert next_of("evaluate", work / "run", work / "shards", "--limit", "8") == expected
-    assert next_of("fill", work / "run", "the [MASK]") == expected
-
-
-def test_a_classifier_is_followed_by_its_use(work, tmp_path):
-    page = tmp_path / "page.html"
-    expected = f"predict {work}/classifier TEXT"
-    assert next_of("report", work / "classifier", "--out", page) == expected
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("inspect {}/shards -n 1", "pretrain {}/shards --out {}/run"),
+        ("evaluate {}/run {}/shards --limit 8", "finetune {}/run TRAIN.csv --out {}/classifier"),
+        ("fill {}/run [MASK]", "finetune {}/run TRAIN.csv --out {}/classifier"),
+        ("report {}/classifier --out {}/page.html", "predict {}/classifier TEXT"),
+    ],
+)
+def test_what_a_folder_is_decides_what_follows(line, expected, work):
+    """And `parse` takes it."""
+    result = invoke(*(word.replace("{}", str(work)) for word in line.split()))
+    assert result.exit_code == 0, result.output
+    last = result.stderr.splitlines()[-1]
+    assert last == f"Next: clozeline {expected}".replace("{}", str(work))
+    parse(last.removeprefix("Next: "))
 
 
 def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_path):

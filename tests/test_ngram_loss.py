@@ -75,16 +75,11 @@ def test_each_loss_equals_one_position_after_the_other(chain):
     assert [found.trigram_loss, found.trigram_with_input_loss] == pytest.approx(expected, rel=1e-4)
 
 
-def queries(*pairs):
-    """(far, near) pairs as the two arrays that the model takes."""
+def probabilities(tokens, pairs, **options):
+    """p(w | b) and p(w | a b) of pairs (a, b), by order."""
     far, near = np.array(pairs, dtype=np.int64).T
-    return near, far
-
-
-def model_of(tokens, near, far, *, vocab_size=4, **options):
-    return TrigramModel(
-        np.array(tokens, dtype=np.uint16), near, far, vocab_size=vocab_size, **options
-    )
+    model = TrigramModel(np.array(tokens, dtype=np.uint16), near, far, **options)
+    return {order: model.probabilities(near, far, order=order) for order in (2, 3)}
 
 
 TOKENS = st.lists(st.integers(0, 4), min_size=4, max_size=80)
@@ -93,10 +88,8 @@ TOKENS = st.lists(st.integers(0, 4), min_size=4, max_size=80)
 @settings(max_examples=50)
 @given(tokens=TOKENS, slice_tokens=st.integers(3, 100))
 def test_probabilities_sum_to_one_and_none_is_zero(tokens, slice_tokens):
-    near, far = queries(*[(a, b) for b in range(-1, 5) for a in range(-1, 5)])
-    model = model_of(tokens, near, far, vocab_size=5, slice_tokens=slice_tokens)
-    for order in (2, 3):
-        found = model.probabilities(near, far, order=order)
+    pairs = [(a, b) for b in range(-1, 5) for a in range(-1, 5)]
+    for found in probabilities(tokens, pairs, vocab_size=5, slice_tokens=slice_tokens).values():
         assert found.min() > 0
         np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
 
@@ -145,13 +138,12 @@ def test_it_equals_a_slow_reference(slice_tokens):
     """5,000 tokens of a skewed distribution: discounts are estimated, contexts are shared."""
     random = np.random.default_rng(3)
     tokens = np.minimum(random.geometric(0.3, 5000) - 1, 11)
-    near, far = queries((0, 0), (3, 1), (1, 7), (9, 9), (2, 11))
-    model = model_of(tokens, near, far, vocab_size=12, slice_tokens=slice_tokens)
+    pairs = [(0, 0), (3, 1), (1, 7), (9, 9), (2, 11)]
+    found = probabilities(tokens, pairs, vocab_size=12, slice_tokens=slice_tokens)
     triple, pair = reference(tokens.tolist(), 12)
+    expected = {
+        2: [[pair(b, w) for w in range(12)] for _, b in pairs],
+        3: [[triple(a, b, w) for w in range(12)] for a, b in pairs],
+    }
     for order in (2, 3):
-        found = model.probabilities(near, far, order=order)
-        expected = [
-            [triple(a, b, w) if order == 3 else pair(b, w) for w in range(12)]
-            for a, b in zip(far.tolist(), near.tolist(), strict=True)
-        ]
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        np.testing.assert_allclose(found[order], expected[order], rtol=1e-4)

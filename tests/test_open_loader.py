@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch.nn.modules.module import register_module_forward_hook
 
 from clozeline.model.heads import BertForPretraining
@@ -13,7 +12,7 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import checksum
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
-from clozeline.train.cli import main
+from tests.support.command import output_of
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import (
     STILL,
@@ -26,6 +25,7 @@ from tests.support.small_training import (
 from tests.support.training_configs import training_config
 
 LONG = replace(STILL, max_position_embeddings=64)
+NAME, VALIDATION = "train-00001-of-00003.arrow", "validation-00000-of-00001.arrow"
 
 
 @pytest.fixture(scope="module")
@@ -35,38 +35,34 @@ def folder(tmp_path_factory):
     return write_data_set(tmp_path_factory.mktemp("long"), train=(13, 20, 0, 7, 17), config=config)
 
 
-def losses(run):
-    return [line["mlm_loss"] for line in numbers(run) if "mlm_loss" in line]
+def of_steps(run, name="mlm_loss"):
+    """A number of each step."""
+    return [line[name] for line in numbers(run) if name in line]
 
 
-def digests(run):
-    return [line["data_digest"] for line in numbers(run) if "data_digest" in line]
+BINS = {"model": LONG, "length_bins": 3}
 
 
-@pytest.mark.parametrize("bins", [0, 3])
-def test_without_padding_the_same_is_learned_of_the_same_rows(bins, folder, tmp_path):
-    options = {"model": LONG, "length_bins": bins, "micro_batch_size": 4}
-    for unpadded in (False, True):
-        train(folder, tmp_path / str(unpadded), unpadded=unpadded, **options)
-    wanted, found = tmp_path / "False", tmp_path / "True"
-    if not bins:  # a narrower batch has another digest: its padding counts
-        assert digests(found) == digests(wanted)
-    assert losses(found) == pytest.approx(losses(wanted), rel=1e-5)
+@pytest.fixture(scope="module")
+def binned(folder, tmp_path_factory):
+    """A run with length bins and without padding, with the same losses as with padding."""
+    run = tmp_path_factory.mktemp("binned")
+    train(folder, run, unpadded=True, **BINS)
+    return run
+
+
+def test_without_padding_the_same_is_learned_of_rows_that_bins_chose(folder, binned, tmp_path):
+    train(folder, tmp_path / "padded", micro_batch_size=4, **BINS)
+    assert of_steps(binned) == pytest.approx(of_steps(tmp_path / "padded"), rel=1e-5)
+    train(folder, tmp_path / "plain", model=LONG, max_steps=2)
+    assert of_steps(tmp_path / "plain", "data_digest") != of_steps(binned, "data_digest")[:2]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-@pytest.mark.parametrize(
-    "form",
-    [
-        {},
-        {"length_bins": 3},
-        {"unpadded": True},
-        {"batch_ramp": 0.5},
-        {"masked_lm_prob": "0.5:0.1"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("form", [
+    {}, {"length_bins": 3}, {"unpadded": True}, {"batch_ramp": 0.5}, {"masked_lm_prob": "0.5:0.1"},
+], ids=str)  # fmt: skip
 def test_compiled_it_learns_the_same_whatever_the_form_of_the_batches(form, folder, tmp_path):
     if not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler")
@@ -74,33 +70,25 @@ def test_compiled_it_learns_the_same_whatever_the_form_of_the_batches(form, fold
     options = {"model": LONG, "micro_batch_size": 4 if "batch_ramp" not in form else None, **form}
     for compiled in (False, True):
         train(folder, tmp_path / str(compiled), compile=compiled, **options)
-    assert losses(tmp_path / "True") == pytest.approx(losses(tmp_path / "False"), rel=1e-4)
+    assert of_steps(tmp_path / "True") == pytest.approx(of_steps(tmp_path / "False"), rel=1e-4)
 
 
-def test_with_bins_other_batches_are_trained_on(folder, tmp_path):
-    train(folder, tmp_path / "plain", model=LONG)
-    train(folder, tmp_path / "bins", model=LONG, length_bins=3)
-    assert digests(tmp_path / "plain") != digests(tmp_path / "bins")
+def test_with_bins_a_run_goes_on_in_the_middle_of_a_window(folder, binned, tmp_path):
+    run = go_back(shutil.copytree(binned, tmp_path / "run"), 4)
+    train(folder, run, resume=True, unpadded=True, **BINS)
+    assert_same_run(run, binned)
 
 
-def test_with_bins_a_run_goes_on_in_the_middle_of_a_window(folder, tmp_path):
-    options = {"model": LONG, "length_bins": 3, "unpadded": True}
-    train(folder, tmp_path / "whole", **options)
-    run = go_back(shutil.copytree(tmp_path / "whole", tmp_path / "run"), 4)
-    train(folder, run, resume=True, **options)
-    assert_same_run(run, tmp_path / "whole")
-
-
-def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, tmp_path):
-    train(folder, tmp_path, model=LONG, length_bins=3, max_steps=4)
+def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, binned, tmp_path):
+    run = go_back(shutil.copytree(binned, tmp_path / "run"), 4)
     for changes, reason in (
         ({"length_bins": 3, "batch_size": 4}, "batch_size 8 there, 4 now"),
         ({"length_bins": 2}, "length_bins 3 there, 2 now"),
-        ({}, "length_bins 3 there, 0 now"),
+        ({}, "length_bins 3 there, 0 now; batch_size 8 there, None now"),
     ):
         with pytest.raises(InputError, match=reason):
-            train(folder, tmp_path, model=LONG, resume=True, **changes)
-    assert len(list_checkpoints(tmp_path)) == 1
+            train(folder, run, model=LONG, resume=True, unpadded=True, **changes)
+    assert len(list_checkpoints(run)) == 1
 
 
 def test_a_growing_batch_cannot_have_length_bins():
@@ -108,54 +96,60 @@ def test_a_growing_batch_cannot_have_length_bins():
         training_config(length_bins=3, batch_ramp=0.5)
 
 
+@pytest.fixture
+def shards(tmp_path):
+    return write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
+
+
 @pytest.mark.parametrize("micro", [None, 2])
-def test_an_evaluation_takes_no_more_rows_at_once_than_training_does(micro, tmp_path):
-    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
+def test_an_evaluation_takes_no_more_rows_at_once_than_training_does(micro, shards, tmp_path):
     rows = []
-    hook = register_module_forward_hook(
-        lambda module, inputs, _: (
-            rows.append(len(inputs[0])) if isinstance(module, BertForPretraining) else None
-        )
-    )
-    try:
+
+    def note(module, inputs, _):
+        if isinstance(module, BertForPretraining):
+            rows.append(len(inputs[0]))
+
+    with register_module_forward_hook(note):
         train(shards, tmp_path / "run", max_steps=1, micro_batch_size=micro)
-    finally:
-        hook.remove()
     assert set(rows) == {micro or 8}
     # a step, the evaluation, and the answers for the page that shows the model learning
     assert len(rows) == (1 + 2 + 2 if micro is None else 4 + 5 + 5)
 
 
-def test_a_missing_validation_shard_is_named_before_the_first_step(tmp_path):
-    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
-    (shards / "validation-00000-of-00001.arrow").unlink()
-    with pytest.raises(InputError, match=r"validation-00000-of-00001.arrow is missing"):
+def test_a_missing_validation_shard_is_named_before_the_first_step(shards, tmp_path):
+    (shards / VALIDATION).unlink()
+    with pytest.raises(InputError, match=f"{VALIDATION} is missing"):
         train(shards, tmp_path / "run")
     assert not list_checkpoints(tmp_path / "run")
 
 
-def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(tmp_path):
-    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
-    path = shards / "validation-00000-of-00001.arrow"
-    path.write_bytes(b"\0" * path.stat().st_size)
-    with pytest.raises(InputError, match=r"validation-00000-of-00001.arrow is damaged"):
+def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(shards, tmp_path):
+    zero(shards / VALIDATION)
+    with pytest.raises(InputError, match=f"{VALIDATION} is damaged"):
         train(shards, tmp_path / "run", max_steps=3, save_every=0)
     assert read_state(latest_checkpoint(tmp_path / "run")).step == 3
 
 
-def test_a_batch_larger_than_the_data_set_is_a_warning(tmp_path, capsys):
+@pytest.mark.parametrize(("size", "warnings"), [(8, 1), (5, 0)])
+def test_a_batch_larger_than_the_data_set_is_a_warning(size, warnings, tmp_path, capsys):
     shards = write_data_set(tmp_path / "shards", train=(5,))
-    train(shards, tmp_path / "run", max_steps=1)
-    assert "a batch of 8 examples is larger than the data set (5)" in capsys.readouterr().err
-    train(shards, tmp_path / "small", max_steps=1, batch_size=5)
-    assert "larger than" not in capsys.readouterr().err
+    train(shards, tmp_path / "run", max_steps=1, batch_size=size)
+    line = f"a batch of {size} examples is larger than the data set (5)"
+    assert capsys.readouterr().err.count(line) == warnings
+
+
+def zero(path, *, cut=0):
+    path.write_bytes(b"\0" * (path.stat().st_size - cut))
+
+
+LOST = "20 train examples are lost with a bad shard."
 
 
 @pytest.fixture
 def harmed(tmp_path):
     """A data set of 40 examples, 20 of them in a shard with another id than it was written with."""
     harmed = write_data_set(tmp_path / "harmed", train=(13, 20, 7))
-    path = harmed / "train-00001-of-00003.arrow"
+    path = harmed / NAME
     data = bytearray(path.read_bytes())
     data[len(data) // 4 * 2] ^= 1  # the low byte of an id, so it still is one
     path.write_bytes(data)
@@ -163,27 +157,20 @@ def harmed(tmp_path):
 
 
 def test_a_shard_that_changed_ends_training_by_name(harmed, tmp_path):
-    with pytest.raises(CorruptDataError, match=r"train-00001-of-00003.arrow is damaged"):
+    with pytest.raises(CorruptDataError, match=f"{NAME} is damaged"):
         train(harmed, tmp_path / "unchecked", max_steps=6)
-    path = harmed / "train-00001-of-00003.arrow"
-    manifest = read_manifest(harmed)
+    path, manifest = harmed / NAME, read_manifest(harmed)
     entries = [  # as if the checksum, which is not one against attackers, were right
-        replace(x, checksum=checksum(path.read_bytes())) if x.name == path.name else x
+        replace(x, checksum=checksum(path.read_bytes())) if x.name == NAME else x
         for x in manifest.shards
     ]
     write_manifest(harmed, replace(manifest, shards=entries))
     line = command_line(harmed, tmp_path / "run", "--check-shards", max_steps=6)
-    refused = CliRunner().invoke(main, line)
-    assert refused.exit_code == 2
-    assert "train-00001-of-00003.arrow is damaged (its sha256 is not" in refused.output
+    assert f"{NAME} is damaged (its sha256 is not" in output_of(*line, code=2)
 
 
 def skipped_of(run):
     return read_state(latest_checkpoint(run)).loader["skipped_shards"]
-
-
-LOST = "20 train examples are lost with a bad shard."
-NAME = "train-00001-of-00003.arrow"
 
 
 def test_a_damaged_shard_is_blank_and_its_examples_are_counted(harmed, tmp_path, capsys):
@@ -195,9 +182,9 @@ def test_a_damaged_shard_is_blank_and_its_examples_are_counted(harmed, tmp_path,
     assert f"{NAME} is damaged" in warning
     assert skipped_of(run) == []
     train(harmed, run, resume=True, max_steps=8, skip_bad_shards=True)
-    lines = [line for line in numbers(run) if "mlm_loss" in line]
-    assert [line["step"] for line in lines] == list(range(1, 9))
-    assert all(line["mlm_loss"] > 0 for line in lines)
+    losses = {line["step"]: line["mlm_loss"] for line in numbers(run) if "mlm_loss" in line}
+    assert [*losses] == list(range(1, 9))
+    assert min(losses.values()) > 0
     with pytest.raises(InputError, match=f"{NAME} is damaged"):
         train(harmed, run, resume=True, max_steps=10)
 
@@ -208,9 +195,8 @@ def test_a_missing_shard_is_left_out_and_stays_so(harmed, tmp_path, capsys):
     path.unlink()
     train(harmed, run, max_steps=4, skip_bad_shards=True)
     warning = capsys.readouterr().err
-    assert (
-        "warning: 1 of 3 training shards are skipped, with 20 of 40 training examples." in warning
-    )
+    said = "warning: 1 of 3 training shards are skipped, with 20 of 40 training examples."
+    assert said in warning
     assert f"{NAME} is missing" in warning
     assert skipped_of(run) == [NAME]
     path.write_bytes(data)  # damaged, but it is not read
@@ -231,22 +217,20 @@ def test_a_growing_batch_reads_on_without_the_skipped_shard(harmed, tmp_path):
     assert state.loader["skipped_shards"] == [NAME]
 
 
-@pytest.mark.parametrize(("harm", "lost"), [("missing", 9), ("cut", 9), ("zeros", 9)])
-def test_bad_validation_shards_are_skipped_and_the_rest_is_measured(harm, lost, tmp_path, capsys):
-    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(lost, 14))
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (9, "1 of 2 validation shards are skipped, with 9 of 23 validation examples."),
+        (0, "9 validation examples are lost with a bad shard."),
+    ],
+    ids=["cut", "zeros"],
+)
+def test_bad_validation_shards_are_skipped_and_the_rest_is_measured(cut, said, tmp_path, capsys):
+    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9, 14))
     path = shards / "validation-00000-of-00002.arrow"
-    if harm == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(b"\0" * (path.stat().st_size - 9 * (harm == "cut")))
+    zero(path, cut=cut)
     train(shards, tmp_path / "run", max_steps=2, eval_every=1, skip_bad_shards=True)
-    lines = numbers(tmp_path / "run")
-    heldout = [line["heldout/examples"] for line in lines if "heldout/examples" in line]
-    assert heldout == [14, 14]
+    assert of_steps(tmp_path / "run", "heldout/examples") == [14, 14]
     warning = capsys.readouterr().err
-    if harm == "zeros":
-        assert warning.count("9 validation examples are lost with a bad shard.") == 1
-    else:
-        said = "1 of 2 validation shards are skipped, with 9 of 23 validation examples."
-        assert warning.count(said) == 1
+    assert warning.count(said) == 1
     assert path.name in warning

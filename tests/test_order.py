@@ -1,11 +1,8 @@
 """The order of training: laws of the sequence, and literals that never change."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.train.data.order import POOL_ROWS, STREAMS, Order, pool_rows_for, streams_for
@@ -25,8 +22,11 @@ def make(rows, *, seed=0, pool_rows=10, digest=DIGEST, **kind):
 
 def read(order, start, stop):
     """The (epoch, shard, row) of each position."""
-    found = order.locate(np.arange(start, stop))
-    return list(zip(*(column.tolist() for column in found), strict=True))
+    return read_at(order, np.arange(start, stop))
+
+
+def read_at(order, positions):
+    return list(zip(*(column.tolist() for column in order.locate(positions)), strict=True))
 
 
 def pools(order, epoch):
@@ -45,18 +45,13 @@ def test_every_epoch_reads_each_row_once(rows, pool_rows, seed, epoch, kind):
     assert sorted(read(order, epoch * n, (epoch + 1) * n)) == everything
 
 
-@given(shard_rows, pool_rows, st.integers(0, 150), st.integers(0, 60), kinds)
-def test_any_span_is_found_without_reading_what_is_before_it(rows, pool_rows, start, length, kind):
-    whole = read(make(rows, pool_rows=pool_rows, **kind), 0, start + length)
-    assert read(make(rows, pool_rows=pool_rows, **kind), start, start + length) == whole[start:]
-
-
-@given(shard_rows, pool_rows, st.lists(st.integers(0, 200), max_size=12), kinds)
+@settings(max_examples=30)
+@given(shard_rows, pool_rows, st.lists(st.integers(0, 120), max_size=12), kinds)
 def test_positions_in_any_order_and_with_gaps_read_the_same_rows(rows, pool_rows, positions, kind):
-    order = make(rows, pool_rows=pool_rows, **kind)
-    whole = read(order, 0, 201)
-    found = order.locate(np.array(positions, dtype=np.int64))
-    assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [whole[p] for p in positions]
+    """Also without reading what is before them."""
+    whole = read(make(rows, pool_rows=pool_rows, **kind), 0, 121)
+    found = read_at(make(rows, pool_rows=pool_rows, **kind), np.array(positions, dtype=np.int64))
+    assert found == [whole[p] for p in positions]
 
 
 @given(shard_rows, pool_rows, st.integers(0, 3), kinds)
@@ -82,16 +77,15 @@ def test_the_shards_of_a_pool_are_those_its_positions_are_in(rows, pool_rows, ep
         assert set(found) == set(order.locate(mine).shards.tolist())
 
 
+@settings(max_examples=30)
 @given(shard_rows, pool_rows, st.integers(0, 2), st.sampled_from([1, 2, 4, 8]))
 def test_a_stream_is_a_run_of_the_permuted_shards(rows, pool_rows, epoch, streams):
     """And its pools are consecutive windows of it, each shuffled by itself."""
     order = make(rows, pool_rows=pool_rows, streams=streams)
     n, one = sum(rows), make(rows, pool_rows=1, streams=1)
-    in_epoch = sorted(  # pools of one row: the order of the shards; rows in a shard as stored
-        {shard: i for i, (_, shard, _) in enumerate(read(one, epoch * n, (epoch + 1) * n))}.items(),
-        key=lambda item: item[1],
-    )
-    sequence = [(epoch, shard, row) for shard, _ in in_epoch for row in range(rows[shard])]
+    # Pools of one row show the order of the shards; the rows of a shard are as stored.
+    shards = dict.fromkeys(shard for _, shard, _ in read(one, epoch * n, (epoch + 1) * n))
+    sequence = [(epoch, shard, row) for shard in shards for row in range(rows[shard])]
     positions = np.arange(epoch * n, (epoch + 1) * n)
     windows = [
         read_at(order, positions[(positions % streams == stream) & is_in(pool, positions)])
@@ -102,10 +96,6 @@ def test_a_stream_is_a_run_of_the_permuted_shards(rows, pool_rows, epoch, stream
         sequence[end - len(window) : end]
         for window, end in zip(windows, np.cumsum(list(map(len, windows))), strict=True)
     ]
-
-
-def read_at(order, positions):
-    return list(zip(*map(np.ndarray.tolist, order.locate(positions)), strict=True))
 
 
 def is_in(pool, positions):
@@ -147,9 +137,8 @@ def test_seed_and_data_set_both_decide_the_order(other):
 
 def test_each_epoch_has_an_order_of_its_own():
     order = make([20, 20, 20])
-    first, second = read(order, 0, 60), read(order, 60, 120)
-    assert [row[1:] for row in first] != [row[1:] for row in second]
-    assert first == read(order, 0, 60)  # also after another epoch was read
+    assert {row[1:] for row in read(order, 0, 60)} == {row[1:] for row in read(order, 60, 120)}
+    assert [row[1:] for row in read(order, 0, 60)] != [row[1:] for row in read(order, 60, 120)]
 
 
 def test_examples_of_one_shard_are_spread_over_its_pool():
@@ -163,19 +152,9 @@ def test_without_a_seed_rows_come_as_they_are_stored():
     assert read(order, 0, 5) == [(0, 0, 0), (0, 0, 1), (0, 2, 0), (0, 2, 1), (0, 2, 2)]
 
 
-LITERAL = """
-import numpy as np
-from clozeline.train.data.order import Order
-digest = "0123456789abcdef" * 4
-order = Order([3, 2, 4], dataset_digest=digest, seed=7, streams=3, pool_rows=6)
-_, shards, rows = order.locate(np.arange(18))
-print(*(f"{'abc'[shard]}{row}" for shard, row in zip(shards, rows)))
-"""
-
-
 def test_the_order_never_changes():
     """If this fails, add a version: older checkpoints would continue with other examples."""
-    found = subprocess.run([sys.executable, "-c", LITERAL], capture_output=True, text=True)
-    assert found.stderr == ""
+    order = make([3, 2, 4], seed=7, streams=3, pool_rows=6)
+    found = " ".join(f"{'abc'[shard]}{row}" for _, shard, row in read(order, 0, 18))
     first, second = "a1 b0 c3 a0 c0 c2 a2 b1 c1", "a1 c2 b1 a0 c0 c3 a2 c1 b0"
-    assert found.stdout == f"{first} {second}\n"  # the first is in order.py
+    assert found == f"{first} {second}"  # the first is in order.py

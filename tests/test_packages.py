@@ -1,10 +1,7 @@
 """Without the packages of the extras, every command works or names its extra in one line."""
 
 import json
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +10,9 @@ from clozeline.pipeline.common.packages import EXTRAS
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
+from tests.support.small_jobs import ROOT, python
 from tests.support.small_runs import one_layer, write_small_run
 
-ROOT = Path(__file__).parent.parent
 #: Prints exit code and messages of each command line, and what Python functions raise.
 BLOCKED = f"""
 import json, sys
@@ -70,8 +67,7 @@ def work(tmp_path_factory):
 
 def test_a_missing_package_is_one_line_with_its_extra(work):
     lines = [line.replace("{}", str(work)) for line in LINES]
-    command = [sys.executable, "-c", BLOCKED, *lines]
-    *printed, raised = json.loads(subprocess.check_output(command, cwd=ROOT))
+    *printed, raised = json.loads(python("-c", BLOCKED, *lines))
     ending = "which is not installed; run `pip install 'clozeline[{}]'`."
     assert [text.endswith(ending.format("pipeline")) for text in raised] == [True] * 3, raised
     for (code, said), (line, extra) in zip(printed, LINES.items(), strict=True):
@@ -83,9 +79,8 @@ def test_a_missing_package_is_one_line_with_its_extra(work):
 
 
 def test_the_extras_are_those_of_the_project():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     named = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
     for package, extra in EXTRAS.items():
         names = [entry.partition(">")[0] for entry in extras[extra]]

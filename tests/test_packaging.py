@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -19,6 +20,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: No network, and the setuptools that are installed.
 OFFLINE = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def output(*words, python=sys.executable, code=0, **options):
+    done = subprocess.run([python, *words], capture_output=True, text=True, **options)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def built(kind, source, out):
+    """What setuptools builds: an "sdist" or the wheel of an "editable" install."""
+    code = f"from setuptools.build_meta import build_{kind} as b; print(b({str(out)!r}))"
+    return out / output("-c", code, cwd=source).splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +56,7 @@ def wheel(source, tmp_path_factory):
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel):
     packed = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert "clozeline/py.typed" in packed
     assert packed == {
         f"{'' if package == 'clozeline' else 'clozeline/'}{path.relative_to(ROOT).as_posix()}"
         for package in PACKAGES
@@ -51,142 +65,83 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel):
     }
 
 
-def test_an_installed_clozeline_needs_no_checkout(wheel, tmp_path):
-    """Text that is generated from package data, in a process that sees only the wheel's files."""
-    ZipFile(wheel).extractall(tmp_path)
-    (entry_points,) = tmp_path.glob("*.dist-info/entry_points.txt")
-    assert "clozeline = clozeline.__main__:run" in entry_points.read_text()
-    command = ["tokenizer", "sample:articles?size=20KB", "sample:reviews?rows=20"]
-    subprocess.run(
-        [sys.executable, "-m", "clozeline", *command, "--vocab-size", "300", "--out", "tokenizer"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        check=True,
-    )
-    assert len((tmp_path / "tokenizer" / "vocab.txt").read_text().splitlines()) == 300
-
-
-def install(wheel, folder):
-    """A function that runs the wheel's `clozeline` in an environment that has nothing else."""
+def install(wheel, folder, *, cwd):
+    """A function that runs a program of an environment that has nothing but the wheel."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     subprocess.run([*PIP, "--python", folder, "install", *OFFLINE, wheel], check=True)
     libraries = sysconfig.get_path("purelib")  # the dependencies, which are not installed again
+    environment = {**os.environ, "PYTHONPATH": libraries}
 
-    def run(*words):
-        return subprocess.run(
-            [folder / "bin" / "clozeline", *words],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": libraries},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+    def run(program, *words):
+        return output(*words, python=folder / "bin" / program, cwd=cwd, env=environment)
 
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    where = "import clozeline, sys; print(clozeline.__file__.startswith(sys.prefix))"
-    python = folder / "bin" / "python"
-    found = subprocess.run([python, "-c", where], capture_output=True, cwd=folder, env=alone)
-    assert found.stdout == b"True\n"
     return run
 
 
-def test_the_installed_wheel_has_its_command(wheel, tmp_path):
-    clozeline = install(wheel, tmp_path / "venv")
-    assert "pretrain    Pretrain a model on shards" in clozeline("--help")
-    assert PROJECT["version"] in clozeline("--version")
-
-
-@pytest.mark.slow
-def test_sdist_and_wheel_install_into_an_empty_environment(source, wheel, tmp_path):
-    """From the sdist a wheel with the same files; the installed commands use their package data."""
-    build = "from setuptools.build_meta import build_sdist as b; import sys; print(b(sys.argv[1]))"
-    command = [sys.executable, "-c", build, str(tmp_path)]
-    made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
-    sdist = tmp_path / made.stdout.splitlines()[-1]
-    subprocess.run([*PIP, "wheel", *OFFLINE, "--wheel-dir", tmp_path / "w", sdist], check=True)
-    (again,) = (tmp_path / "w").glob("*.whl")
-    assert sorted(ZipFile(again).namelist()) == sorted(ZipFile(wheel).namelist())
-
-    clozeline, source = install(again, tmp_path / "venv"), "sample:articles?size=20KB"
-    clozeline("tokenizer", source, "--vocab-size", "300", "--out", "tokenizer")
-    clozeline("shards", source, "--tokenizer", "tokenizer", "--out", "shards", "--workers", "1")
-    assert "report.html" in clozeline("report", "shards")  # from templates and style sheets
-
-
-def test_the_package_is_typed(wheel):
-    assert "clozeline/py.typed" in ZipFile(wheel).namelist()
-
-
 #: What nearly every project in this field has in its own folder.
-STRANGERS = {
-    "train.py": "raise SystemExit('a stranger')",
-    "pipeline.py": "raise SystemExit('a stranger')",
-    "model/__init__.py": "raise SystemExit('a stranger')",
-}
-
-
-def test_an_installed_clozeline_stands_beside_other_peoples_modules(wheel, tmp_path):
-    """Every command and every Python name, in a folder that has a train.py of its own."""
-    ZipFile(wheel).extractall(tmp_path / "site")
-    for name, text in STRANGERS.items():
-        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "work" / name).write_text(text)
-    code = """
+STRANGERS = ("train.py", "pipeline.py", "model/__init__.py")
+#: Every Python name, the help of every command, and text that is generated from package data.
+EVERYTHING = """
 import contextlib, io, sys
 import clozeline
 for name in clozeline.__dir__():
     getattr(clozeline, name)
 from clozeline.train.cli import main
-for name in main.commands:
-    with contextlib.redirect_stdout(io.StringIO()):
+learn = ["tokenizer", "sample:articles?size=20KB", "sample:reviews?rows=20", "--out=tokenizer"]
+with contextlib.redirect_stdout(io.StringIO()):
+    for name in main.commands:
         main([name, "--help"], standalone_mode=False)
-print(clozeline.__file__, sorted({"model", "pipeline", "train"} & set(sys.modules)))
+    main([*learn, "--vocab-size=300"], standalone_mode=False)
+print(clozeline.__file__.startswith(sys.prefix), {"model", "pipeline", "train"} & {*sys.modules})
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path / "work",
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout.split(maxsplit=1) == [f"{tmp_path}/site/clozeline/__init__.py", "[]\n"]
 
 
-EDITABLE = """
-import sys, os
-from setuptools.build_meta import build_editable
-print(build_editable(sys.argv[1]))
-"""
+def test_the_installed_wheel_needs_no_checkout_and_stands_beside_other_peoples_modules(
+    wheel, tmp_path
+):
+    work = tmp_path / "work"
+    for name in STRANGERS:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text("raise SystemExit('a stranger')")
+    run = install(wheel, tmp_path / "venv", cwd=work)
+    assert run("clozeline", "--version") == f"clozeline {PROJECT['version']}\n"
+    assert run("python", "-c", EVERYTHING) == "True set()\n"
+    assert len((work / "tokenizer" / "vocab.txt").read_text().splitlines()) == 300
+
+
+@pytest.mark.slow
+def test_sdist_and_wheel_install_into_an_empty_environment(source, wheel, tmp_path):
+    """From the sdist a wheel with the same files; the installed commands use their package data."""
+    sdist = built("sdist", source, tmp_path)
+    subprocess.run([*PIP, "wheel", *OFFLINE, "--wheel-dir", tmp_path / "w", sdist], check=True)
+    (again,) = (tmp_path / "w").glob("*.whl")
+    assert sorted(ZipFile(again).namelist()) == sorted(ZipFile(wheel).namelist())
+
+    clozeline = partial(install(again, tmp_path / "venv", cwd=tmp_path), "clozeline")
+    source = "sample:articles?size=20KB"
+    clozeline("tokenizer", source, "--vocab-size", "300", "--out", "tokenizer")
+    clozeline("shards", source, "--tokenizer", "tokenizer", "--out", "shards", "--workers", "1")
+    assert "report.html" in clozeline("report", "shards")  # from templates and style sheets
 
 
 def test_an_editable_install_is_a_path_that_editors_and_mypy_follow(source, tmp_path):
     """No import hook, so a module that is added later is found, too, and so are its types."""
-    command = [sys.executable, "-c", EDITABLE, str(tmp_path)]
-    made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
-    with ZipFile(tmp_path / made.stdout.splitlines()[-1]) as built:
-        packed = {name for name in built.namelist() if ".dist-info/" not in name}
+    with ZipFile(built("editable", source, tmp_path)) as built_wheel:
+        packed = {name for name in built_wheel.namelist() if ".dist-info/" not in name}
         (path,) = packed
         assert path.endswith(".pth")
-        assert built.read(path).decode().strip() == str(source)
+        assert built_wheel.read(path).decode().strip() == str(source)
     (source / "train" / "added.py").write_text("ADDED: int = 'of another type'\n")
+    variables = {**os.environ, "PYTHONPATH": str(source), "MYPYPATH": str(source)}
+    code = "from clozeline.train.added import ADDED; print(ADDED)"
+    types = ("mypy", "--follow-imports=skip", "-m", "clozeline.train.added")
     try:
-        code = "from clozeline.train.added import ADDED; print(ADDED)"
-        elsewhere = {**os.environ, "PYTHONPATH": str(source)}
-        ran = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True
-        )
-        assert ran.stdout == b"of another type\n"
-        checked = subprocess.run(
-            [sys.executable, "-m", "mypy", "--follow-imports=skip", "-m", "clozeline.train.added"],
-            cwd=tmp_path,
-            env={**elsewhere, "MYPYPATH": str(source)},
-            capture_output=True,
-            text=True,
-        )
-        assert "added.py:1: error: Incompatible types in assignment" in checked.stdout
+        printed = output("-c", code, cwd=tmp_path, env=variables)
+        found = output("-m", *types, cwd=tmp_path, env=variables, code=1)
     finally:
         (source / "train" / "added.py").unlink()
+    assert printed == "of another type\n"
+    assert "added.py:1: error: Incompatible types in assignment" in found
 
 
 def test_the_citation_has_the_version_and_the_licence_of_the_project():
@@ -201,10 +156,7 @@ def test_every_link_to_the_repository_leads_to_what_is_there():
     assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues"}
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["repository-code"] == home
     files = [ROOT / name for name in ("pyproject.toml", "SECURITY.md", "docs/mkdocs.yml")]
-    files += [
-        *(ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"),
-        *(ROOT / "deploy").glob("*.Dockerfile"),
-    ]
+    files += [*ROOT.glob(".github/ISSUE_TEMPLATE/*.yml"), *ROOT.glob("deploy/*.Dockerfile")]
     text = "\n".join(path.read_text() for path in files)
     links = re.findall(r"https://github\.com/[^\s\")]+", text)
     assert len(links) >= 10

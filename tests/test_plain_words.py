@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
@@ -78,7 +78,6 @@ def check(tokenizer, texts):
     return len(plain)
 
 
-@settings(max_examples=300)
 @given(scores=pieces, without=missing, texts=words)
 def test_the_best_path_of_unigram_is_the_librarys_with_ties_and_rounding(scores, without, texts):
     singles = dict.fromkeys(["\u2581", *LETTERS, "[", "M"], -3.3)
@@ -88,7 +87,6 @@ def test_the_best_path_of_unigram_is_the_librarys_with_ties_and_rounding(scores,
     check(unigram_of({**singles, **scores}), texts)
 
 
-@settings(max_examples=300)
 @given(pairs=merges, texts=words)
 def test_the_merges_of_bpe_are_the_librarys_in_any_order_of_ranks(pairs, texts):
     check(bpe_of(pairs), texts)
@@ -103,7 +101,7 @@ def test_a_byte_that_is_missing_is_left_to_the_library():
 
 def test_thousands_of_words_keep_their_order():
     tokenizer = unigram_of(dict.fromkeys(["\u2581", *LETTERS, "ab", "\u2581a", "1,"], -1.0))
-    texts = [f" {'ab1,'[i % 4] * (1 + i % 61)}{i:b}".replace("0", "a") for i in range(20_000)]
+    texts = [f" {'ab1,'[i % 4] * (1 + i % 61)}{i:b}".replace("0", "a") for i in range(10_000)]
     assert check(tokenizer, [text[:MAX_CHARACTERS] for text in texts]) == len(texts)
 
 

@@ -15,13 +15,11 @@ from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import Start, find_start
-from tests.support.command import invoke
+from tests.support.command import invoke, output_of
 from tests.support.small_training import go_back, preset_of, train
 
 ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)
-
-
 GPU = World(0, 1, torch.device("cuda", 0))
 
 
@@ -47,7 +45,8 @@ def test_a_new_run_takes_the_numbers_of_its_preset(small_folder, tmp_path):
         for field in ("batch_size", "learning_rate", "optimizer", "clip"):
             assert found.settings[field] == RECIPES[name][field]
         assert found.settings["max_steps"].source.startswith("40 epochs")
-        assert found.note.startswith(f"note: --max-steps {found.values['max_steps']}: 40 epochs")
+        note = f"note: --max-steps {found.values['max_steps']}: 40 epochs "
+        assert re.fullmatch(rf"{note}.*, not [\d,]+ steps\..* 57 examples\.", found.note)
     assert plan(small_folder, tmp_path).values == plan(small_folder, tmp_path, preset="nano").values
 
 
@@ -84,30 +83,18 @@ def test_what_is_given_wins_over_the_run(run, small_folder):
     assert found.model.hidden_dropout_prob == 0.2
 
 
-def test_a_schedule_that_a_run_keeps_can_be_unset(small_folder, tmp_path):
-    out = tmp_path / "out"
-    muon = {"optimizer": "muon", "muon_warmup": 0.5}
-    train(small_folder, out, model=preset_of(small_folder), max_steps=2, **muon)
-    assert plan(small_folder, out).kept == {"muon_warmup": 0.5}
-    assert plan(small_folder, out, options={"muon_warmup": 0.0}).kept == {}
-
-
-def test_a_run_keeps_the_ramp_of_its_batch_which_can_be_unset(small_folder, tmp_path):
-    out = tmp_path / "out"
-    train(small_folder, out, model=preset_of(small_folder), max_steps=2, batch_ramp=0.75)
-    assert plan(small_folder, out).kept == {"batch_ramp": 0.75}
-    assert plan(small_folder, out, options={"batch_ramp": 0.0}).kept == {}
-    assert plan(small_folder, tmp_path / "new", start_from=out).kept == {}
-
-
-def test_a_run_keeps_what_is_not_the_default_and_its_budget_unless_steps_end_it(
+def test_a_run_keeps_what_is_not_the_default_unless_it_is_unset_or_steps_end_the_run(
     small_folder, tmp_path
 ):
     out, how = tmp_path / "out", {"for_": "0.5s", "skip_spikes": 6.0, "remask": False}
-    train(small_folder, out, model=preset_of(small_folder), **how)
-    assert plan(small_folder, out, resume=True).kept == how
+    schedules = {"muon_warmup": 0.5, "batch_ramp": 0.75}
+    model = preset_of(small_folder)
+    train(small_folder, out, model=model, optimizer="muon", **how, **schedules)
+    assert plan(small_folder, out, resume=True).kept == how | schedules
+    assert plan(small_folder, out, options=dict.fromkeys(schedules, 0.0)).kept == how
     del how["for_"]
-    assert plan(small_folder, out, options={"max_steps": 9}).kept == how
+    assert plan(small_folder, out, options={"max_steps": 9}).kept == how | schedules
+    assert plan(small_folder, tmp_path / "new", start_from=out).kept == {}
 
 
 def test_a_run_without_a_checkpoint_decides_nothing_unless_it_is_resumed(
@@ -135,23 +122,19 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
 
 
 def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder, tmp_path):
-    """Unless the user does not want them, or a run is continued that has not."""
+    """Unless the user does not want them; a file of options that were not given decides nothing."""
 
-    def chosen(preset, option=(), out="run"):
-        line = ("pretrain", small_folder, "--preset", preset, "--max-steps", 1, *option)
-        assert not invoke(*line, "--out", tmp_path / out).exit_code
-        return read_run(tmp_path / out).training.word_vectors
+    def printed(preset, *option):
+        line = ("pretrain", small_folder, "--out", "x", "--preset", preset, *option)
+        return output_of(*line, "--print-recipe")
 
-    assert chosen("micro", out="micro")
-    assert not chosen("bert-tiny", out="tiny")
-    assert chosen("bert-tiny", ["--word-vectors"], out="given")
-    assert not chosen("micro", ["--no-word-vectors"], out="not")
-    assert not chosen("micro", ["--resume", "--max-steps", 2], out="not")
+    assert re.search(r"^  --word-vectors +measured on 2 cores$", printed("micro"), re.MULTILINE)
+    assert "  --no-word-vectors " in printed("bert-tiny")
+    assert "  --word-vectors " in printed("bert-tiny", "--word-vectors")
+    assert "  --no-word-vectors " in printed("micro", "--no-word-vectors")
     file = tmp_path / "options.toml"
-    file.write_text(invoke("pretrain", small_folder, "--out", "x", "--print-config").stdout)
-    assert chosen("micro", ["--config", file], out="config")
-    printed = invoke("pretrain", small_folder, "--preset", "micro", "--print-recipe", "--out", "x")
-    assert re.search(r"^  --word-vectors +measured on 2 cores$", printed.stdout, re.MULTILINE)
+    file.write_text(output_of("pretrain", small_folder, "--out", "x", "--print-config"))
+    assert "  --word-vectors " in printed("micro", "--config", file)
 
 
 def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):
@@ -179,16 +162,6 @@ def columns_of(printed):
     return [(line[:30].split(), line[30:]) for line in lines]
 
 
-def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_folder, tmp_path):
-    line = (small_folder, "--preset", "bert-tiny", "--batch-size", 1000)
-    result = invoke("pretrain", *line, "--out", tmp_path / "run")
-    assert "step 2 of 2" in result.stdout
-    [note] = re.findall("^note: .*", result.stderr, re.M)
-    assert re.fullmatch(
-        r"note: --max-steps 2: 40 epochs .*, not [\d,]+ steps\..* 57 examples\.", note
-    )
-
-
 def test_the_help_says_that_a_recipe_chooses(small_folder):
     text = " ".join(invoke("pretrain", "--help").stdout.split())
     assert text.count("[default: (the preset's recipe)]") == len(RECIPE_FIELDS)
@@ -204,18 +177,8 @@ def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_fo
     assert (stored["learning_rate"], stored["beta2"]) == (3e-3, 0.999)
 
     # The recipe and the options of then are not needed, and a longer run is one option.
-    result = invoke("pretrain", small_folder, "--out", out, "--preset", "bert-tiny")
+    result = invoke("pretrain", *line[:-2])
     assert result.stdout == f"already complete: step 2 of 2: {out}\n"
-    result = invoke(
-        "pretrain",
-        small_folder,
-        "--out",
-        out,
-        "--preset",
-        "bert-tiny",
-        "--max-steps",
-        4,
-        "--resume",
-    )
+    result = invoke("pretrain", *line[:-2], "--max-steps", 4, "--resume")
     assert "step 4 of 4" in result.stdout
     assert json.loads((out / "run.json").read_bytes())["training"] == stored | {"max_steps": 4}

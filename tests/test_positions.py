@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.model.positions import (
+    TABLE,
     continued_positions,
     fixed_positions,
     initial_positions,
@@ -18,7 +19,10 @@ from clozeline.model.positions import (
     rotation_at,
     sinusoids,
 )
-from tests.support.small_models import SMALL, narrow, numbers
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.job import load_start
+from tests.support.small_models import SMALL, numbers
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
 NANO = preset("nano", **SMALL)
 
@@ -50,20 +54,22 @@ def test_sinusoids_have_the_scale_of_new_word_embeddings():
     assert torch.equal(learned.encoder.embeddings.position_embeddings.weight, fixed)
 
 
-def test_fixed_sinusoids_have_the_dtype_of_the_model():
-    encoder = BertForPretraining(narrow("bert-pytorch-base")).encoder.bfloat16()
-    ids = torch.arange(8)[None]
-    assert encoder(ids, torch.zeros_like(ids), None)[0].dtype == torch.bfloat16
+def attended(layer, positions):
+    """How far from each token each head attends most, [N, S], from positions alone."""
+    x = torch.nn.functional.layer_norm(positions, (256,))
+    query, key, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
+    return (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(len(x))
 
 
 def test_heads_that_start_from_neighbours_attend_ahead_and_back_and_the_others_do_not():
+    """The first two of a layer, beyond the old positions too."""
     config = preset("nano", vocab_size=200)
     encoder = BertForPretraining(config, seed=0).encoder
-    x = torch.nn.functional.layer_norm(encoder.embeddings.position_embeddings.weight, (256,))
-    for layer in encoder.layers:
-        query, key, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
-        attended = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(64)  # [N, S]
-        hits = [(attended == offset).float().mean(1).tolist() for offset in (1, -1)]
+    table = encoder.embeddings.position_embeddings.weight.detach()
+    longer = continued_positions(table, replace(config, max_position_embeddings=256))
+    for layer, positions in [(encoder.layers[0], longer), *((x, table) for x in encoder.layers)]:
+        found = attended(layer, positions)
+        hits = [(found == offset).float().mean(1).tolist() for offset in (1, -1)]
         assert min(hits[0][0], hits[1][1]) > 0.9
         assert max(hits[0][1:] + hits[1][2:]) < 0.3
 
@@ -91,21 +97,8 @@ def test_a_longer_table_keeps_its_rows_and_continues_its_waves():
 def test_a_table_of_which_only_the_first_rows_are_trained_gets_its_own_waves_back(trained):
     config = replace(preset("nano"), max_position_embeddings=256)
     whole = initial_positions(config)
-    torch.testing.assert_close(
-        continued_positions(whole[:trained], config), whole, atol=1e-3, rtol=0
-    )
-
-
-def test_heads_attend_to_neighbours_beyond_the_old_positions_too():
-    config = preset("nano", vocab_size=200)
-    encoder = BertForPretraining(config, seed=0).encoder
-    longer = replace(config, max_position_embeddings=256)
-    x = continued_positions(encoder.embeddings.position_embeddings.weight.detach(), longer)
-    x = torch.nn.functional.layer_norm(x, (256,))
-    query, key, _ = encoder.layers[0].attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
-    attended = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(256)  # [N, S]
-    assert (attended[0] == 1).float().mean() > 0.9
-    assert (attended[1] == -1).float().mean() > 0.9
+    found = continued_positions(whole[:trained], config)
+    torch.testing.assert_close(found, whole, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("positions", ["learned", "learned-from-sinusoids"])
@@ -124,12 +117,6 @@ def test_a_score_depends_on_the_distance_alone(start, distance):
     torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
 
 
-def test_a_score_depends_on_the_distance_and_its_sign():
-    found = torch.stack([scores(9, 9 + distance) for distance in range(-5, 6)])
-    differences = (found[:, None] - found).abs().amax(-1)
-    assert (differences[~torch.eye(11, dtype=torch.bool)] > 1e-2).all()
-
-
 def test_rotation_keeps_norms_and_leaves_values_and_position_0_unchanged():
     qkv = random_qkv()
     rotated = rotate(qkv, rotation_at(torch.arange(6), 8, 1e4))
@@ -137,13 +124,6 @@ def test_rotation_keeps_norms_and_leaves_values_and_position_0_unchanged():
     assert torch.equal(rotated[:, :, 2], qkv[:, :, 2])
     assert torch.equal(rotated[:, 0], qkv[:, 0])
     assert (rotated[:, 1:, :2] != qkv[:, 1:, :2]).all()
-
-
-def test_unpadded_rows_rotate_by_the_position_in_their_row():
-    qkv = random_qkv()
-    wanted = rotate(qkv, rotation_at(torch.arange(6), 8, 1e4)).flatten(0, 1)
-    found = rotate(qkv.flatten(0, 1), rotation_at(torch.arange(12) % 6, 8, 1e4))
-    assert torch.equal(found, wanted)
 
 
 def test_half_precision_is_rounded_once_and_its_angles_never():
@@ -154,3 +134,16 @@ def test_half_precision_is_rounded_once_and_its_angles_never():
         rotated = rotate(qkv, rotation_at(positions, 8, 1e4))
     assert rotated.dtype == torch.bfloat16
     assert torch.equal(rotated, exact.bfloat16())
+
+
+def test_a_classifier_of_longer_texts_continues_the_positions_that_were_trained(tmp_path, capsys):
+    tokenizer = tokenizer_of("good", "bad")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=1)
+    run = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=12)
+    drawn = model.state_dict()[TABLE]
+    for length in (None, 8, 12):
+        assert load_start(run, FinetuneConfig(max_seq_length=length)).weights[TABLE].equal(drawn)
+    assert capsys.readouterr().err == ""
+    longer = load_start(run, FinetuneConfig(max_seq_length=13)).weights
+    assert longer[TABLE].equal(torch.cat([drawn[:12], drawn[:4]]))  # repeated: plain learned ones
+    assert f"{run} has read examples of up to 12 tokens; positions from" in capsys.readouterr().err

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from clozeline.model.heads import BertForPretraining
@@ -15,11 +14,10 @@ from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
-from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
 from clozeline.train.inference.predict import Prediction
-from tests.support.command import output_of
+from tests.support.command import invoke, output_of
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -48,19 +46,17 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
 def test_a_path_given_as_text_is_named(classifier, tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("text\na cat\n")
-    done = CliRunner().invoke(main, ["predict", str(classifier), str(table), "a" * 5000])
-    assert done.exit_code == 0
-    assert done.stderr == f"note: {table} is classified as a text; --file {table} reads it\n"
+    done = invoke("predict", classifier, table, "a" * 5000)
+    note = f"note: {table} is classified as a text; --file {table} reads it\n"
+    assert (done.exit_code, done.stderr) == (0, note)
 
 
 def test_a_file_without_a_text_is_named(classifier, tmp_path):
-    (tmp_path / "empty.txt").write_text("")
-    for out in ((), ("--out", tmp_path / "out.jsonl")):
-        line = ("predict", classifier, "--file", tmp_path / "empty.txt", *out)
-        done = CliRunner().invoke(main, [*map(str, line)])
-        assert done.exit_code == 0
-        assert done.stderr == f"note: no text to classify in {tmp_path / 'empty.txt'}\n"
-    assert (tmp_path / "out.jsonl").read_text() == ""
+    file, out = tmp_path / "empty.txt", tmp_path / "out.jsonl"
+    file.write_text("")
+    done = invoke("predict", classifier, "--file", file, "--out", out)
+    assert (done.exit_code, done.stderr) == (0, f"note: no text to classify in {file}\n")
+    assert out.read_text() == ""
 
 
 def test_a_class_with_a_tab_does_not_shift_the_columns():

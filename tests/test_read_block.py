@@ -3,11 +3,9 @@
 import bz2
 import gzip
 import json
-import lzma
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -17,14 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources import text_files as lines
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from clozeline.pipeline.sources.text_columns import CHOOSE
 from tests.support.small_jobs import python
-from tests.support.small_sources import read, write
+from tests.support.small_sources import PACKERS, page, read, write
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
@@ -38,6 +35,7 @@ WIKI_LINES = st.sampled_from(
     [b'<doc id="1" title="A &amp; B">', b"A &amp; B", b"Text.", b"</doc>", b"</doc>", b"", b"\xff"]
 )
 LINES = {"jsonl": JSON_LINES, "txt": TEXT_LINES, "wiki": WIKI_LINES}
+PACKED = {"": bytes, **{f".{name}": pack for name, pack in PACKERS.items()}}
 
 
 def reasons(documents):
@@ -45,7 +43,7 @@ def reasons(documents):
 
 
 @pytest.mark.parametrize("name", LINES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_size_of_block_and_chunk_gives_the_same_documents(name, data, tmp_path):
     parts = data.draw(st.lists(LINES[name], max_size=12))
@@ -67,7 +65,7 @@ def test_any_size_of_block_and_chunk_gives_the_same_documents(name, data, tmp_pa
 
 
 @given(st.lists(st.one_of(TEXT_LINES, st.text(alphabet="ab \t\r\u2028\x0b")), max_size=12))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_text_is_what_a_slow_reading_line_by_line_gives(tmp_path, parts):
     data = b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     source = write(tmp_path / "file.txt", b"x\n" + data)
@@ -143,16 +141,12 @@ def test_several_columns_are_joined_by_line_ends(tmp_path):
     assert reasons(found) == [("a.jsonl:2", "no 'title' in the JSON object")]
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_document_of_50_megabytes_on_one_line_is_a_document(ending, tmp_path):
-    text = "Some words. " * 4_200_000
-    pack = gzip.compress if ending else bytes
-    line = json.dumps({"text": text}).encode()
-    data = pack(b'{"text": "a"}\n' + line + b'\n{"text": "b"}', *([1] if ending else []))
-    assert read(write(tmp_path / f"a.jsonl{ending}", data)).texts == ["a", text, "b"]
-    if not ending:
-        source = write(tmp_path / "a.txt", f"a\n\n{text}\n\nb")
-        assert read(source).texts == ["a", text.strip(), "b"]
+def test_a_document_of_20_megabytes_on_one_line_is_a_document(tmp_path):
+    text = "Some words." + " Some words." * 1_700_000
+    lines = f'{{"text": "a"}}\n{{"text": "{text}"}}\n{{"text": "b"}}'
+    packed = gzip.compress(lines.encode(), 1)
+    for name, data in (("a.jsonl", lines), ("b.jsonl.gz", packed), ("c.txt", f"a\n\n{text}\n\nb")):
+        assert read(write(tmp_path / name, data)).texts == ["a", text, "b"]
 
 
 def test_wikiextractor_output_loses_titles_and_entities(tmp_path):
@@ -183,15 +177,6 @@ def test_text_around_wikiextractor_documents_is_rejected(tmp_path):
     ]
 
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": lambda data: b"".join(
-        bz2.compress(data[i : i + 20_000]) for i in range(0, len(data), 20_000)
-    ),
-    ".xz": lzma.compress,
-}
-
-
 @pytest.mark.parametrize("ending", PACKERS)
 @pytest.mark.parametrize(
     ("name", "line", "text"),
@@ -205,27 +190,20 @@ def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
     name, line, text, ending, tmp_path
 ):
     packed = PACKERS[ending]("".join(line.format(i) for i in range(20_000)).encode())
-    source = write(tmp_path / (name + ending), packed[: len(packed) * 2 // 3])
+    source = write(tmp_path / f"{name}.{ending}", packed[: len(packed) * 2 // 3])
     found = read(source, chunk_bytes=10_000)
     kept = found.texts if name != "a.txt" else found.texts[:-1]  # whose end may be missing
     assert len(kept) > 1000
     assert kept == [text.format(i) for i in range(len(kept))]
     (bad,) = found.rejected
     assert bad.where == source
-    assert bad.reason.startswith(f"truncated or corrupt {ending[1:]}: ")
+    assert bad.reason.startswith(f"truncated or corrupt {ending}: ")
     assert found.counts["truncated"] == 1
     if name == "a.txt":
         end = int(bad.reason.split("byte ")[1].split(" ")[0].replace(",", ""))
         assert bad.reason.endswith(f"the text after byte {end:,} is missing")
         whole = "".join(line.format(i) for i in range(20_000))[:end]
         assert [part.strip() for part in whole.split("\n\n") if part] == found.texts
-
-
-def page(title, text, *, ns=0, redirect=""):
-    return (
-        f"<page><title>{title}</title><ns>{ns}</ns><id>7</id>{redirect}"
-        f"<revision><text>{text}</text></revision></page>\n"
-    )
 
 
 DUMP = (
@@ -240,32 +218,25 @@ DUMP = (
 )
 
 
-@pytest.mark.parametrize("ending", ["", *PACKERS])
+@pytest.mark.parametrize("ending", PACKED)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_dump_gives_its_articles_and_counts_the_rest(encoding, ending, tmp_path):
-    data = PACKERS.get(ending, bytes)(DUMP.encode(encoding))
+    data = PACKED[ending](DUMP.encode(encoding))
     found = read(write(tmp_path / f"dump.xml{ending}", data), chunk_bytes=1)
     assert found.texts == ["A is a letter.", "Ünïcode & more."]
     assert found.counts == Counter(redirect=1, other_namespace=1, empty=1)
     assert reasons(found) == [(f"dump.xml{ending}: Deep", "over the page budget: nesting_depth")]
 
 
-@pytest.mark.parametrize("ending", ["", *PACKERS])
+@pytest.mark.parametrize("ending", PACKED)
 def test_a_truncated_dump_keeps_its_whole_pages(ending, tmp_path):
     pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(4000))
-    packed = PACKERS.get(ending, bytes)(("<mediawiki>\n" + pages).encode())
+    packed = PACKED[ending](("<mediawiki>\n" + pages).encode())
     found = read(write(tmp_path / f"dump.xml{ending}", packed[: len(packed) * 2 // 3]))
     assert len(found.texts) > 1000
     assert found.texts == [f"Sentence {i} stands here." for i in range(len(found.texts))]
     (bad,) = reasons(found)
     assert re.search(r"truncated|cut", bad[1])
-
-
-def test_damage_between_pages_is_reported(tmp_path):
-    pages = bz2.compress(page("A", "Text.").encode())
-    found = read(write(tmp_path / "part.xml.bz2", pages + b"garbage, not a stream" * 9))
-    assert found.texts == ["Text."]
-    assert reasons(found) == [("part.xml.bz2", "truncated or corrupt bz2: Invalid data stream")]
 
 
 def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):
@@ -280,8 +251,9 @@ def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):
     offsets = [sum(map(len, packed[:i])) for i in range(1, 6)]
     index = "".join(f"{offset}:{i}:T\n{offset}:{i}:U\n" for i, offset in enumerate(offsets))
     write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(index.encode()))
-    assert len(list_blocks([source], block_bytes=1)) == 5
-    assert read(source, block_bytes=1) == whole
+    for block_bytes, blocks in ((1, 5), (450, 3)):
+        assert len(list_blocks([source], block_bytes=block_bytes)) == blocks
+        assert read(source, block_bytes=block_bytes) == whole
     assert len(whole.texts) == 10
     last = index.index(f"{offsets[1]}:1:U")  # cut there, it would fit the dump
     cut = bz2.compress(index[:last].encode() + bytes(9_000_000), 9)[:-20]
@@ -332,15 +304,6 @@ def test_invalid_utf8_in_parquet_is_fixed_and_counted(binary, tmp_path):
     assert reasons(found) == [("a.parquet: row 3", "null text")]
 
 
-def test_a_corrupt_row_group_is_an_error_that_names_the_file(tmp_path):
-    source = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["Some text." * 9] * 1000}), source, compression="gzip")
-    data = source.read_bytes()
-    write(source, data[:20] + b"\xff" * 60 + data[80:])
-    with pytest.raises(InputError, match=r"a\.parquet is corrupt near row 1"):
-        read(str(source))
-
-
 def test_a_huge_row_group_is_read_in_chunks(tmp_path):
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": [f"{i:09} " * 100 for i in range(20_000)]}), source)
@@ -361,7 +324,7 @@ def test_samples_are_those_of_the_generator():
 def test_remote_files_are_read_in_ranges():
     with fsspec.open("memory://readers/a.jsonl", "wb") as file:
         file.write(b'{"text": "One."}\nbad\n{"text": "Two."}\n')
-    found = read("memory://readers/a.jsonl", block_bytes=1)
+    found = read("memory://readers/*.jsonl", block_bytes=1)
     assert found.texts == ["One.", "Two."]
     assert reasons(found) == [("a.jsonl:2", "not JSON: Expecting value at character 1")]
 

@@ -71,41 +71,42 @@ def batches(shards: Path, ranks: int = 1, **changes: object) -> list[tuple]:
     return [tuple(next(loader) for loader in loaders) for _ in range(STEPS)]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
-    ("config", "changes"),
+    ("pairs", "changes"),
     [
-        (SMALL, {}),
-        (SMALL, {"remask": False}),
-        (SMALL, {"length_bins": 2}),
-        (SMALL, {"micro_batch_size": 3}),
-        (replace(SMALL, pairs="packed"), {}),
+        ("segments", {}),
+        ("segments", {"remask": False}),
+        ("segments", {"length_bins": 2}),
+        ("segments", {"micro_batch_size": 3}),
+        ("packed", {}),
     ],
     ids=["redrawn", "stored", "bins", "accumulated", "packed"],
 )
-def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, ranks, config, changes):
+def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes):
     """Masks and order, also across the ends of epochs and after the last checkpoint."""
+    config = replace(SMALL, pairs=pairs)
     shards = write_data_set(tmp_path / "shards", train=ROWS, config=config)
     read = ReadSteps(write_run_of(tmp_path / "run", shards, **changes), shards)
     assert read.last_step == STEPS
-    of_loader = batches(shards, ranks, **changes)
-    for step in (1, 4, 5, 9, 10, 12):
-        start, _, _, examples = read.rows(step)
-        assert start == BATCH * (step - 1)
-        for rank, part in enumerate(of_loader[step - 1]):
-            positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]
-            found = collate(
-                examples,
-                positions - start,
-                max_seq_length=part.batch.input_ids.shape[1],
-                max_predictions=3,
-                pad_id=read.shards.pad_id,
-            )
-            assert rows_of([replace(part, batch=found)]) == rows_of([part])
+    for ranks in (1, 2):
+        of_loader = batches(shards, ranks, **changes)
+        for step in (1, 4, 5, 9, 10, 12):
+            start, _, _, examples = read.rows(step)
+            assert start == BATCH * (step - 1)
+            for rank, part in enumerate(of_loader[step - 1]):
+                positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]
+                width, pad_id = part.batch.input_ids.shape[1], read.shards.pad_id
+                sizes = {"max_seq_length": width, "max_predictions": 3, "pad_id": pad_id}
+                found = collate(examples, positions - start, **sizes)
+                assert rows_of([replace(part, batch=found)]) == rows_of([part])
 
 
-def test_documents_are_those_of_the_shards_and_their_steps_are_found(tmp_path):
-    shards = write_data_set(tmp_path / "shards", train=ROWS)
+@pytest.fixture
+def shards(tmp_path):
+    return write_data_set(tmp_path / "shards", train=ROWS)
+
+
+def test_documents_are_those_of_the_shards_and_their_steps_are_found(shards, tmp_path):
     read = ReadSteps(write_run_of(tmp_path / "run", shards), shards)
     seen: dict[int, Counter[int]] = {}
     for step in range(1, STEPS + 1):
@@ -115,13 +116,12 @@ def test_documents_are_those_of_the_shards_and_their_steps_are_found(tmp_path):
                 seen.setdefault(document, Counter())[step] += 1
     every = range(1, STEPS + 1)
     for document in list(seen)[:10]:
-        assert dict(read.steps_of(document, every)) == dict(seen[document])
+        assert dict(read.steps_of(document, every)) == seen[document]
     [last] = document_lines(read, "0123456789abcdef" * 2, every)
     assert last == "0123456789abcdef was read in 0 of steps 1 to 12"
 
 
-def test_a_run_that_read_other_examples_is_named(tmp_path):
-    shards = write_data_set(tmp_path / "shards", train=ROWS)
+def test_a_run_that_read_other_examples_is_named(shards, tmp_path):
     run = write_run_of(tmp_path / "run", shards)
     (run / "metrics.jsonl").write_text('{"step": 4, "data_digest": "0123456789abcdef"}\n')
     read = ReadSteps(run, shards)
@@ -133,13 +133,10 @@ def test_a_run_that_read_other_examples_is_named(tmp_path):
         ReadSteps(run, other)
 
 
-def test_a_ramp_is_followed(tmp_path):
+def test_a_ramp_is_followed(shards, tmp_path):
     """Eight steps: one of 2 examples, one of 4, two of 8, then 16."""
-    shards = write_data_set(tmp_path / "shards", train=ROWS)
-    run = tmp_path / "run"
-    ramp = {"batch_size": 16, "max_steps": 8, "batch_ramp": 0.5}
-    training = training_config(seed=3, **ramp)
-    write_run_of(run, shards)
+    training = training_config(seed=3, batch_size=16, max_steps=8, batch_ramp=0.5)
+    run = write_run_of(tmp_path / "run", shards)
     config = replace(read_run(run), training=training)
     write_run(run, config, load_tokenizer(shards / "tokenizer"))
     (run / "metrics.jsonl").unlink()
@@ -166,12 +163,8 @@ def test_the_command_shows_examples_and_finds_them_in_the_sources(tmp_path):
     options = ("--shards", context.out_dir, "--source", source)
     lines = inspected(run, "--steps=2-3", "-n2", *options).splitlines()
     assert lines[0].startswith("step 2: positions 12 to 23, epoch 0, 12 examples of ")
-    hashes = {
-        found
-        for line in lines
-        if line.startswith("  from ")
-        for found in line.removeprefix("  from ").replace(",", "").split()
-    }
+    sources = [line for line in lines if line.startswith("  from ")]
+    hashes = {found for line in sources for found in line.replace(",", "").split()[1:]}
     texts = {f"{high:016x}": text for text in articles(40) for high in hash_documents([text])[0]}
     named = {line.split()[0]: line for line in lines if f" {source}: " in line}
     assert named.keys() == hashes <= texts.keys() | hashes

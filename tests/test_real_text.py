@@ -1,20 +1,19 @@
 """Real dumps go all the way: nothing vanishes uncounted, and the text is as good as a parser's."""
 
 import bz2
-import json
 import os
 import re
 from pathlib import Path
 
 import pytest
 
-from clozeline.pipeline.dataset.manifest import REJECTED, read_manifest
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
-from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
+from clozeline.pipeline.sources.mediawiki.markup import strip_markup
 from clozeline.pipeline.sources.sample.articles import make_articles
 from tests.support.command import output_of
-from tests.support.reference_text import comparisons, difference
+from tests.support.reference_text import comparisons
 from tests.support.small_jobs import write_tokenizer
 from tests.support.small_sources import read
 
@@ -25,19 +24,6 @@ SLICE = "enwiki-slice-pages-articles.xml.bz2"
 MULTISTREAM = "enwiki-slice-pages-articles-multistream.xml.bz2"
 
 BARE = re.compile(r"\[\[|\{\{|\{\||'''|</?(?:ref|br|div|span)\b|^[|*]|__[A-Z]+__", re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), make_articles(0, 0, 20))
-
-
-def build(source, out, tokenizer, *options):
-    """The manifest of the dump's shards."""
-    said = output_of(
-        "shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1", *options
-    )
-    return read_manifest(out), said
 
 
 @needs_data
@@ -69,9 +55,12 @@ def test_every_page_of_a_real_dump_is_accounted_for_and_keeps_no_bare_markup(
 
 
 @needs_data
-def test_a_real_dump_goes_all_the_way(tokenizer, tmp_path):
-    name = "bgwiki-latest-pages-articles-shortened.xml.bz2"
-    manifest, said = build(DUMPS / name, tmp_path / "out", tokenizer)
+def test_a_real_dump_goes_all_the_way(tmp_path):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", make_articles(0, 0, 20))
+    source = DUMPS / "bgwiki-latest-pages-articles-shortened.xml.bz2"
+    out = tmp_path / "out"
+    said = output_of("shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1")
+    manifest = read_manifest(out)
     assert (manifest.counts["documents"], manifest.counts["rejected"]) == (1, 0)
     assert manifest.dropped["other_namespace"] == 2
     assert "warning" not in said
@@ -82,36 +71,6 @@ def test_a_multistream_dump_in_blocks_gives_the_documents_of_the_whole():
     sizes = {"block_bytes": 1_000_000}
     assert len(list_blocks([str(DUMPS / MULTISTREAM)], **sizes)) == 3
     assert read(DUMPS / MULTISTREAM, **sizes) == read(DUMPS / SLICE)
-
-
-def test_the_page_budget_names_each_page_past_a_limit(tokenizer, tmp_path):
-    text = "Rome is an old town of some size. "
-    within = {
-        "Long": (text * (MAX_BYTES // len(text) + 1))[:MAX_BYTES],
-        "Open": text + "[a] " * MAX_OPEN,
-        "Deep": text + "{{" * MAX_DEPTH,
-    }
-    one_over = {"Longer": "a", "Opener": "<", "Deeper": "[["}
-    pages = dict(within)
-    for (name, more), markup in zip(one_over.items(), within.values(), strict=True):
-        pages[name] = markup + more
-    source = tmp_path / "budget.xml"
-    body = "".join(xml_page(title, markup) for title, markup in pages.items())
-    source.write_text(f"<mediawiki>\n{body}</mediawiki>\n")
-    out = tmp_path / "out"
-    manifest, _ = build(source, out, tokenizer, "--max-rejected=1", "--pairs=none")
-    assert (manifest.counts["documents"], manifest.counts["rejected"]) == (3, 3)
-    rejected = map(json.loads, (out / REJECTED).read_text().splitlines())
-    assert sorted((Path(entry["where"]).name, entry["reason"]) for entry in rejected) == [
-        ("budget.xml: Deeper", "over the page budget: nesting_depth"),
-        ("budget.xml: Longer", "over the page budget: markup_bytes"),
-        ("budget.xml: Opener", "over the page budget: open_braces"),
-    ]
-
-
-def xml_page(title, markup):
-    text = markup.replace("<", "&lt;")
-    return f"<page><title>{title}</title><revision><text>{text}</text></revision></page>\n"
 
 
 def slice_pages():
@@ -138,8 +97,3 @@ def test_differences_from_strip_code_are_seen():
     halves, remains = comparisons((text, strip_markup(text)[::2]) for text in markup)
     assert halves[-1].same < whole[-1].same // 10
     assert any(name.startswith("other: ") for name in remains)
-
-
-def test_a_difference_is_shown_between_what_both_have():
-    theirs, ours = "The city<ref>a</ref> is", "The city is"
-    assert difference(theirs, ours) == "The city[-<ref>a</ref>-]{++} is"

@@ -6,18 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.model.config import PRESETS, BertConfig, preset
+from clozeline.model.config import PRESETS, preset
 from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
 from clozeline.train.pretraining.recipes import OF_SHARDS, RECIPES, recipe_of, resolve
 
 PLENTY = 10**12  # examples
 
 
+def settings_of(name, given_by_user=None, **machine):
+    """The numbers of a preset and their sources, for a data set of any size."""
+    machine = {"model": PRESETS[name], "examples": PLENTY, **machine}
+    return resolve(recipe_of(name), given_by_user or {}, **machine)
+
+
 def numbers(name, given_by_user=None, **machine):
-    """The resolved values of a preset for a data set of any size."""
-    found = resolve(
-        recipe_of(name), given_by_user or {}, model=PRESETS[name], **{"examples": PLENTY, **machine}
-    )
+    found = settings_of(name, given_by_user, **machine)
     return {field: setting.value for field, setting in found.items()}
 
 
@@ -41,21 +44,11 @@ def test_every_number_is_chosen_and_is_possible(name, device, world_size):
 def test_bert_base_on_one_gpu_is_trained_as_its_paper_says():
     found = numbers("bert-base", device="cuda")
     assert {name: found[name] for name in RECIPE_FIELDS} == {
-        "batch_size": 256,
-        "max_steps": 1_000_000,
-        "optimizer": "adamw",
-        "learning_rate": 1e-4,
-        "warmup": 0.01,
-        "schedule": "linear",
-        "cool_down": 0.2,
-        "weight_decay": 0.01,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "clip": 1.0,
-        "word_vectors": False,
-        "sampled_words": 0,
+        "batch_size": 256, "max_steps": 1_000_000, "optimizer": "adamw", "learning_rate": 1e-4,
+        "warmup": 0.01, "schedule": "linear", "cool_down": 0.2, "weight_decay": 0.01,
+        "beta1": 0.9, "beta2": 0.999, "clip": 1.0, "word_vectors": False, "sampled_words": 0,
         "precision": "auto",
-    }
+    }  # fmt: skip
 
 
 def test_eight_gpus_see_the_same_examples_in_larger_batches_and_steps():
@@ -88,14 +81,12 @@ def test_cpu_and_one_gpu_differ_only_in_how_long_they_train(name):
 def test_a_cpu_trains_on_20_tokens_per_parameter():
     tokens = numbers("nano", max_seq_length=64)["max_steps"] * 128 * 64
     assert tokens == pytest.approx(20 * 9_442_108, rel=0.01)
-    small = resolve(recipe_of("nano"), {}, model=preset("nano", vocab_size=500), examples=PLENTY)
-    assert small["max_steps"].value < numbers("nano")["max_steps"] / 5
+    small = numbers("nano", model=preset("nano", vocab_size=500))
+    assert small["max_steps"] < numbers("nano")["max_steps"] / 5
 
 
 def test_a_small_data_set_is_read_40_times_and_the_source_says_what_the_recipe_has():
-    found = resolve(
-        recipe_of("bert-base"), {}, model=BertConfig(), examples=6_400, device="cuda"
-    )  # 25 batches
+    found = settings_of("bert-base", examples=6_400, device="cuda")  # 25 batches
     assert found["max_steps"].value == 1000
     assert found["max_steps"].source.startswith("40 epochs (Devlin et al. 2018")
     assert found["max_steps"].source.endswith(", not 1,000,000 steps")
@@ -136,14 +127,8 @@ def test_batches_are_divided_equally_and_data_is_read_at_most_40_times(
 )
 @settings(max_examples=50, deadline=None)
 def test_what_is_given_wins(changes, world_size, device):
-    found = resolve(
-        recipe_of("nano"),
-        changes,
-        model=PRESETS["nano"],
-        examples=1000,
-        world_size=world_size,
-        device=device,
-    )
+    machine = {"examples": 1000, "world_size": world_size, "device": device}
+    found = settings_of("nano", changes, **machine)
     for name, value in changes.items():
         assert found[name] == (value, "given")
     assert {name for name in found if found[name].source == "given"} == set(changes)

@@ -60,9 +60,8 @@ def test_a_store_holds_the_same_bytes_as_a_disk(format: str, tmp_path: Path, sto
     assert digests(remote) == digests(local)
     assert names_in(remote) == names_in(local)
     assert load_tokenizer(remote / "tokenizer").digest == load_tokenizer(local / "tokenizer").digest
-    assert json.loads((remote / "job.json").read_bytes())["stages"].keys() == (
-        json.loads((local / "job.json").read_bytes())["stages"].keys()
-    )
+    jobs = [json.loads((folder / "job.json").read_bytes()) for folder in (remote, local)]
+    assert jobs[0]["stages"].keys() == jobs[1]["stages"].keys()
 
 
 def test_what_reads_a_folder_reads_a_store(tmp_path: Path, store: Path) -> None:
@@ -110,15 +109,8 @@ def test_a_dry_run_writes_nothing(store: Path) -> None:
     (store / "corpus.txt").write_text(TEXT)
     small_tokenizer(PUNKT).save(store / "tokenizer")
     before = names_in(store)
-    lines = list(
-        plan_shards(
-            [str(store / "corpus.txt")],
-            tokenizer=store / "tokenizer",
-            out=store / "out",
-            config=CONFIG,
-            options=OPTIONS,
-        )
-    )
+    how = {"tokenizer": store / "tokenizer", "out": store / "out", "config": CONFIG}
+    lines = list(plan_shards([str(store / "corpus.txt")], options=OPTIONS, **how))
     assert [line.split()[0] for line in lines] == ["blocks", "shards", "examples", "disk", "time"]
     assert names_in(store) == before
 

@@ -1,14 +1,13 @@
 """The same text and config give the same bytes, however and wherever they are worked on.
 
-Every job here is a process of its own. The corpus is small, but every part of it counts: several
-files, several blocks a file, documents that stand twice, held-out documents.
+The corpus is small, but every part of it counts: several files, several blocks a file, documents
+that stand twice, held-out documents.
 """
 
 import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import grpc
 import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from tests.support.command import output_of
 from tests.support.files import times
 from tests.support.small_jobs import (
     ROOT,
@@ -30,6 +30,7 @@ from tests.support.small_jobs import (
     write_parquet,
     write_tokenizer,
 )
+from tests.support.waiting import free_port
 
 FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 RUNNERS = {
@@ -41,14 +42,9 @@ DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 IN_MEMORY = (FN_API, "--direct_running_mode=in_memory")
 #: None of these may change the token cache.
 AFTER_TOKENIZING = (
-    "--pairs=sentences",
-    "--masking=whole-words",
-    "--masked-lm-prob=0.2",
-    "--max-seq-length=48",
-    "--dupe-factor=2",
-    "--seed=7",
-    "--format=webdataset",
-)
+    "--pairs=sentences", "--masking=whole-words", "--masked-lm-prob=0.2", "--max-seq-length=48",
+    "--dupe-factor=2", "--seed=7", "--format=webdataset",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,23 +58,14 @@ class Corpus:
 
     def line(self, out, *options, sources=(), runner=IN_MEMORY):
         """The arguments of the job."""
-        fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
+        fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64", *options)
         files = sources or self.files
-        return [
-            *files,
-            "--tokenizer",
-            self.tokenizer,
-            "--out",
-            out,
-            *fixed,
-            *options,
-            "--",
-            *runner,
-        ]
+        return [*files, "--tokenizer", self.tokenizer, "--out", out, *fixed, "--", *runner]
 
     def build(self, out, *options, **more):
-        """Make a data set in another process."""
-        clozeline_ok("shards", *self.line(out, *options, **more))
+        """Make a data set: in this process, or with a runner in another one."""
+        make = clozeline_ok if "runner" in more else output_of
+        make("shards", *self.line(out, *options, **more))
         return read_manifest(out)
 
     def assert_same_bytes(self, out):
@@ -86,16 +73,10 @@ class Corpus:
         assert shard_digests(out) == shard_digests(self.finished)
         assert (out / MANIFEST).read_bytes() == (self.finished / MANIFEST).read_bytes()
 
-    def assert_same_but_for_the_sources(self, out):
-        """The same, from other files: the manifest differs in the line that names them."""
-        assert shard_digests(out) == shard_digests(self.finished)
-        assert without_sources(out / MANIFEST) == without_sources(self.finished / MANIFEST)
-        assert (out / MANIFEST).read_bytes() != (self.finished / MANIFEST).read_bytes()
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """180 documents in 3 files, 15 of them twice; built by one process in memory."""
+    """180 documents in 3 files, 15 of them twice; built in this process."""
     folder = tmp_path_factory.mktemp("reproducible")
     texts = articles(165)
     texts += texts[::11]
@@ -123,7 +104,7 @@ def test_every_runner_writes_the_same_bytes(name, corpus, tmp_path):
     corpus.assert_same_bytes(tmp_path / "out")
 
 
-@pytest.fixture(params=["python", "clozeline-worker"])
+@pytest.fixture(params=["clozeline-worker", pytest.param("python", marks=pytest.mark.slow)])
 def worker_pool(request, tmp_path):
     """The address of a process that starts workers for whoever asks, as on a cluster.
 
@@ -134,9 +115,7 @@ def worker_pool(request, tmp_path):
     worker.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{code}' \"$@\"\n")
     worker.chmod(0o755)
     started = [] if request.param == "python" else [f"--container_executable={worker}"]
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     module = "apache_beam.runners.worker.worker_pool_main"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (
@@ -186,19 +165,18 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     assert re.fullmatch(rf"Error: {damaged} is damaged .*; delete it and rerun the command\.", last)
 
 
-def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(corpus, tmp_path):
+def test_shuffled_documents_in_files_of_two_formats_and_other_blocks_give_the_same_bytes(
+    corpus, tmp_path
+):
+    """The manifest differs in the line that names the sources."""
     texts = random.Random(5).sample(corpus.texts, len(corpus.texts))
-    names = [tmp_path / "z.parquet", tmp_path / "a.parquet"]
-    files = [write_parquet(name, texts[i::2], row_group_size=7) for i, name in enumerate(names)]
-    corpus.build(tmp_path / "out", "--block-bytes=1", sources=files)
-    corpus.assert_same_but_for_the_sources(tmp_path / "out")
-
-
-def test_json_lines_give_the_same_bytes_as_parquet(corpus, tmp_path):
-    file = tmp_path / "all.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus.texts))
-    corpus.build(tmp_path / "out", "--block-bytes=1000000", sources=[file])
-    corpus.assert_same_but_for_the_sources(tmp_path / "out")
+    rows, lines, out = tmp_path / "z.parquet", tmp_path / "a.jsonl", tmp_path / "out"
+    write_parquet(rows, texts[::2], row_group_size=7)
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[1::2]))
+    corpus.build(out, "--block-bytes=7000", sources=[rows, lines])
+    assert shard_digests(out) == shard_digests(corpus.finished)
+    assert without_sources(out / MANIFEST) == without_sources(corpus.finished / MANIFEST)
+    assert (out / MANIFEST).read_bytes() != (corpus.finished / MANIFEST).read_bytes()
 
 
 def test_a_kept_token_cache_serves_another_config_and_one_more_source(corpus, tmp_path):

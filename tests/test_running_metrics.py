@@ -21,29 +21,31 @@ def loaded(*, predictions=4, pairs=2, tokens=30, digest=0):
     )  # fmt: skip
 
 
+def summed(*steps, running=None, **costs):
+    """After steps of (batch, sums of losses)."""
+    running = running or RunningMetrics(ALONE, peak_flops=None)
+    for batch, losses in steps:
+        running.add(batch, torch.as_tensor(losses), **{"flops": 0, "slots": 64, **costs})
+    return running
+
+
 def line_of(running, last, hits=(0.0, 0.0)):
     return running.line(running.sums(last, torch.tensor(hits)))
 
 
 def test_losses_are_means_over_all_tokens_and_pairs_since_the_line_before():
     """Weighted by what is masked: a mean of the steps' means would be (2 + 5) / 2."""
-    running = RunningMetrics(ALONE, peak_flops=None)
     small, large = loaded(predictions=1, pairs=1), loaded(predictions=9, pairs=3)
-    running.add(small, torch.tensor([2.0, 0.5]), flops=0, slots=64)
-    running.add(large, torch.tensor([45.0, 1.5]), flops=0, slots=64)
+    running = summed((small, [2.0, 0.5]), (large, [45.0, 1.5]))
     line = line_of(running, large)
     assert (line["mlm_loss"], line["nsp_loss"]) == (47 / 10, 2 / 4)
-
-    running.add(small, torch.tensor([3.0, 0.25]), flops=0, slots=64)
-    line = line_of(running, small)
+    line = line_of(summed((small, [3.0, 0.25]), running=running), small)
     assert (line["mlm_loss"], line["nsp_loss"]) == (3.0, 0.25)
 
 
 def test_accuracies_and_the_digest_are_those_of_the_last_batch():
-    running = RunningMetrics(ALONE, peak_flops=None)
-    running.add(loaded(digest=7), torch.zeros(2), flops=0, slots=64)
     last = loaded(predictions=8, pairs=4, digest=-2)
-    running.add(last, torch.zeros(2), flops=0, slots=64)
+    running = summed((loaded(digest=7), [0.0, 0.0]), (last, [0.0, 0.0]))
     line = line_of(running, last, hits=(2.0, 3.0))
     assert (line["mlm_accuracy"], line["nsp_accuracy"], line["nsp_pairs"]) == (0.25, 0.75, 4)
     assert line["data_digest"] == "fffffffffffffffe"
@@ -58,8 +60,8 @@ def test_the_terms_of_processes_add_up_to_the_line_of_one():
         words = torch.nn.Embedding(2, 2)
         local_time = LocalTime(words, words.weight, world.device)
         running = RunningMetrics(world, peak_flops=None, local_time=local_time)
-        running.add(loaded(digest=digest), losses[rank], flops=0, slots=64)
-        total += running.sums(loaded(digest=digest), torch.tensor([1.0, 0.0]))
+        part = loaded(digest=digest)
+        total += summed((part, losses[rank]), running=running).sums(part, torch.tensor([1.0, 0.0]))
     line = running.line(total)
     assert line["mlm_loss"] == pytest.approx(losses[:, 0].sum().item() / (3 * 4))
     assert line["mlm_accuracy"] == 3 / (3 * 4)
@@ -96,14 +98,14 @@ def test_the_slowest_process_is_named_with_the_others_wait(own, found):
 
 
 def test_without_pairs_nothing_is_logged_about_them():
-    running = RunningMetrics(ALONE, peak_flops=None)
-    running.add(loaded(pairs=0), torch.tensor([2.0, 0.0]), flops=0, slots=64)
-    assert not [name for name in line_of(running, loaded(pairs=0)) if name.startswith("nsp")]
+    last = loaded(pairs=0)
+    line = line_of(summed((last, [2.0, 0.0])), last)
+    assert not [name for name in line if name.startswith("nsp")]
 
 
 def test_mfu_is_logged_where_the_peak_of_the_device_is_known():
     running = RunningMetrics(ALONE, peak_flops=1.0)
-    running.add(loaded(), torch.zeros(2), flops=1e9, slots=60)
+    running = summed((loaded(), [0.0, 0.0]), running=running, flops=1e9, slots=60)
     line = line_of(running, loaded(tokens=30))
     assert line["mfu"] > 0
     assert line["mfu_of_tokens"] == pytest.approx(line["mfu"] / 2, rel=1e-6)
@@ -113,17 +115,13 @@ def test_mfu_is_logged_where_the_peak_of_the_device_is_known():
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 3])
 def test_what_an_earlier_process_left_is_in_the_next_line_to_the_bit(cut):
-    steps = torch.rand(3, 2)
-    whole = RunningMetrics(ALONE, peak_flops=None)
-    first = RunningMetrics(ALONE, peak_flops=None)
-    for losses in steps:
-        whole.add(loaded(), losses, flops=0, slots=64)
-    for losses in steps[:cut]:
-        first.add(loaded(), losses, flops=0, slots=64)
+    steps = [(loaded(), losses) for losses in torch.rand(3, 2)]
+    first = summed(*steps[:cut])
     second = RunningMetrics(ALONE, peak_flops=None, carried=first.state())
-    for losses in steps[cut:]:
-        second.add(loaded(), losses, flops=0, slots=64)
-    found, wanted = line_of(second, loaded()), line_of(whole, loaded())
+    found, wanted = (
+        line_of(running, loaded())
+        for running in (summed(*steps[cut:], running=second), summed(*steps))
+    )
     assert (found["mlm_loss"], found["nsp_loss"]) == (wanted["mlm_loss"], wanted["nsp_loss"])
 
 

@@ -9,21 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.pipeline.sources.sample.articles import (
-    KINDS,
-    count_articles,
-    make_articles,
-    names_of,
-    sections_of,
-)
-from clozeline.pipeline.sources.sample.prose import THEMES
-from clozeline.pipeline.sources.sample.reviews import (
-    PLANS,
-    PRODUCTS,
-    SIDES,
-    VOICES,
-    make_reviews,
-)
+from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
+from clozeline.pipeline.sources.sample.reviews import PLANS, PRODUCTS, SIDES, VOICES, make_reviews
 from tests.support.small_jobs import python
 
 ARTICLES_DIGEST = "e6a606b20e7cc498b7e9a89d6181c41e"
@@ -50,10 +37,20 @@ def articles():
     return make_articles(1, 0, 5_000)
 
 
+@pytest.fixture(scope="module")
+def reviews():
+    return make_reviews(0, 0, 2_000)
+
+
+@pytest.fixture(scope="module")
+def lines():
+    return review_lines(0, 0, 2_000)
+
+
 # Reproducible
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**40), start=st.integers(0, 10**7), cut=st.integers(0, 12))
 def test_any_split_of_a_range_makes_the_same_articles_and_reviews(seed, start, cut):
     middle, stop = start + cut, start + 12
@@ -68,12 +65,7 @@ def test_a_range_longer_than_a_batch_is_its_articles_one_by_one(articles):
         assert articles[number : number + 1] == make_articles(1, number, number + 1)
 
 
-def test_the_bytes_are_those_that_were_always_made():
-    assert digest(make_articles(0, 0, 50)) == ARTICLES_DIGEST
-    assert digest(review_lines(0, 0, 50)) == REVIEWS_DIGEST
-
-
-def test_another_process_makes_the_same_bytes():
+def test_another_process_makes_the_bytes_that_were_always_made():
     assert python("-c", PRINT_DIGESTS).split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
 
 
@@ -83,20 +75,17 @@ def test_another_seed_makes_other_texts():
 
 
 def test_the_fraction_of_turning_reviews_changes_no_other_review():
-    few, some, all_of_them = (make_reviews(0, 0, 2_000, turning=share) for share in (0.05, 0.1, 1))
-    assert some.contents == make_reviews(0, 0, 2_000).contents
+    none, few, some, all_of_them = (
+        make_reviews(0, 0, 1_000, turning=share) for share in (0, 0.05, 0.1, 1)
+    )
+    assert some.contents == make_reviews(0, 0, 1_000).contents
     assert 0.03 < few.turning.mean() < 0.07
     assert all_of_them.turning.all()
-    assert not make_reviews(0, 0, 2_000, turning=0).turning.any()
+    assert not none.turning.any()
     assert (few.turning <= some.turning).all()
     for row in np.flatnonzero(few.turning == some.turning).tolist():
         assert few.contents[row] == some.contents[row]
     assert few.labels.tolist() == all_of_them.labels.tolist()
-
-
-def test_an_empty_range_makes_nothing():
-    assert make_articles(0, 7, 7) == []
-    assert review_lines(0, 7, 7) == []
 
 
 # Articles
@@ -159,24 +148,9 @@ def test_articles_give_a_tokenizer_and_a_splitter_work(articles):
     assert max(lines) >= 10
 
 
-def test_no_notation_is_left_in_the_text(articles):
-    reviews = review_lines(0, 0, 2_000)
-    assert not re.search(
-        r"[{}\[\]|*]|  | [,.;]|\.\.|\b[Aa] ([aeio]|18)", "\n".join(articles + reviews)
-    )
-
-
-@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
-def test_every_section_has_an_opening_and_more(kind):
-    sections = sections_of(kind)
-    assert sections[0].heading == ""
-    assert all(len(section.slots) >= 4 for section in sections)
-    assert "any" not in names_of(kind)
-
-
-@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
-def test_themes_of_a_kind_have_the_same_fields(kind):
-    assert {tuple(theme) for theme in THEMES[kind]} == {tuple(THEMES[kind][0])}
+def test_no_notation_is_left_in_the_text(articles, lines):
+    notation = r"[{}\[\]|*]|  | [,.;]|\.\.|\b[Aa] ([aeio]|18)"
+    assert not re.search(notation, "\n".join(articles + lines))
 
 
 def overlaps(sentences):
@@ -218,12 +192,11 @@ def test_labels_are_balanced_and_not_in_a_pattern():
     assert 0.4 < labels[::2].mean() < 0.6
 
 
-def test_a_review_has_a_title_and_two_to_seven_sentences():
-    reviews = make_reviews(0, 0, 2_000)
+def test_a_review_has_a_title_and_two_to_seven_sentences(reviews, lines):
     assert all(reviews.titles)
     counts = [len(re.findall(r"[.?](?: |$)", content)) for content in reviews.contents]
     assert set(counts) <= set(range(2, 8))
-    assert len(set(review_lines(0, 0, 2_000))) >= 1_990
+    assert len(set(lines)) >= 1_990
 
 
 def test_every_plan_has_enough_wordings_and_parts():
@@ -246,15 +219,15 @@ def test_praise_and_blame_have_no_opinion_in_common():
         assert not set(blame[kind]) & set(praise[kind])
 
 
-def test_reviews_of_even_and_odd_words_share_no_opinion():
+def test_reviews_of_even_and_odd_words_share_no_opinion(reviews):
     """Every opinion of a review is found, as a whole, among the words of its half."""
+    opinions = {word for side in SIDES for word in side["adjectives"]}
     found = {}
     for half in ("even", "odd"):
-        reviews = make_reviews(0, 0, 1_000, words=half)
-        assert reviews.labels.tolist() == make_reviews(0, 0, 1_000).labels.tolist()
-        text = " ".join(reviews.titles + reviews.contents).lower()
-        words = {word for side in SIDES for word in side["adjectives"]}
-        found[half] = {word for word in words if re.search(rf"\b{word}\b", text)}
+        made = make_reviews(0, 0, 1_000, words=half)
+        assert made.labels.tolist() == reviews.labels[:1_000].tolist()
+        words = re.findall(r"\w+", " ".join(made.titles + made.contents).lower())
+        found[half] = opinions & {*words}
     assert len(found["even"]) == len(found["odd"]) == 40
     assert not found["even"] & found["odd"]
 
@@ -272,26 +245,23 @@ def test_a_bag_of_words_of_even_words_guesses_at_odd_ones():
     assert 0.4 <= scores["odd"] <= 0.6
 
 
-def test_a_reviewer_keeps_one_voice():
+def test_a_reviewer_keeps_one_voice(lines):
     one, several = (
         re.compile(rf"\b({voice['i']}|{voice['my']}|{voice['me']})\b", re.IGNORECASE)
         for voice in VOICES
     )
-    heard = [
-        (bool(one.search(line)), bool(several.search(line))) for line in review_lines(0, 0, 2_000)
-    ]
+    heard = [(bool(one.search(line)), bool(several.search(line))) for line in lines]
     assert (True, True) not in heard
     assert heard.count((True, False)) > 700
     assert heard.count((False, True)) > 700
 
 
-def test_no_claim_uses_a_word_twice():
-    contents = make_reviews(0, 0, 2_000).contents
-    lists = [re.findall(r"(\w+), (\w+) and (\w+)", content) for content in contents]
-    found = [words for some in lists for words in some]
+def test_no_claim_uses_a_word_twice(reviews):
+    text = "\n".join(reviews.contents)
+    found = re.findall(r"(\w+), (\w+) and (\w+)", text)
     assert len(found) >= 400
     assert all(len(set(words)) == 3 for words in found)
-    assert not any(re.search(r"\b(\w+) and \1\b", content) for content in contents)
+    assert not re.search(r"\b(\w+) and \1\b", text)
 
 
 def test_a_bag_of_words_needs_many_plain_reviews_and_guesses_at_turning_ones():
@@ -313,11 +283,11 @@ def test_a_bag_of_words_needs_many_plain_reviews_and_guesses_at_turning_ones():
 def test_a_reader_of_the_order_knows_the_label_of_turning_reviews():
     """After "but", "although ..." and "still" comes what the writer means, good or bad."""
     sides = {word: side for side in (0, 1) for word in SIDES[side]["adjectives"]}
-    reviews = make_reviews(0, 0, 5_000, turning=0.25)
+    reviews = make_reviews(0, 0, 1_500, turning=0.25)
     read = 0
     for content, label in zip(reviews.contents, reviews.labels.tolist(), strict=True):
         for own in re.findall(r"(?:, but |\. Still, |because |In the end )(the [^.?]+)\.", content):
             found = {sides[word] for word in re.findall(r"\w+", own) if word in sides}
             assert found == {label}
             read += 1
-    assert read >= 300
+    assert read >= 200

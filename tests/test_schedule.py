@@ -45,16 +45,11 @@ def test_the_factor_is_between_0_and_1(done, warmup, schedule):
     assert 0 <= schedule_factor(done, warmup=warmup, schedule=schedule) <= 1
 
 
-@given(st.floats(0.01, 0.99), st.sampled_from(SCHEDULES))
+@given(st.floats(0, 0.99), st.sampled_from(SCHEDULES))
 def test_the_rate_peaks_where_the_warmup_ends(warmup, schedule):
     assert schedule_factor(warmup, warmup=warmup, schedule=schedule) == 1
     just_after = schedule_factor(warmup + 1e-9, warmup=warmup, schedule=schedule)
     assert just_after == pytest.approx(1, abs=1e-3)  # 1 - sqrt(x) begins steeply
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_without_a_warmup_it_starts_at_the_peak(schedule):
-    assert schedule_factor(0.0, warmup=0.0, schedule=schedule) == 1
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -96,11 +91,6 @@ def test_the_batch_never_shrinks(ramp, steps, step):
     sizes = [batch_size_at(config, s) for s in (step, step + 1)]
     assert sizes == sorted(sizes)
     assert set(sizes) <= set(config.batch_sizes)
-
-
-def test_without_a_ramp_all_batches_have_full_size():
-    config = training_config(max_steps=9, batch_size=12)
-    assert {batch_size_at(config, step) for step in range(1, 10)} == {12} == {*config.batch_sizes}
 
 
 # How one process notices a stop request and counts time; test_distributed has several

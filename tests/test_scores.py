@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.train.labelled.scores import Correlations, Scores, pearson, ranks
@@ -23,6 +23,7 @@ def rows_of(counts):
     return cells // len(matrix), cells % len(matrix)
 
 
+@settings(max_examples=50)
 @given(COUNTS)
 def test_scores_are_those_of_scikit_learn(counts):
     metrics = pytest.importorskip("sklearn.metrics")
@@ -38,15 +39,7 @@ def test_scores_are_those_of_scikit_learn(counts):
     np.testing.assert_allclose(scores.precision, precision)
     np.testing.assert_allclose(scores.recall, recall)
     np.testing.assert_allclose(scores.f1, f1)
-    macro = metrics.f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
-    assert scores.macro_f1 == pytest.approx(macro)
-
-
-def test_rows_are_labels_and_columns_predictions():
-    scores = Scores.of(["no", "yes"], np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 1]))
-    assert scores.confusion.tolist() == [[1, 1], [0, 3]]
-    assert scores.recall.tolist() == [0.5, 1.0]
-    assert scores.precision.tolist() == [1.0, 0.75]
+    assert scores.macro_f1 == pytest.approx(f1.mean())
 
 
 @given(COUNTS)
@@ -73,10 +66,6 @@ def test_the_table_has_a_line_for_each_class():
 COLUMNS = st.lists(st.tuples(st.integers(-5, 5), st.integers(-3, 3)), min_size=3, max_size=40).map(
     lambda rows: np.array(rows, dtype=np.float32).T
 )
-
-
-def test_equal_values_share_their_ranks():
-    assert ranks(np.array([10, 30, 20, 20])).tolist() == [1, 4, 2.5, 2.5]
 
 
 @given(columns=COLUMNS)

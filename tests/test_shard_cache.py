@@ -2,15 +2,16 @@
 
 import errno
 import os
-import subprocess
-import sys
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.data import shard_cache as module
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.shard_cache import ShardCache
@@ -18,8 +19,6 @@ from clozeline.train.data.shard_set import ShardSet
 from tests.support.counting_store import counted_store
 from tests.support.small_data import write_data_set
 from tests.support.training_configs import training_config
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -88,63 +87,59 @@ def test_a_damaged_copy_is_fetched_again_and_a_damaged_shard_named(store, tmp_pa
         shards.read(1)
 
 
-def test_a_full_disk_is_a_warning_and_reading_continues(store, tmp_path, monkeypatch, capsys):
-    cache = ShardCache(tmp_path / "cache", limit=10**9)
-
-    def full(path):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module, "whole_file", full)
-    assert batches(store, cache) == batches(store)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        "cannot be written (No space left on device), so shards are fetched again each time" in line
-    )
-
-
-def test_a_lock_that_cannot_be_opened_is_a_warning_and_reading_continues(store, tmp_path, capsys):
-    cache = ShardCache(tmp_path / "cache", limit=10**9)
-    for path in store.glob("train-*.arrow"):
-        lock = module.LOCK.format(sha256(path.read_bytes()).hexdigest())
-        (tmp_path / "cache" / lock).mkdir()
-    assert batches(store, cache) == batches(store)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written (Is a directory), so shards are fetched again each time" in line
-
-
-def test_a_shard_that_cannot_be_removed_is_a_warning_and_reading_continues(store, tmp_path, capsys):
-    cache = ShardCache(tmp_path / "cache", limit=1)
-    (tmp_path / "cache" / f"{'0' * 64}.arrow").mkdir()
-    assert batches(store, cache) == batches(store)
-    assert "so shards are fetched again each time" in capsys.readouterr().err
-
-
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot create the folder"):
         ShardCache(tmp_path / "file" / "cache", limit=1)
 
 
-def test_two_processes_fetch_a_shard_once(store, tmp_path):
-    """The second waits for the first, and finds the file."""
-    code = """
-import sys; from pathlib import Path
-from clozeline.train.data.shard_cache import ShardCache
-from clozeline.pipeline.common.paths import path_of
-cache = ShardCache(Path(sys.argv[1]), limit=10**9)
-print(cache.fetch(path_of(sys.argv[2]), sha256="ab").stat().st_ino)
-"""
-    source = tmp_path / "data" / "train-00000-of-00003.arrow"
-    command = [sys.executable, "-c", code, str(tmp_path / "cache"), f"file://{source}"]
-    both = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    inodes = []
-    for process in both:
-        with process:
-            inodes.append(process.communicate()[0])
-            assert process.returncode == 0
-    assert inodes[0] == inodes[1]
+def full(folder, store, patch):
+    def write(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patch.setattr(module, "whole_file", write)
+
+
+def locks_that_cannot_be_opened(folder, store, _):
+    for path in store.glob("train-*.arrow"):
+        (folder / module.LOCK.format(sha256(path.read_bytes()).hexdigest())).mkdir()
+
+
+def a_shard_that_cannot_be_removed(folder, *_):
+    (folder / f"{'0' * 64}.arrow").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (full, r"\(No space left on device\)"),
+        (locks_that_cannot_be_opened, r"\(Is a directory\)"),
+        (a_shard_that_cannot_be_removed, ""),
+    ],
+)
+def test_what_cannot_be_written_is_a_warning_and_reading_continues(
+    store, tmp_path, monkeypatch, capsys, harm, reason
+):
+    cache = ShardCache(tmp_path / "cache", limit=1)
+    harm(tmp_path / "cache", store, monkeypatch)
+    assert batches(store, cache) == batches(store)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"cannot be written .*{reason}, so shards are fetched again each time", line)
+
+
+def test_of_several_that_want_a_shard_one_fetches_it(store, tmp_path):
+    """The others wait, and find the file; a lock of its own for each, as processes have."""
+    name = read_manifest(store).shards[0].name
+    ready = threading.Barrier(4)
+
+    def fetch(_):
+        cache = ShardCache(tmp_path / "cache", limit=10**9)
+        ready.wait()
+        return cache.fetch(store / name, sha256="ab").stat().st_ino
+
+    with counted_store() as traffic, ThreadPoolExecutor(4) as threads:
+        inodes = {*threads.map(fetch, range(4))}
+    assert (len(inodes), traffic.requests[f"/cached/{name}"]) == (1, 1)
 
 
 def test_the_limit_is_checked_when_it_is_given():

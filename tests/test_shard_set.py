@@ -35,37 +35,33 @@ def test_every_wrong_byte_is_noticed_and_its_shard_named(tmp_path, split, format
             read(folder, split)
 
 
-def example_rows(**changes):
-    """30 rows of [CLS] w w [SEP] w w w [SEP] with two masks, changed."""
+def uint16(values, in_rows=2):
+    """A column with as many values in each of 30 rows."""
+    return Ragged(np.array(values, np.uint16), np.arange(31) * in_rows)
+
+
+def masked(*first):
+    """Masked positions 2 and 5 in each row but the first."""
+    return {"masked_lm_positions": uint16([*first, *[2, 5] * 29])}
+
+
+#: Of rows [CLS] w w [SEP] w w w [SEP] with two masks.
+IMPOSSIBLE = [
+    ({"length_a": np.full(30, 9, np.uint16)}, "a length_a that does not fit its row"),
+    ({"length_a": np.zeros(30, np.uint16)}, "a length_a that does not fit its row"),
+    ({"next_sentence_label": np.full(30, 2, np.int8)}, "that is not -1, 0 or 1"),
+    ({"next_sentence_label": np.full(30, -2, np.int8)}, "that is not -1, 0 or 1"),
+    (masked(5, 2), "that are not ascending"),
+    (masked(5, 5), "that are not ascending"),
+    (masked(2, 8), "beyond their row"),
+    ({"masked_lm_labels": uint16([6] * 30, 1)}, "more or fewer labels than masked positions"),
+]
+
+
+@pytest.mark.parametrize(("changes", "complaint"), [({}, None), *IMPOSSIBLE])
+def test_rows_that_cannot_be_are_refused_although_the_file_is_whole(tmp_path, changes, complaint):
     examples = make_examples([[1, 7, 8, 2, 9, 9, 9, 2]] * 30, length_a=[4] * 30)
-    positions = Ragged(np.tile(np.array([2, 5], np.uint16), 30), np.arange(31) * 2)
-    labels = Ragged(np.full(60, 6, np.uint16), np.arange(31) * 2)
-    masks = {"masked_lm_positions": positions, "masked_lm_labels": labels}
-    return replace(examples, **(masks | changes))
-
-
-def ragged_positions(*first):
-    return Ragged(np.array([*first, *[2, 5] * 29], np.uint16), np.arange(31) * 2)
-
-
-@pytest.mark.parametrize(
-    ("rows", "complaint"),
-    [
-        (example_rows(), None),
-        (example_rows(length_a=np.full(30, 9, np.uint16)), "a length_a that does not fit its row"),
-        (example_rows(length_a=np.zeros(30, np.uint16)), "a length_a that does not fit its row"),
-        (example_rows(next_sentence_label=np.full(30, 2, np.int8)), "that is not -1, 0 or 1"),
-        (example_rows(next_sentence_label=np.full(30, -2, np.int8)), "that is not -1, 0 or 1"),
-        (example_rows(masked_lm_positions=ragged_positions(5, 2)), "that are not ascending"),
-        (example_rows(masked_lm_positions=ragged_positions(5, 5)), "that are not ascending"),
-        (example_rows(masked_lm_positions=ragged_positions(2, 8)), "beyond their row"),
-        (
-            example_rows(masked_lm_labels=Ragged(np.full(30, 6, np.uint16), np.arange(31))),
-            "more or fewer labels than masked positions",
-        ),
-    ],
-)
-def test_rows_that_cannot_be_are_refused_although_the_file_is_whole(tmp_path, rows, complaint):
+    rows = replace(examples, **{**masked(2, 5), "masked_lm_labels": uint16([6] * 60), **changes})
     folder = write_data_set(tmp_path / "data", train=(30,))
     manifest, path = read_manifest(folder), folder / "train-00000-of-00001.arrow"
     schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)

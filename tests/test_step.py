@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clozeline.model.attention import Packing
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.batch import Batch, LoadedBatch
@@ -16,14 +15,11 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.pretraining.step import train_step
-from tests.support.small_training import SHORT, STILL, TINY, assert_same_run, train, weights
+from tests.support.small_models import NO_DROPOUT
+from tests.support.small_training import SHORT, STILL, TINY, assert_same_run, train
 
-SMALL = {
-    "vocab_size": TINY.vocab_size,
-    "max_position_embeddings": 16,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+SMALL = {"vocab_size": TINY.vocab_size, "max_position_embeddings": 16, **NO_DROPOUT}
+KINDS = pytest.mark.parametrize("config", [STILL, preset("nano", **SMALL)], ids=["post", "pre"])
 ALONE = World(0, 1, torch.device("cpu"))
 MASKED = torch.tensor([4, 1, 3, 4, 1, 1, 2, 1])  # words of each row
 FOLLOWS = torch.tensor([0, 1, -1, 1, -1, -1, -1, 0])  # -1: no B
@@ -44,14 +40,8 @@ def make_batch():
         next_sentence_labels=FOLLOWS,
         example_weights=torch.ones(8),
     )
-    return LoadedBatch(
-        batch=batch,
-        next_position=8,
-        num_tokens=91,
-        num_predictions=int(MASKED.sum()),
-        num_pairs=int((FOLLOWS >= 0).sum()),
-        digest=0,
-    )
+    counts = {"num_tokens": 91, "num_predictions": int(MASKED.sum()), "num_pairs": 4}
+    return LoadedBatch(batch=batch, next_position=8, digest=0, **counts)
 
 
 def forward(model, batch):
@@ -75,16 +65,8 @@ def step(model, loaded=None, *, accumulation=1, precision="fp32", clip=0.0, **op
     optimizer.register_step_pre_hook(
         lambda *_: found.update({name: p.grad.clone() for name, p in model.named_parameters()})
     )
-    sums, norm = train_step(
-        model,
-        optimizer,
-        loaded or make_batch(),
-        world=ALONE,
-        accumulation=accumulation,
-        precision=precision,
-        clip=clip,
-        **options,
-    )
+    options = {"accumulation": accumulation, "precision": precision, "clip": clip, **options}
+    sums, norm = train_step(model, optimizer, loaded or make_batch(), world=ALONE, **options)
     return sums, norm, found
 
 
@@ -111,12 +93,6 @@ def unpadded(batch):
     )
 
 
-def packed_forward(model, batch):
-    packing = Packing(batch.position_ids, batch.cu_seqlens, batch.max_seqlen)
-    ids, types, positions = batch.input_ids, batch.token_type_ids, batch.masked_lm_positions
-    return model(ids, types, None, positions, packing)
-
-
 def norm_of(gradients):
     return torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
 
@@ -134,39 +110,21 @@ def test_the_gradient_is_that_of_the_global_mean_however_it_is_accumulated(accum
     assert norm == pytest.approx(norm_of(wanted).item(), rel=1e-5)
 
 
-def test_the_mean_of_the_means_of_parts_is_another_objective():
-    """So the test above can tell them apart."""
-    model, batch = BertForPretraining(STILL), make_batch().batch
-    whole, _ = mean_losses(model, batch)
-    parts = [mean_losses(model, part)[0] for part in batch.split(4)]
-    assert abs(torch.stack(parts).mean() - whole) > 1e-3
-
-
 def test_the_sums_are_of_losses_and_hits():
+    """With labels of which half are what the model says."""
     model, loaded = BertForPretraining(STILL), make_batch()
     with torch.no_grad():
         mlm_logits, nsp_logits = forward(model, loaded.batch)
-        mlm, nsp = mean_losses(model, loaded.batch)
-    is_right = (mlm_logits.argmax(-1) == loaded.batch.masked_lm_labels).float()
-    words = (is_right * loaded.batch.masked_lm_weights).sum()
-    pairs = (nsp_logits.argmax(-1) == FOLLOWS).sum()
-    wanted = torch.stack([mlm * MASKED.sum(), nsp * 4, words, pairs])
-    sums, _, _ = step(model, loaded, accumulation=4)
+    said = torch.arange(8)[:, None] % 2 == 0
+    labels = mlm_logits.argmax(-1).where(said, loaded.batch.masked_lm_labels)
+    follows = torch.where(FOLLOWS >= 0, nsp_logits.argmax(-1), FOLLOWS)
+    batch = replace(loaded.batch, masked_lm_labels=labels, next_sentence_labels=follows)
+    mlm, nsp = mean_losses(model, batch)
+    words = ((mlm_logits.argmax(-1) == labels) * batch.masked_lm_weights).sum()
+    assert words >= MASKED[::2].sum()
+    sums, _, _ = step(model, replace(loaded, batch=batch), accumulation=4)
+    wanted = torch.stack([mlm.detach() * MASKED.sum(), nsp.detach() * 4, words, torch.tensor(4)])
     torch.testing.assert_close(sums, wanted)
-
-
-def test_hits_are_counted_where_there_is_something_to_hit():
-    """With labels that are what the model says, all are hits, and unused slots are none."""
-    model, loaded = BertForPretraining(STILL), make_batch()
-    with torch.no_grad():
-        mlm_logits, nsp_logits = forward(model, loaded.batch)
-    batch = replace(
-        loaded.batch,
-        masked_lm_labels=mlm_logits.argmax(-1),
-        next_sentence_labels=torch.where(FOLLOWS >= 0, nsp_logits.argmax(-1), FOLLOWS),
-    )
-    sums, _, _ = step(model, replace(loaded, batch=batch))
-    assert sums[2:].tolist() == [MASKED.sum(), 4]
 
 
 def test_a_batch_without_pairs_trains_on_words_alone():
@@ -180,8 +138,8 @@ def test_a_batch_without_pairs_trains_on_words_alone():
     assert found["nsp_head.weight"].count_nonzero() == 0
 
 
-@pytest.mark.parametrize("accumulation", [1, 2, 4])
-@pytest.mark.parametrize("config", [STILL, replace(preset("nano"), **SMALL)], ids=["post", "pre"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+@KINDS
 def test_without_padding_losses_hits_and_gradients_are_the_same(config, accumulation):
     loaded = make_batch()
     wanted, norm, gradients = step(BertForPretraining(config), loaded)
@@ -190,32 +148,6 @@ def test_without_padding_losses_hits_and_gradients_are_the_same(config, accumula
     torch.testing.assert_close(sums, wanted, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(packed_norm, norm, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found, gradients, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow  # importing the compiler
-def test_unpadded_batches_of_any_length_are_compiled_twice_at_most():
-    """Once for the first length, and once for all."""
-    from torch._dynamo.testing import CompileCounter
-
-    counter = CompileCounter()
-    model = torch.compile(BertForPretraining(STILL), backend=counter)
-    loaded, lengths = make_batch(), set()
-    for short in (12, 4, 9, 7, 2):
-        mask = loaded.batch.attention_mask.clone()
-        mask[5:] = torch.arange(12) < short
-        part = replace(loaded, batch=unpadded(replace(loaded.batch, attention_mask=mask)))
-        lengths.add(part.batch.num_tokens)
-        step(model, part)
-    assert len(lengths) == 5
-    assert counter.frame_count <= 2
-
-
-def test_a_token_without_padding_sees_its_own_row_and_no_other():
-    model, batch = BertForPretraining(STILL), unpadded(make_batch().batch)
-    changed = replace(batch, input_ids=batch.input_ids.clone())
-    changed.input_ids[12 + 9] = 6  # in the second row; a word that is not masked
-    differs = (packed_forward(model, batch)[0] != packed_forward(model, changed)[0]).any(-1)
-    assert differs.tolist() == [False] * 4 + [True] + [False] * 12
 
 
 def test_rows_that_are_all_full_need_no_mask():
@@ -241,22 +173,15 @@ def test_hits_not_asked_for_are_not_counted_and_change_nothing_else():
 
 
 def test_clipping_bounds_the_norm_and_tells_it_as_it_was():
-    _, free, _ = step(BertForPretraining(STILL), clip=0.0)
+    """A norm below the bound is left alone; and no gradient is left behind."""
+    model = BertForPretraining(STILL)
+    _, free, unclipped = step(model, clip=0.0)
+    assert all(parameter.grad is None for parameter in model.parameters())
     _, norm, found = step(BertForPretraining(STILL), clip=0.25)
     assert norm == free > 0.25
     assert norm_of(found) == pytest.approx(0.25, rel=1e-4)
-
-
-def test_a_norm_below_the_bound_is_left_alone():
-    _, _, free = step(BertForPretraining(STILL), clip=0.0)
-    _, _, found = step(BertForPretraining(STILL), clip=1e6)
-    assert all(torch.equal(found[name], gradient) for name, gradient in free.items())
-
-
-def test_a_step_leaves_no_gradient_behind():
-    model = BertForPretraining(STILL)
-    step(model)
-    assert all(parameter.grad is None for parameter in model.parameters())
+    _, _, same = step(BertForPretraining(STILL), clip=1e6)
+    assert all(torch.equal(same[name], gradient) for name, gradient in unclipped.items())
 
 
 def test_bf16_rounds_products_and_keeps_the_weights():
@@ -269,7 +194,7 @@ def test_bf16_rounds_products_and_keeps_the_weights():
     assert {gradient.dtype for gradient in found.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("config", [STILL, replace(preset("nano"), **SMALL)], ids=["post", "pre"])
+@KINDS
 def test_a_bf16_residual_is_what_layers_pass_on(config):
     """Autocast alone leaves it in float32, and the losses are nearly the same."""
     seen, losses = [], []
@@ -296,13 +221,10 @@ def test_what_is_dropped_depends_on_seed_step_and_rank_alone():
     assert len({update(*place) for place in others}) == len(others)
 
 
-# `--profile` writes a trace and a table, and changes nothing of the training
-
-
 def test_some_steps_are_profiled(small_folder, tmp_path):
-    train(small_folder, tmp_path / "plain", max_steps=6)
-    training = replace(SHORT, max_steps=6)
-    run = tmp_path / "run"
+    """`--profile` writes a trace and a table, and changes nothing of the training."""
+    train(small_folder, tmp_path / "plain", max_steps=4)
+    training, run = replace(SHORT, max_steps=4), tmp_path / "run"
     pretrain(small_folder, out=run, model=TINY, training=training, profile=2)
     assert_same_run(run, tmp_path / "plain")
     trace = json.loads((run / "profile" / "trace.json").read_text())
@@ -311,7 +233,5 @@ def test_some_steps_are_profiled(small_folder, tmp_path):
     lines = (run / "profile" / "operations.txt").read_text().splitlines()
     table = [line for line in lines if "aten::" in line or "Optimizer" in line]
     assert 0 < len(table) <= 10  # of the ten operations that took longest
-    before = weights(run)
-    train(small_folder, run, overwrite=True, max_steps=6)
-    assert weights(run) == before
+    train(small_folder, run, overwrite=True, max_steps=1)
     assert not (run / "profile").exists()

@@ -140,10 +140,12 @@ def test_a_store_that_fails_for_a_while_ends_no_lease(monkeypatch, capsys):
     assert not (folder / LEASE).exists()
 
 
-def test_a_data_set_in_a_store_has_one_writer(folder, tmp_path):
+def test_a_data_set_in_a_store_has_one_writer(folder, tmp_path, monkeypatch):
     """A job that was killed is followed by the next one; one that goes on keeps others out."""
     write_lease(folder / "data")
-    shards(tmp_path, out=folder / "data")
+    with monkeypatch.context() as soon:
+        soon.setattr(store_lease, "LEASE_SECONDS", 0.2)
+        shards(tmp_path, out=folder / "data")
     there = folder.fs.find(folder.path)
     assert not any(name.endswith(LEASE) for name in there)
     with locked_folder(folder / "new"):

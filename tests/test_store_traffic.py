@@ -59,7 +59,7 @@ def contents(folder, ending):
 
 
 @pytest.mark.parametrize("shards", [2, 32])
-def test_token_cache_files_are_fetched_about_once(store, shards):
+def test_the_text_of_a_source_and_the_token_cache_are_fetched_about_once(store, shards):
     traffic = build(store, shards=shards)
     files = contents(store, ".tokens")
     size = sum(map(len, files.values()))
@@ -68,15 +68,12 @@ def test_token_cache_files_are_fetched_about_once(store, shards):
     assert size > 500_000
     assert fetched <= 1.2 * size
 
-
-def test_only_the_text_of_a_parquet_source_is_fetched(store):
-    traffic = build(store, shards=8)
     ((name, data),) = contents(store, "text.parquet").items()
     metadata = pq.read_metadata(pa.BufferReader(data))
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     needed = sum(group.column(0).total_compressed_size for group in groups)
     print(f"{traffic.num_bytes[name] / needed:.3f} bytes fetched for each of the source's text")
-    assert needed < 0.5 * len(data)
+    assert needed < 0.5 * len(data)  # the other column is not fetched
     assert traffic.num_bytes[name] <= 1.2 * needed
 
 

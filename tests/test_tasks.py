@@ -1,28 +1,24 @@
 """Tasks of a job: any number, in any order, twice, killed: the same bytes, or exit code 75."""
 
 import os
-import random
 import shutil
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import STOPPED, InputError, UnfinishedError
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.job.tasks import Task
+from tests.support.command import refused
 from tests.support.files import times
-from tests.support.small_jobs import (
-    COMMAND,
-    ROOT,
-    clozeline,
-    no_survivors,
-    shard_digests,
-)
+from tests.support.small_jobs import COMMAND, ROOT, no_survivors, shard_digests
 from tests.test_job import OPTIONS, shards
 from tests.test_resume_shards import Job, job
 from tests.test_steps import CONFIG
@@ -50,13 +46,10 @@ def work(whole, tmp_path):
 
 
 def until_finished(folder, tasks, **more):
-    """Run the tasks again and again, each alone; the number of calls."""
-    for number in range(1, 100):
-        try:
-            shards(folder, options=task(tasks[number % len(tasks)]), **more)
-        except UnfinishedError:
-            continue
-        return number
+    """Run the tasks again and again, each alone."""
+    for number in range(3 * len(tasks)):
+        with suppress(UnfinishedError):
+            return shards(folder, options=task(tasks[number % len(tasks)]), **more)
     raise AssertionError("never finished")
 
 
@@ -68,31 +61,28 @@ def assert_same(out, finished):
     assert {path.name for path in out.iterdir()} == names
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_any_number_of_tasks_in_any_order_gives_the_bytes_of_one_job(count, work, whole):
-    tasks = [f"{index}/{count}" for index in range(count)] * 2
-    random.Random(count).shuffle(tasks)
-    assert until_finished(work, tasks) <= 3 * len(tasks)
+@pytest.mark.parametrize(
+    "tasks",
+    ["0/1", "1/2 0/2", "4/7 0/7 4/7 6/7 1/7 5/7 2/7 3/7 1/7", "0/2 2/3 1/2 5/7"],
+    ids=["one", "two", "seven", "numbers can be mixed"],
+)
+def test_any_number_of_tasks_in_any_order_gives_the_bytes_of_one_job(tasks, work, whole):
+    until_finished(work, tasks.split())
     assert_same(work / "out", whole / "out")
     before = times(work / "out", "*")
-    assert shards(work, options=task(tasks[0]))[1] is False  # once more
+    assert shards(work, options=task(tasks[:3]))[1] is False  # once more
     assert times(work / "out", "*") == before
 
 
-def test_numbers_of_tasks_can_be_mixed(work, whole):
-    until_finished(work, ["0/2", "2/3", "1/2", "5/7"])
-    assert_same(work / "out", whole / "out")
-
-
-def test_a_missing_task_is_named(work, whole):
-    message = (
-        r"^7 of 11 blocks tokenized; the others are those of task 1/3\. Run what is missing, and "
-        r"this task again\.$"
+def test_a_missing_task_is_named_in_one_line_with_exit_code_75(work, whole):
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=32", "--min-characters=4")
+    folders = ("--tokenizer", work / "tokenizer", "--out", work / "out")
+    line = ("shards", work / "corpus.txt", *folders, *fixed, "--block-bytes=2000", "--wait=0s")
+    assert "are those of task 1/3, 2/3." in refused(*line, "--task=0/3", code=STOPPED)
+    assert refused(*line, "--task=2/3", code=STOPPED) == (
+        "7 of 11 blocks tokenized; the others are those of task 1/3. Run what is missing, and this "
+        "task again."
     )
-    with pytest.raises(UnfinishedError, match=r"are those of task 1/3, 2/3\."):
-        shards(work, options=task("0/3"))
-    with pytest.raises(UnfinishedError, match=message):
-        shards(work, options=task("2/3"))
     assert not (work / "out" / MANIFEST).exists()
     until_finished(work, ["0/1"])  # a task of another number does it all
     assert_same(work / "out", whole / "out")
@@ -132,10 +122,9 @@ def test_what_is_damaged_is_written_again(damaged, work, whole):
     assert_same(work / "out", whole / "out")
 
 
-def test_tasks_in_a_store(work, whole):
-    from upath import UPath
-
-    out = UPath("memory://tasks")
+def test_tasks_in_a_store(work, whole, monkeypatch):
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    out = path_of("memory://tasks")
     until_finished(work, ["2/3", "0/3", "1/3"], out=out)
     names = [path.name for path in (whole / "out").glob("*-of-*.arrow")]
     assert names
@@ -166,8 +155,7 @@ def test_tasks_of_one_job_share_the_folder_and_another_job_is_refused(work):
 # ---- processes ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", [r"os.rename \.tokens$ 2", r"open train-.*\.partial$ 1"])
-def test_tasks_as_processes_one_killed_one_doubled(moment: str, job: Job, tmp_path: Path) -> None:
+def test_tasks_as_processes_one_killed_twice_one_doubled(job: Job, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ExitStack() as running:
 
@@ -178,19 +166,12 @@ def test_tasks_as_processes_one_killed_one_doubled(moment: str, job: Job, tmp_pa
             return process
 
         others = [start("0/3"), start("2/3")]
-        with job.killed_at(moment, out, "--task=1/3"):
+        with job.killed_at(r"os.rename \.tokens$ 2", out, "--task=1/3"):
+            pass
+        with job.killed_at(r"open train-.*\.partial$ 1", out, "--task=1/3"):
             again = [start("1/3"), start("1/3")]
         assert [process.wait(120) for process in (*others, *again)] == [0, 0, 0, 0]
     assert_same(out, job.finished)
-
-
-def test_a_task_alone_exits_75_with_one_line(job: Job, tmp_path: Path) -> None:
-    done = clozeline(*job.line(tmp_path / "out", "--task=1/2", "--wait=0s"))
-    assert (done.returncode, done.stdout) == (STOPPED, "")
-    assert done.stderr == (
-        "Error: 6 of 12 blocks tokenized; the others are those of task 0/2. Run what is missing, "
-        "and this task again.\n"
-    )
 
 
 # ---- values ------------------------------------------------------------------------------------
@@ -222,6 +203,7 @@ def test_a_task_is_given_or_read_from_slurm(text, environment, found):
         ({"task": "slurm"}, r"^task is slurm, but SLURM_ARRAY_TASK_ID is not set; start it with"),
         ({"task": "0/4", "workers": 2}, r"^a task is one process, and workers is 2; use more"),
         ({"wait": "soon"}, r"^wait is 'soon'; give a time such as 90s"),
+        ({"block_bytes": 0}, "^block_bytes is 0; give"),
     ],
 )
 def test_values_that_cannot_be(values, message, monkeypatch):
@@ -233,9 +215,3 @@ def test_values_that_cannot_be(values, message, monkeypatch):
 def test_an_array_with_gaps_is_refused():
     with pytest.raises(ValueError, match=r"the array has 3 of the tasks 5 to 11; give"):
         Task.parse("slurm", slurm(COUNT="3"))
-
-
-def test_options_for_beam_are_refused(work):
-    with pytest.raises(InputError, match=r"^a task runs without Beam; leave out -- and what"):
-        shards(work, options=task("0/1"), beam_args=["--runner=FlinkRunner"])
-    assert not (work / "out").exists()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,15 +63,12 @@ def _ragged(rows):
 def nested(documents):
     """A bucket taken apart: ids in sentences in paragraphs (those that have any) in documents."""
     found = []
-    for first, last in zip(
-        documents.document_offsets, documents.document_offsets[1:], strict=False
-    ):
+    for first, last in pairwise(documents.document_offsets):
         paragraphs: dict[int, list[list[int]]] = {}
         for s in range(first, last):
             start, stop = documents.sentence_offsets[s : s + 2]
-            paragraphs.setdefault(int(documents.paragraphs[s]), []).append(
-                documents.ids[start:stop].tolist()
-            )
+            sentence = documents.ids[start:stop].tolist()
+            paragraphs.setdefault(int(documents.paragraphs[s]), []).append(sentence)
         found.append(list(paragraphs.values()))
     return found
 
@@ -95,50 +93,41 @@ def read_all(folder, *names):
 
 
 @settings(max_examples=40)
-@given(CORPUS)
+@given(st.tuples(CORPUS, CORPUS, CORPUS), st.integers(1, 400))
 def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
-    tmp_path_factory, corpus
+    tmp_path_factory, corpora, run_bytes
 ):
+    """In whatever chunks, runs and files it was written, and from a merged file."""
     folder = tmp_path_factory.mktemp("cache")
-    found = read_all(folder, write(folder / "a", corpus))
-    hashes = [hash_documents([str(document)]) for document in corpus]
-    for bucket, (documents, duplicates, *_) in enumerate(found):
-        mine = {
-            (int(high[0]), int(low[0])): [paragraph for paragraph in document if paragraph]
-            for (high, low), document in zip(hashes, corpus, strict=True)
-            if BUCKETS.of(high, low)[0] == bucket
-        }
-        assert nested(documents) == [mine[key] for key in sorted(mine)]
-        assert documents.hashes.tolist() == [high for high, _ in sorted(mine)]
-        assert duplicates == sum(BUCKETS.of(h, low)[0] == bucket for h, low in hashes) - len(mine)
-
-
-@settings(max_examples=40)
-@given(CORPUS, CORPUS, CORPUS)
-def test_chunks_and_files_and_their_order_do_not_matter(tmp_path_factory, first, second, third):
-    folder = tmp_path_factory.mktemp("cache")
-    one = read_all(folder, write(folder / "one", first + second + third))
-    chunks = read_all(folder, write(folder / "chunks", third, first, [], second))
-    files = write(folder / "x", second), write(folder / "y", first, third)
-    for other in (chunks, read_all(folder, *files), read_all(folder, *files[::-1])):
-        for (documents, duplicates, *_), (expected, expected_duplicates, *_) in zip(
-            other, one, strict=True
-        ):
-            assert nested(documents) == nested(expected)
-            assert documents.hashes.tolist() == expected.hashes.tolist()
-            assert duplicates == expected_duplicates
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", run_bytes)
+        chunks = write(folder / "chunks", *corpora[::-1], [])
+        files = [write(folder / str(i), corpus) for i, corpus in enumerate(corpora)]
+        merge_cache_files(folder, files, num_buckets=len(BUCKETS))
+    merged = merged_name(files)
+    assert next(read_counts([folder / merged])) == token_cache(folder, *files).counts()
+    corpus = [document for part in corpora for document in part]
+    hashes = [tuple(int(half[0]) for half in hash_documents([str(x)])) for x in corpus]
+    mine, given = [{} for _ in range(len(BUCKETS))], Counter()
+    for key, document in zip(hashes, corpus, strict=True):
+        [bucket] = BUCKETS.of(*np.array([key], np.uint64).T)
+        mine[bucket][key] = [paragraph for paragraph in document if paragraph]
+        given[bucket] += 1
+    for names in ([chunks], files, files[::-1], [merged]):
+        for bucket, (documents, duplicates, *_) in enumerate(read_all(folder, *names)):
+            keys = sorted(mine[bucket])
+            assert nested(documents) == [mine[bucket][key] for key in keys]
+            assert documents.hashes.tolist() == [high for high, _ in keys]
+            assert duplicates == given[bucket] - len(keys)
 
 
 def test_a_bucket_without_anything_is_empty(tmp_path):
-    write(tmp_path / "a", [[[[1, 2]]]])
-    write(tmp_path / "none")
-    empty = [bucket for bucket in range(4) if not token_cache(tmp_path, "a").inputs_of(bucket)]
+    cache = token_cache(tmp_path, write(tmp_path / "a", [[[[1, 2]]]]))
+    empty = [bucket for bucket in range(4) if not cache.inputs_of(bucket)]
     assert len(empty) == 3
-    for cache in (token_cache(tmp_path), token_cache(tmp_path, "none"), token_cache(tmp_path, "a")):
-        documents, duplicates, *_ = cache.documents(empty[0])
-        assert (len(documents), duplicates) == (0, 0)
-        assert documents.ids.dtype == np.uint16
-        assert documents.sentence_offsets.tolist() == documents.document_offsets.tolist() == [0]
+    documents = cache.documents(empty[0]).documents
+    assert (len(documents), documents.ids.dtype) == (0, np.uint16)
+    assert documents.sentence_offsets.tolist() == documents.document_offsets.tolist() == [0]
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_535, np.uint16), (65_536, np.uint32)])
@@ -147,16 +136,14 @@ def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
     one = Buckets(num_train=1, num_validation=0, validation=0)
     write_cache_file(tmp_path / "a", [chunk], buckets=one, vocab_size=vocab_size)
     cache = token_cache(tmp_path, "a", num_buckets=1, vocab_size=vocab_size)
-    documents = cache.documents(0).documents
-    assert documents.ids.dtype == dtype
-    assert documents.ids.tolist() == [65_000]
+    ids = cache.documents(0).documents.ids
+    assert (ids.dtype, ids.tolist()) == (dtype, [65_000])
 
 
 def test_counts_of_all_chunks_come_back_from_the_file(tmp_path):
     counts = Counts(Counter(documents=2), Counter(empty=1), [{"where": "a\tß:3", "reason": "no"}])
     more = Counts(Counter(documents=1, tokens=5), Counter(), [{"where": "b", "reason": '"'}])
-    nothing = tokenized([])
-    chunks = [(nothing, counts), (nothing, more)]
+    chunks = [(tokenized([]), counts), (tokenized([]), more)]
     written = write_cache_file(tmp_path / "a", chunks, buckets=BUCKETS, vocab_size=VOCAB)
     [found] = read_counts([tmp_path / "a"])
     assert found == written
@@ -169,32 +156,23 @@ def test_counts_of_all_chunks_come_back_from_the_file(tmp_path):
 
 def test_counts_are_read_again_where_another_writer_replaced_the_file(tmp_path):
     """Between its end and its counts; CPU seconds of another length come from another writer."""
-    names = ["a", "b"]
-    for name in names:
-        write_timed(tmp_path / name, 0.5)
-    found = read_counts([tmp_path / name for name in names])
-    first = next(found)  # the ends of both are read
-    write_timed(tmp_path / "b", 0.123456789)
-    [second] = found
-    assert second == first
-    assert second.seconds == {"read": 0.123456789}
 
+    def write_timed(name, seconds):
+        with whole_file(tmp_path / name) as file:
+            CacheFileWriter(file, 4).finish(Counts(seconds=Counter({"read": seconds})))
 
-def write_timed(path, seconds):
-    counts = Counts(Counter(documents=3), seconds=Counter({"read": seconds}))
-    with whole_file(path) as file:
-        CacheFileWriter(file, 4).finish(counts)
+    write_timed("a", 0.5)
+    write_timed("b", 0.5)
+    found = read_counts([tmp_path / "a", tmp_path / "b"])
+    next(found)  # the ends of both are read
+    write_timed("b", 0.123456789)
+    assert next(found).seconds == {"read": 0.123456789}
 
 
 def test_a_cache_file_is_named_by_all_it_depends_on_and_the_version():
     assert digest_of(["a", 1, BUCKETS]) == digest_of(["a", 1, BUCKETS])
     names = [("a", 1), ("a", 2), ("b", 1), ("a",), ("a", 1, BUCKETS), ("a1",), ("a, 1",)]
     assert len({digest_of(parts) for parts in names}) == len(names)
-
-
-def rewrite(path, change):
-    """Change the bytes of a file."""
-    path.write_bytes(change(path.read_bytes()))
 
 
 def read_everything(path):
@@ -207,7 +185,7 @@ def read_everything(path):
 def test_a_damaged_cache_file_is_named_wherever_it_is_read(tmp_path, keep):
     path = tmp_path / "a.tokens"
     write(path, [[[[1, 2, 3]]]] * 3)
-    rewrite(path, lambda data: data[:keep])
+    path.write_bytes(path.read_bytes()[:keep])
     for read in (
         lambda: read_ends([path]),
         lambda: list(read_counts([path])),
@@ -240,9 +218,8 @@ def test_an_index_of_zeros_is_named(tmp_path):
     path = tmp_path / "a.tokens"
     write(path, [[[[1, 2, 3]]]] * 3)
     [end] = read_ends([path])
-    rewrite(
-        path, lambda data: data[: end.index] + bytes(end.counts - end.index) + data[end.counts :]
-    )
+    data = path.read_bytes()
+    path.write_bytes(data[: end.index] + bytes(end.counts - end.index) + data[end.counts :])
     for bucket in range(len(BUCKETS)):
         with pytest.raises(CorruptDataError, match="its checksum differs"):
             token_cache(tmp_path, path.name).documents(bucket)
@@ -274,23 +251,6 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
 # ---- many files --------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
-@given(st.lists(CORPUS, min_size=1, max_size=5), st.integers(1, 200))
-def test_a_merged_file_has_what_its_files_have(tmp_path_factory, corpora, run_bytes):
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:  # files of many runs
-        patch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", run_bytes)
-        names = [write(folder / str(i), corpus, corpus) for i, corpus in enumerate(corpora)]
-        merge_cache_files(folder, names, num_buckets=len(BUCKETS))
-    for one, other in zip(
-        read_all(folder, *names), read_all(folder, merged_name(names)), strict=True
-    ):
-        assert nested(one[0]) == nested(other[0])
-        assert one[1] == other[1]
-    [counts] = read_counts([folder / merged_name(names)])
-    assert counts == token_cache(folder, *names).counts()
-
-
 def test_a_file_has_a_run_each_time_so_much_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", 10)
     with (tmp_path / "a").open("wb") as file:
@@ -307,13 +267,11 @@ def test_a_bucket_reads_a_part_of_each_index(tmp_path, monkeypatch):
     corpus = [[[[i, 2], [3]]] for i in range(40)]
     names = [write(tmp_path / name, corpus[i::2]) for i, name in enumerate("ab")]
     whole = read_all(tmp_path, *names)
-    monkeypatch.setattr(
-        "clozeline.pipeline.job.token_cache.INDEX_BYTES", 70
-    )  # two buckets of two files
+    monkeypatch.setattr("clozeline.pipeline.job.token_cache.INDEX_BYTES", 70)
     cache = token_cache(tmp_path, *names)
     for bucket in (3, 0, 1, 2):
         documents = cache.documents(bucket).documents
-        assert len(cache._index[0]) == 2
+        assert len(cache._index[0]) == 2  # buckets of two files
         assert nested(documents) == nested(whole[bucket][0])
 
 

@@ -53,7 +53,7 @@ def test_bytes_are_those_of_the_library():
     assert all(decode([char]) == chr(byte) for char, byte in BYTES.items() if byte < 0x80)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(text=texts)
 def test_joined_tokens_are_the_text(text):
     found = "".join(BPE.texts[i] for i in ids_of(BPE, text))

@@ -2,15 +2,12 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
@@ -78,15 +75,15 @@ def test_text_that_spells_a_special_token_stays_text(tokenizer, saved):
 
 def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer, saved):
     loaded = load_tokenizer(saved)
-    assert loaded.tokens == tokenizer.tokens
-    assert loaded.normalization == tokenizer.normalization
-    assert loaded.punkt == PUNKT
+    assert (loaded.tokens, loaded.punkt) == (TOKENS, PUNKT)
     assert loaded.digest == tokenizer.digest
     assert names(saved) == [
         *("SHA256SUMS", "punkt.json", "special_tokens_map.json"),
         *("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
     ]
     assert names(saved.parent) == ["tokenizer"]
+    adopted = adopt_vocabulary(saved / "vocab.txt", cased=False, punkt=PUNKT)
+    assert adopted.digest == tokenizer.digest
 
 
 def test_saving_over_the_same_tokenizer_is_fine_over_another_refused(tokenizer, saved):
@@ -111,23 +108,6 @@ def test_files_that_a_killed_save_left_go(tokenizer, tmp_path):
     assert {"vocab.txt", "punkt.json"}.isdisjoint(names(tmp_path))
 
 
-def test_the_saved_vocabulary_is_the_same_tokenizer(tokenizer, saved):
-    adopted = adopt_vocabulary(saved / "vocab.txt", cased=False, punkt=PUNKT)
-    assert adopted.digest == tokenizer.digest
-
-
-def test_other_libraries_read_the_saved_file(tokenizer, saved):
-    from transformers import PreTrainedTokenizerFast
-
-    text = "The cats. ÉTÉ mask"
-    ids = tokenizer.encode_batch([text])[0]
-    plain = tokenizers.Tokenizer.from_file(str(saved / "tokenizer.json"))
-    assert plain.encode(text, add_special_tokens=False).ids == ids
-    fast = PreTrainedTokenizerFast(tokenizer_file=str(saved / "tokenizer.json"))
-    assert fast(text, add_special_tokens=False)["input_ids"] == ids
-    assert fast(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
-
-
 def test_the_digest_covers_tokens_flags_and_punkt(tokenizer):
     flags = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
     others = [
@@ -141,33 +121,10 @@ def test_the_digest_covers_tokens_flags_and_punkt(tokenizer):
     assert len({made.digest for made in [tokenizer, *others]}) == len(others) + 1
 
 
-def test_the_digest_is_the_same_in_another_process(tokenizer, saved):
-    code = (
-        "import sys; from clozeline.pipeline.tokenization.tokenizer import load_tokenizer as load; "
-    )
-    code += "print(load(sys.argv[1]).digest, sorted({'torch', 'nltk'} & set(sys.modules)))"
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split(maxsplit=1) == [tokenizer.digest, "[]\n"]
-
-
 def test_the_digest_is_frozen(tokenizer):
     # Manifests and checkpoints hold digests: another value here makes all of them foreign.
     frozen = "5a89eea28f9b2703436fca60c56d38a5d940ba1bf687bae0592e7c42d74f2780"
     assert tokenizer.digest == frozen
-
-
-def test_a_learned_vocabulary_starts_with_the_special_tokens():
-    texts = ["The cat sat on the mat. [MASK] Été!"] * 20
-    made = learn_vocabulary(iter(texts), vocab_size=60, cased=False, punkt=PUNKT)
-    assert tuple(made.tokens[:5]) == SPECIAL_TOKENS
-    assert {"the", "ete", "mask", "["} <= set(made.tokens)
-    assert made.vocab_size <= 60
-    assert words(made, "THE été") == ["the", "ete"]
-    cased = learn_vocabulary(iter(texts), vocab_size=60, cased=True, punkt=None)
-    assert {"The", "the", "Été"} <= set(cased.tokens)
-    assert not cased.normalization.lowercase
 
 
 def test_a_text_without_words_is_refused():

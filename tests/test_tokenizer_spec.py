@@ -24,7 +24,7 @@ from clozeline.train.inference.fill import mask_ids
 from clozeline.train.view.run_model import RunModel
 from clozeline.train.view.try_it import TryPages
 from tests.support.command import output_of, refused
-from tests.support.small import PUNKT
+from tests.support.small import PUNKT, lists
 from tests.test_export import HOSTILE
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -140,15 +140,6 @@ def test_the_saved_folder_gives_the_same_ids_in_transformers(modern, tmp_path):
     same_ids()
 
 
-def test_shown_tokens_say_what_continues_a_word(modern_json):
-    ours = adopted(modern_json)
-    (ids,) = ours.encode_batch(["The house, café"])
-    shown = [ours.shown_tokens[i] for i in ids]
-    assert "house" in shown
-    assert "##," in shown
-    assert ours.shown_tokens[ours.mask_id] == "[MASK]"
-
-
 def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards):
     output_of("verify", shards, "--source", shards.parent / "text.txt")
     tokenizer = load_tokenizer(shards / TOKENIZER)
@@ -157,7 +148,7 @@ def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards):
     whole = examples.unmasked().input_ids
     texts = {
         tokenizer.library.decode([i for i in row if not tokenizer.is_special[i]])
-        for row in rows(whole)
+        for row in lists(whole)
     }
     assert any("river. Nobody saw it, and it fell." in text for text in texts), texts
     assert not any("river.Nobody" in text for text in texts)
@@ -169,12 +160,6 @@ def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards):
     inside = continues & after_text
     assert is_masked[inside].any()
     assert np.array_equal(is_masked[inside], np.roll(is_masked, 1)[inside])
-
-
-def rows(ids):
-    return [
-        ids.values[a:b].tolist() for a, b in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
-    ]
 
 
 def test_pretraining_continues_on_such_shards(modern, shards, tmp_path):
@@ -199,12 +184,9 @@ def test_a_published_folder_fills_is_fine_tuned_predicts_and_leaves(modern, tmp_
         best = reference(**ids).logits[0, mask].argmax().item()
     filled = output_of("fill", modern, text).splitlines()
     assert filled[1].split()[1] == adopted(modern / "tokenizer.json").shown_tokens[best]
-    lines = [
-        f"the {'cat' if i % 2 else 'dog'} sat {i % 7},{'yes' if i % 2 else 'no'}" for i in range(40)
-    ]
-    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    out = tmp_path / "classifier"
-    output_of("finetune", modern, tmp_path / "rows.csv", "--out", out, "--no-baseline")
+    (tmp_path / "rows.csv").write_text("text,label\n" + "the cat sat,yes\nthe dog sat,no\n" * 8)
+    out, fixed = tmp_path / "classifier", ("--learning-rate=3e-3", "--epochs=1", "--no-baseline")
+    output_of("finetune", modern, tmp_path / "rows.csv", "--out", out, *fixed)
     label = output_of("predict", out, "the cat sat").split("\t")[:2]
     output_of("export", out, "--out", tmp_path / "hf")
     assert output_of("predict", tmp_path / "hf", "the cat sat").split("\t")[:2] == label

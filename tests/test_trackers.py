@@ -32,11 +32,6 @@ def test_scalars_have_the_names_that_people_expect():
     assert scalars({"heldout/mlm_loss": 5.0}) == {"heldout/mlm_loss": 5.0, "heldout/loss": 5.0}
 
 
-def test_no_tracker_writes_nothing(tmp_path):
-    assert open_tracker("none", tmp_path, {}) is None
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_package_that_is_missing_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"pip install 'clozeline\[wandb\]'"):

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import nltk.data
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
@@ -20,21 +21,10 @@ from tests.test_steps import TEXT
 DATA = os.environ.get("CLOZELINE_DATA")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_punkt(monkeypatch):
     """A machine on which nltk finds nothing."""
-    import nltk.data
-
     monkeypatch.setattr(nltk.data, "path", [])
-
-
-@pytest.fixture
-def punkt_of_nltk(monkeypatch):
-    import nltk.data
-
-    if not DATA:
-        pytest.skip("CLOZELINE_DATA is not set")
-    monkeypatch.setattr(nltk.data, "path", [str(Path(DATA, "nltk_data").resolve())])
 
 
 @pytest.fixture
@@ -56,24 +46,20 @@ def vocabulary(tmp_path):
     return path
 
 
-def test_a_learned_vocabulary_covers_the_text(tmp_path, corpus, no_punkt):
-    tokenizer, where, *_ = make(tmp_path / "out", corpus, vocab_size=200)
+def test_a_learned_vocabulary_covers_the_text_and_the_splitter_splits_it(tmp_path, corpus):
+    tokenizer, where, *_ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
     assert where == "trained on the sources"
     assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
     assert tokenizer.vocab_size <= 200
     [ids] = tokenizer.encode_batch([TEXT.replace("\n", " ")])
     assert tokenizer.unk_id not in ids
     assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
-
-
-def test_a_learned_splitter_splits_sentences(tmp_path, corpus, no_punkt):
-    tokenizer, *_ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
     assert tokenizer.punkt["language"] == "elvish"
     splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
     assert splitter.split(b"the cat sat. It slept.")[0].to_list() == ["the cat sat.", "It slept."]
 
 
-def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary, no_punkt):
+def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary):
     tokenizer, *_ = make(tmp_path / "out", corpus, vocab=vocabulary)
     assert tokenizer.tokens == small_tokenizer().tokens
     assert tokenizer.normalization.lowercase
@@ -81,9 +67,15 @@ def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary, no_pun
     assert not cased.normalization.lowercase
 
 
-def test_at_most_max_megabytes_are_read(tmp_path, punkt_of_nltk):
+@pytest.fixture
+def small_megabyte(monkeypatch):
+    """A megabyte is 50 kB."""
+    monkeypatch.setattr("clozeline.pipeline.tokenization.train_tokenizer.MEGABYTE", 50_000)
+
+
+def test_at_most_max_megabytes_are_read(tmp_path, small_megabyte):
     for i in range(4):
-        (tmp_path / f"{i}.txt").write_text(f"{'abcd'[i] * 9} " * 150_000 + ".")  # 1.5 MB each
+        (tmp_path / f"{i}.txt").write_text(f"{'abcd'[i] * 9} " * 7_500 + ".")  # 75 kB each
     sources = [tmp_path / f"{i}.txt" for i in range(4)]
     tokenizer, *_ = make(tmp_path / "out", *sources, vocab_size=100, max_megabytes=1)
     assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
@@ -112,7 +104,9 @@ def test_the_last_document_is_cut_at_a_line_end(limit, end, tmp_path):
     assert len(begin) <= limit
 
 
-def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):
+@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
+def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(nltk.data, "path", [str(Path(DATA, "nltk_data").resolve())])
     tokenizer, where, *_ = make(tmp_path / "out", vocab=vocabulary)
     assert where == "from nltk (english)"
     assert "dr" in tokenizer.punkt["abbrev_types"]
@@ -121,8 +115,6 @@ def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):
 def test_a_language_that_nltk_lacks_is_learned_with_a_note(
     tmp_path, corpus, vocabulary, monkeypatch
 ):
-    import nltk.data
-
     (tmp_path / "nltk" / "tokenizers" / "punkt_tab" / "danish").mkdir(parents=True)
     learned = {}
     for name, folders in (("one", [str(tmp_path / "nltk")]), ("none", [])):
@@ -141,13 +133,13 @@ def test_a_language_that_nltk_lacks_is_learned_with_a_note(
         make(tmp_path / "out", vocab=vocabulary, language="elvish")
 
 
-def test_without_punkt_and_sources_the_error_says_what_to_do(tmp_path, vocabulary, no_punkt):
+def test_without_punkt_and_sources_the_error_says_what_to_do(tmp_path, vocabulary):
     with pytest.raises(InputError, match=r"no punkt_tab for english.*give sources, or set NLTK"):
         make(tmp_path / "out", vocab=vocabulary)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_with_files_is_left_alone(tmp_path, corpus, no_punkt):
+def test_a_folder_with_files_is_left_alone(tmp_path, corpus):
     (tmp_path / "out").mkdir()
     make(tmp_path / "out", corpus, vocab_size=200)  # an empty one is fine
     before = contents(tmp_path / "out")
@@ -157,7 +149,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path, corpus, no_punkt):
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, corpus, no_punkt):
+def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, corpus):
     made = make(tmp_path / "out", corpus, vocab_size=300, model=model)
     tokenizer = made.tokenizer
     assert tokenizer.vocab_size % 64 == 0
@@ -172,7 +164,7 @@ def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, co
     assert "tokens a word" in made.quality[0]
 
 
-def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus, no_punkt):
+def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus):
     corpus.write_text(TEXT + "Éa éA eA " * 30)
     made = [make(tmp_path / name, corpus, vocab_size=300, model="bpe") for name in "ab"]
     assert made[0].tokenizer.digest == made[1].tokenizer.digest
@@ -181,14 +173,14 @@ def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus
     assert made[0].tokenizer.library.decode_batch(found) == texts
 
 
-def test_a_small_text_gives_fewer_tokens_with_a_warning(tmp_path, corpus, no_punkt):
+def test_a_small_text_gives_fewer_tokens_with_a_warning(tmp_path, corpus):
     made = make(tmp_path / "out", corpus, vocab_size=100_000)
     assert f"gives only {made.tokenizer.vocab_size:,} tokens" in made.warning
 
 
-def test_quality_is_measured_on_other_text_and_beside_another_tokenizer(tmp_path, no_punkt):
+def test_quality_is_measured_on_other_text_beside_another_tokenizer(tmp_path, small_megabyte):
     source = tmp_path / "text.txt"
-    source.write_text("\n\n".join(articles(900)))  # 1.4 MB
+    source.write_text("\n\n".join(articles(45)))  # 70 kB
     make(tmp_path / "bpe", source, vocab_size=400, model="bpe", max_megabytes=1)
     options = {"vocab_size": 2000, "max_megabytes": 1, "compare": tmp_path / "bpe"}
     mine, other = make(tmp_path / "out", source, **options).quality
@@ -196,7 +188,7 @@ def test_quality_is_measured_on_other_text_and_beside_another_tokenizer(tmp_path
     assert other.startswith("the other tokenizer: 3.")
 
 
-def test_an_adopted_vocabulary_without_the_characters_of_the_text_is_refused(tmp_path, no_punkt):
+def test_an_adopted_vocabulary_without_the_characters_of_the_text_is_refused(tmp_path):
     (tmp_path / "latin.txt").write_text(TEXT)
     (tmp_path / "greek.txt").write_text("η γάτα κάθισε στο χαλί. κοιμήθηκε.\n" * 20)
     make(tmp_path / "made", tmp_path / "latin.txt", vocab_size=60, model="unigram")
@@ -217,7 +209,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus, no_punkt):
+def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus):
     with pytest.raises((InputError, ValueError), match=message):
         make(tmp_path / "out", corpus, **REFUSED[message])
     assert not (tmp_path / "out").exists()

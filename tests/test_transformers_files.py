@@ -56,10 +56,9 @@ def of_classifier(folder: Path) -> tuple[Path, int]:
 
 
 def of_export(folder: Path) -> tuple[Path, int]:
-    run = folder.with_name("run")
-    write_small_run(run, BertForPretraining(TINY), small_tokenizer(PUNKT), max_seq_length=12)
-    export(run, out=folder)
-    return folder, 12
+    tokenizer, limit = of_run(folder.with_name("run"))
+    export(tokenizer.parent, out=folder)
+    return folder, limit
 
 
 KINDS = (of_command, of_shards, of_run, of_classifier, of_export)
@@ -72,25 +71,24 @@ def test_every_tokenizer_folder_opens_in_transformers(
     import transformers
 
     folder, limit = make(tmp_path / "made")
-    ours = small_tokenizer()
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    assert theirs.model_max_length == limit
-    found = [theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id]
-    assert found == [ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id]
-    assert theirs.mask_token_id == ours.mask_id
     check_sums(folder)
-    exact = transformers.AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+    ours = small_tokenizer()
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+    assert theirs.model_max_length == limit
+    for name in ("pad", "unk", "cls", "sep", "mask"):
+        assert getattr(theirs, f"{name}_token_id") == getattr(ours, f"{name}_id")
 
-    @settings(max_examples=40)
+    @settings(max_examples=40 if make is of_command else 5)
     @given(text=HOSTILE)
     def same_ids(text: str) -> None:
         (expected,) = ours.encode_batch([text])
-        assert exact(text, add_special_tokens=False)["input_ids"] == expected
+        assert theirs(text, add_special_tokens=False)["input_ids"] == expected
 
     same_ids()
 
 
 def test_a_folder_of_an_earlier_version_loads_and_is_brought_up_to_date(tmp_path: Path) -> None:
+    """And its limit is that of the last writer."""
     folder, tokenizer = tmp_path / "old", small_tokenizer(PUNKT)
     tokenizer.save(folder)
     lines = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
@@ -99,17 +97,12 @@ def test_a_folder_of_an_earlier_version_loads_and_is_brought_up_to_date(tmp_path
         lines = [line for line in lines if name not in line]
     (folder / "SHA256SUMS").write_text("".join(lines))
     assert load_tokenizer(folder).digest == tokenizer.digest
-    tokenizer.save(folder, max_seq_length=128)
-    assert limit_of(folder) == 128
-    assert load_tokenizer(folder).punkt == PUNKT
-
-
-def test_the_limit_follows_the_last_writer(tmp_path: Path) -> None:
-    tokenizer = small_tokenizer()
     for limit in (128, 512):
-        tokenizer.save(tmp_path / "made", max_seq_length=limit)
-        assert limit_of(tmp_path / "made") == limit
-        check_sums(tmp_path / "made")
+        tokenizer.save(folder, max_seq_length=limit)
+        found = json.loads((folder / TOKENIZER_CONFIG).read_bytes())
+        assert found["model_max_length"] == limit
+        check_sums(folder)
+    assert load_tokenizer(folder).punkt == PUNKT
 
 
 def test_a_tokenizer_that_keeps_control_characters_opens_as_it_is(tmp_path: Path) -> None:
@@ -124,7 +117,3 @@ def test_a_tokenizer_that_keeps_control_characters_opens_as_it_is(tmp_path: Path
     for text in ("the\x00 cat", "the\u200bcat", "The cats."):
         assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode_batch([text])[0]
     assert theirs.mask_token_id == ours.mask_id
-
-
-def limit_of(folder: Path) -> int:
-    return int(json.loads((folder / TOKENIZER_CONFIG).read_bytes())["model_max_length"])

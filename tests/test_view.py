@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
+from operator import eq
 from urllib.request import ProxyHandler, build_opener
 
 import click
@@ -19,6 +21,7 @@ import pytest
 
 from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.json_files import sealed
+from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.artifacts.run import LEARNING
@@ -43,11 +46,6 @@ from tests.support.small_jobs import ROOT
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 pytest_plugins = ["tests.support.view_fixtures"]
-
-
-@pytest.fixture(scope="module")
-def shards(small_folder):
-    return small_folder
 
 
 def embedded(html):
@@ -80,14 +78,14 @@ def test_scripts_and_styles_are_files_of_the_package(server):
     assert "https://" not in script.text + style.text
 
 
-def test_pages_are_those_that_the_folders_have(shards, run, classifier):
+def test_pages_are_those_that_the_folders_have(small_folder, run, classifier):
     def names(*folders):
         return [tab.name for tab in make_site(folders).tabs]
 
-    assert names(shards) == ["Data set", "Examples"]
+    assert names(small_folder) == ["Data set", "Examples"]
     assert names(run) == ["Curves", "Learning", "Try it"]
     assert names(classifier) == ["Classifier", "Predictions", "Try it"]
-    assert names(classifier, run, shards) == [
+    assert names(classifier, run, small_folder) == [
         *("Data set", "Examples", "Curves", "Learning", "Classifier", "Predictions", "Try it")
     ]
 
@@ -110,11 +108,7 @@ def test_the_page_has_each_evaluation_and_draws_the_last_one(server, run):
     assert len(answers) == min(ROWS, 23)
     assert html.count("data-row") == len(answers)
     last = values["evaluations"][-1]["guesses"]
-    right = sum(
-        guess == answer
-        for guessed, answered in zip(last, answers, strict=True)
-        for guess, answer in zip(guessed, answered, strict=True)
-    )
+    right = sum(map(eq, chain(*last), chain(*answers)))
     chips = re.findall(r'class="token[^"]* (right|wrong)"', html)
     legend = 2
     assert len(chips) == sum(map(len, answers)) + legend
@@ -174,11 +168,9 @@ def test_a_growing_run_is_read_again_and_an_unchanged_one_is_not_sent(run, tmp_p
         before = request(server, "/curves.json").json
         same = request(server, f"/curves.json?version={before['version']}").json
         assert same == {"version": before["version"]}
+        line = json.dumps({**read_metrics(run)[0], "step": 13, "gradient_norm": 0.0})
         with (copy / METRICS).open("a") as file:
-            file.write(
-                json.dumps({**read_metrics(run)[0], "step": 13, "gradient_norm": 0.0}) + "\n"
-            )
-            file.write('{"step": 14, "mlm_')
+            file.write(f'{line}\n{{"step": 14, "mlm_')
         after = request(server, f"/curves.json?version={before['version']}").json
     (grown,) = after["runs"]
     assert grown["step"] == 13
@@ -188,7 +180,7 @@ def test_a_growing_run_is_read_again_and_an_unchanged_one_is_not_sent(run, tmp_p
 
 
 def test_pages_are_whole_while_32_clients_read_them_and_the_run_goes_on(
-    shards, run, classifier, tmp_path
+    small_folder, run, classifier, tmp_path
 ):
     copy = shutil.copytree(run, tmp_path / "run")
     first = (run / METRICS).read_text().splitlines()[0]
@@ -207,7 +199,7 @@ def test_pages_are_whole_while_32_clients_read_them_and_the_run_goes_on(
             shutil.copytree(older, tmp_path / "new").rename(newer)
             shutil.rmtree(older)
 
-    site = make_site([shards, copy, classifier])
+    site = make_site([small_folder, copy, classifier])
     asked = [partial(request, path=name[4:]) for name in site.routes() if name.startswith("GET ")]
     asked.append(partial(post, path="/fill", values={"text": "the [MASK]", "run": 0}))
     with running(site.server()) as server, ThreadPoolExecutor(33) as pool:
@@ -263,7 +255,7 @@ def test_what_cannot_be_filled_is_explained(server, values, message):
     assert message in reply.json["error"]
 
 
-def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, shards, tmp_path):
+def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     for step in (8, 12):
         shutil.rmtree(copy / "checkpoints" / f"step-{step:08d}")
@@ -275,18 +267,18 @@ def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, sha
     assert late != early
 
 
-def test_the_loss_of_a_row_is_that_of_an_evaluation(run, shards):
-    entry = read_manifest(shards).of_split("validation")[0]
-    _, losses = RunModel(run).guess_rows(read_shard(shards / entry.name))
-    batches = evaluation_batches(shards, batch_size=9, limit=9)
+def test_the_loss_of_a_row_is_that_of_an_evaluation(run, small_folder):
+    entry = read_manifest(small_folder).of_split("validation")[0]
+    _, losses = RunModel(run).guess_rows(read_shard(small_folder / entry.name))
+    batches = evaluation_batches(small_folder, batch_size=9, limit=9)
     weights = next(iter(batches)).batch.masked_lm_weights.sum(1).numpy()
-    result = evaluate_run(run, shards, split="validation", batch_size=9, limit=9)
+    result = evaluate_run(run, small_folder, split="validation", batch_size=9, limit=9)
     assert (np.array(losses) * weights).sum() / weights.sum() == pytest.approx(
         result.mlm_loss, rel=1e-3
     )
 
 
-def test_rows_are_ranked_by_the_model(server, run, shards):
+def test_rows_are_ranked_by_the_model(server):
     values = request(server, "/examples.json?only=wrong&shard=1").json
     losses = [float(re.search(r"loss ([\d.]+)", row["notes"][-1])[1]) for row in values["rows"]]
     assert losses == sorted(losses, reverse=True)
@@ -331,11 +323,9 @@ def test_pairs_have_two_texts(tmp_path):
 # --- the command
 
 
-def test_the_exported_page_is_one_file_that_runs_only_its_own_script(
-    shards, run, classifier, tmp_path
-):
+def test_the_exported_page_is_one_file_that_runs_only_its_own_script(site, tmp_path):
     out = tmp_path / "page.html"
-    assert invoke("view", shards, run, classifier, "--export", out).stdout == f"{out}\n"
+    site.export(out)
     html = out.read_text()
     loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', html)
     assert set(loaded) == {"data:,"}
@@ -348,39 +338,30 @@ def test_the_exported_page_is_one_file_that_runs_only_its_own_script(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_what_a_user_can_fix_is_one_line(shards, run, classifier, tmp_path):
+def test_what_a_user_can_fix_is_one_line(small_folder, run, classifier, tmp_path):
     assert "is an empty folder; give a data set, a run or a cl" in refused("view", tmp_path)
     assert "is a file and not a folder" in refused("view", __file__)
-    assert "2 folders are a data set; a page shows at most 1" in refused("view", shards, shards)
+    assert "2 folders are a data set" in refused("view", small_folder, small_folder)
     assert "5 folders are a run; a page shows at most 4" in refused("view", *[run] * 5)
     assert "2 folders are a classifier" in refused("view", classifier, run, classifier)
-    assert "is a folder; give" in refused("view", shards, "--export", tmp_path)
-    short = write_data_set(tmp_path / "long", train=(3,), config=_longer())
+    assert "is a folder; give" in refused("view", small_folder, "--export", tmp_path)
+    short = write_data_set(tmp_path / "long", train=(3,), config=replace(SMALL, max_seq_length=32))
     assert "reads 16 at most; give shorter ones" in refused("view", short, run)
     copy = shutil.copytree(run, tmp_path / "run")
     config = json.loads((copy / "run.json").read_text())
     other = sealed(config | {"tokenizer_digest": "0" * 64})
     (copy / "run.json").write_text(json.dumps(other))
-    assert "was made with another tokenizer" in refused("view", shards, copy)
+    assert "was made with another tokenizer" in refused("view", small_folder, copy)
     (copy / "run.json").write_text("{")
     assert "run.json cannot be read" in refused("view", copy)
 
 
-def _longer():
-    from dataclasses import replace
-
-    return replace(SMALL, max_seq_length=32)
-
-
-def test_shards_in_a_store_can_be_browsed(shards):
+def test_shards_in_a_store_can_be_browsed(small_folder):
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
-    store.put(str(shards), "/view", recursive=True)
-    from clozeline.pipeline.common.paths import path_of
-
-    site = make_site([path_of("memory://view")])
+    store.put(str(small_folder), "/view", recursive=True)
     try:
-        _, make = site.routes()["GET /examples"]
+        _, make = make_site([path_of("memory://view")]).routes()["GET /examples"]
         assert "row 0</h3>" in make({})
     finally:
         store.rm("/view", recursive=True)
@@ -388,16 +369,16 @@ def test_shards_in_a_store_can_be_browsed(shards):
 
 def test_a_run_in_a_store_is_shown_from_a_copy(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
-    pages = {}
+    out, pages = tmp_path / "page.html", set()
     for given in (f"file://{run}", str(run)):
-        assert invoke("view", given, "--export", tmp_path / "page.html").exit_code == 0
-        pages[given] = (tmp_path / "page.html").read_text().replace(given, "GIVEN")
-    assert len(set(pages.values())) == 1
+        assert invoke("view", given, "--export", out).stdout == f"{out}\n"
+        pages.add(out.read_text().replace(given, "GIVEN"))
+    assert len(pages) == 1
 
 
-def test_ctrl_c_ends_the_command_without_an_error(shards):
+def test_ctrl_c_ends_the_command_without_an_error(small_folder):
     """In a process of its own, which is asked for a page first."""
-    command = [sys.executable, "-m", "clozeline", "view", str(shards)]
+    command = [sys.executable, "-m", "clozeline", "view", str(small_folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes) as process:

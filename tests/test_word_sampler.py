@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.model.cpu_kernels import sampled_cross_entropies
 from clozeline.model.heads import BertForPretraining, WordSample
-from clozeline.train.cli import main
 from clozeline.train.pretraining.step import forward_losses
 from clozeline.train.pretraining.word_sampler import WordSampler
+from tests.support.command import output_of
 from tests.support.small_models import gradients
 from tests.support.small_training import STILL, assert_same_run, command_line, go_back, numbers
 from tests.test_step import make_batch
@@ -54,7 +53,7 @@ def test_the_mean_over_samples_is_the_denominator_of_all_words():
     sampler = WordSampler(np.arange(words)[::-1], SIZE, seed=5)
     labels = torch.tensor([0, 39])  # the most frequent word, the rarest
     assert 0 in sampler.frequent
-    total, count = torch.zeros(2, dtype=torch.float64), 4000
+    total, count = torch.zeros(2, dtype=torch.float64), 1000
     for step in range(count):
         sample = sampler.at(step)
         columns = torch.full((words,), -1)
@@ -137,23 +136,17 @@ def test_a_sample_is_smaller_than_the_vocabulary_or_there_is_none(size, drawn):
 
 
 def test_a_resumed_run_continues_with_the_same_samples(small_folder, tmp_path):
-    out = tmp_path / "run"
-    size = f"--sampled-words={SIZE}"
-    result = CliRunner().invoke(main, command_line(small_folder, out, size))
-    assert result.exit_code == 0, result.output
+    out, plain, option = tmp_path / "run", tmp_path / "plain", f"--sampled-words={SIZE}"
+    output_of(*command_line(small_folder, out, option))
     again = go_back(shutil.copytree(out, tmp_path / "again"), 4)
-    line = command_line(small_folder, again, size, "--resume")
-    assert CliRunner().invoke(main, line).exit_code == 0
+    output_of(*command_line(small_folder, again, option, "--resume"))
     assert_same_run(again, out)
-    plain = tmp_path / "plain"
-    assert CliRunner().invoke(main, command_line(small_folder, plain)).exit_code == 0
+    output_of(*command_line(small_folder, plain, max_steps=1))
     assert numbers(out)[0]["mlm_loss"] != numbers(plain)[0]["mlm_loss"]
 
 
 def test_a_negative_number_of_words_is_one_line(small_folder, tmp_path):
     line = command_line(small_folder, tmp_path / "run", "--sampled-words=-1")
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 2
-    [*_, last] = result.stderr.splitlines()
+    [*_, last] = output_of(*line, code=2).splitlines()
     assert last == "Error: --sampled-words is -1; it must be 0 to 1048576."
     assert not (tmp_path / "run").exists()

@@ -6,16 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.run import read_run
-from clozeline.train.cli import main
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
 from clozeline.train.pretraining import word_vectors as module
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors, word_vectors
+from tests.support.command import output_of, refused
 from tests.support.small import WORDS, make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import STILL, assert_same_run, command_line, go_back, numbers
@@ -83,23 +81,6 @@ def test_few_dimensions_are_the_strongest():
     torch.testing.assert_close(found @ found.T, wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_words_with_the_same_neighbours_are_near_each_other(tmp_path):
-    """'cat' and 'dog' never meet, but each is between the same words; 'river' is elsewhere."""
-    sentences = ["the old {} slept on mat", "some small {} ran to house"]
-    others = ["every river was near town and water", "trees grow near green river not tall"]
-    texts = [text.format(pet) for text in sentences for pet in ("cat", "dog")] + others
-    ids = [[2, *(TOKENIZER.tokens.index(word) for word in text.split()), 3] for text in texts]
-
-    def make(rows, **_):
-        return make_examples([ids[row % len(ids)] for row in range(rows)])
-
-    folder = write_data_set(tmp_path, train=(60,), make=make)
-    vectors = torch.nn.functional.normalize(word_vectors(ShardSet(folder, "train"), 8, seed=0))
-    cat, dog, river = (vectors[TOKENIZER.tokens.index(word)] for word in ("cat", "dog", "river"))
-    assert cat @ dog > 0.9
-    assert cat @ river < 0.3
-
-
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_model_starts_at_the_vectors_of_the_words_that_occur(shards, is_tied):
     config = replace(STILL, tie_word_embeddings=is_tied)
@@ -141,38 +122,23 @@ def test_text_of_one_word_leaves_the_model_as_drawn(tmp_path):
     )
     model, before = (BertForPretraining(STILL, seed=0) for _ in range(2))
     start_at_word_vectors(model, ShardSet(folder, "train"), ALONE, seed=0)
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, before.state_dict()[name])
+    assert all(torch.equal(x, before.state_dict()[k]) for k, x in model.state_dict().items())
 
 
-def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(shards, tmp_path):
-    folder, out = shards.folder, tmp_path / "run"
-    line = command_line(folder, out, "--word-vectors")
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
+def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(small_folder, tmp_path):
+    out, plain, other = (tmp_path / name for name in ("run", "plain", "other"))
+    output_of(*command_line(small_folder, out, "--word-vectors"))
     again = go_back(shutil.copytree(out, tmp_path / "again"), 4)
-    kept = command_line(folder, again, "--resume")
-    assert CliRunner().invoke(main, kept).exit_code == 0
+    output_of(*command_line(small_folder, again, "--resume"))
     assert read_run(again).training.word_vectors
     assert_same_run(again, out)
-    plain = tmp_path / "plain"
-    assert CliRunner().invoke(main, command_line(folder, plain)).exit_code == 0
-    first, other = numbers(out)[0], numbers(plain)[0]
-    assert first["data_digest"] == other["data_digest"]
-    assert first["mlm_loss"] != other["mlm_loss"]
-    line = command_line(folder, tmp_path / "other", "--word-vectors", "--start-from", str(out))
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 2
-    assert result.stderr == (
-        f"Error: --word-vectors initializes a new model, and this one starts from {out}; give "
-        "--no-word-vectors.\n"
+    output_of(*command_line(small_folder, plain, max_steps=1))
+    first, without = numbers(out)[0], numbers(plain)[0]
+    assert first["data_digest"] == without["data_digest"]
+    assert first["mlm_loss"] != without["mlm_loss"]
+    line = command_line(small_folder, other, "--word-vectors", "--start-from", out)
+    assert refused(*line) == (
+        f"--word-vectors initializes a new model, and this one starts from {out}; give "
+        "--no-word-vectors."
     )
-    assert not (tmp_path / "other").exists()
-
-
-def test_a_missing_shard_is_one_line(tmp_path):
-    folder = write_data_set(tmp_path / "shards", train=(20, 20), config=SMALL)
-    whole = ShardSet(folder, "train")
-    (folder / "train-00001-of-00002.arrow").unlink()
-    with pytest.raises(InputError, match=r"train-00001-of-00002.arrow (is missing|cannot be read)"):
-        word_vectors(whole, 8, seed=0)
+    assert not other.exists()

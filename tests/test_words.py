@@ -41,11 +41,8 @@ def words_of(path):
     text = path.read_text()
     if path.suffix != ".py":
         return list(enumerate(text.splitlines(), start=1))
-    kinds = (
-        tokenize.COMMENT,
-        tokenize.STRING,
-        getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING),
-    )
+    f_string = getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)  # from Python 3.12
+    kinds = (tokenize.COMMENT, tokenize.STRING, f_string)
     return [
         (token.start[0] + offset, line)
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
@@ -82,13 +79,7 @@ def test_plain_words(pattern):
 def test_private_english_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     path = tmp_path / "module.py"
-    path.write_text(
-        '"""A look at\nwhat was told."""\n#: Of every choice.\nx = "a.json is no run"\n'
-    )
+    lines = ['"""A look at', 'what was told."""', "#: Of every choice.", '"a.json is no run"']
+    path.write_text("\n".join(lines))
     found = {finding for pattern in PLAIN for finding in findings(path, pattern)}
-    assert found == {
-        'module.py:1: """A look at',
-        'module.py:2: what was told."""',
-        "module.py:3: #: Of every choice.",
-        'module.py:4: "a.json is no run"',
-    }
+    assert found == {f"module.py:{number}: {line}" for number, line in enumerate(lines, start=1)}

@@ -1,19 +1,10 @@
 """What a rank of an FSDP2 job holds while it gathers a checkpoint, without the other ranks.
 
-    python tests/support/fake_gathering.py SIZE...
-
-Prints a JSON list of [most bytes beyond the snapshot, bytes left, largest weight padded for all
-ranks, bytes of the snapshot], two for each number of ranks: of rank 0, which keeps the snapshot,
-and of one that does not. torch's process group "fake" sends nothing; the tensors are real.
+torch's process group "fake" sends nothing; the tensors are real.
 """
 
-import json
-import sys
 import weakref
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -82,6 +73,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def gathered(size: int, rank: int) -> list[int]:
+    """[most bytes beyond the snapshot, bytes left, largest weight padded for all ranks, bytes of
+    the snapshot], which rank 0 alone keeps."""
     form = FORMS["nano"]
     model = form.model(form.precision)
     largest = max(-(-len(p) // size) * size * p[:1].nbytes for p in model.parameters())
@@ -100,7 +93,3 @@ def gathered(size: int, rank: int) -> list[int]:
             snapshot = take_snapshot(called, optimizer, is_kept=rank == 0)
     kept = sum(x.nbytes for x in (*snapshot.weights.values(), *snapshot.moments.values()))
     return [memory.most_beyond_kept, memory.left, largest, kept]
-
-
-if __name__ == "__main__":
-    print(json.dumps([gathered(int(n), rank) for n in sys.argv[1:] for rank in (0, 1)]))

@@ -1,22 +1,14 @@
 """A job of 2, 8 or 64 ranks in this one process, rank after rank: what each keeps and sends.
 
-    python tests/support/fake_ranks.py JOB...
-
-A job is "FORM,PARALLEL,SIZE,RANK,RANK...". Prints a JSON object with a list for each job: what its
-ranks did in their last step. torch's process group "fake" sends nothing and says that it did. With
-FSDP2 the tensors are fake, too: shapes without memory. DDP's reducer copies gradients into memory
-of its own, so its tensors are real and small; and since its own sum asks the process group for a
-result, which the fake one lacks, a hook asks for the sum.
+torch's process group "fake" sends nothing and says that it did. With FSDP2 the tensors are fake,
+too: shapes without memory. DDP's reducer copies gradients into memory of its own, so its tensors
+are real and small; and since its own sum asks the process group for a result, which the fake one
+lacks, a hook asks for the sum.
 """
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 import torch.distributed as dist
@@ -166,11 +158,7 @@ def _summed(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 
 def run(job: str) -> list[dict[str, Any]]:
-    """The last step of each of a job's ranks."""
+    """The last step of each of a job's ranks; a job is "FORM,PARALLEL,SIZE,RANK,RANK..."."""
     name, parallel, size, *ranks = job.split(",")
     form = FORMS_AND_PRESETS[name]
     return [last_step(form, parallel, int(size), int(rank)) for rank in ranks]
-
-
-if __name__ == "__main__":
-    print(json.dumps({job: run(job) for job in sys.argv[1:]}))

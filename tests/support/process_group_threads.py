@@ -1,6 +1,12 @@
-"""Print how many threads each process has before, in and after a world, as one line of JSON."""
+"""Print how many threads a process has before, in and after a world, as one line of JSON.
+
+    process_group_threads.py PORT
+
+The other process of the world is forked, and ends as this one does.
+"""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +23,9 @@ def threads() -> int:
 
 
 if __name__ == "__main__":
+    other = os.fork()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1], "WORLD_SIZE": "2"}
+    os.environ.update(place, RANK=str(int(not other)))
     counts = [threads()]
     with join_world() as world:
         weight = torch.nn.Parameter(torch.ones(2, 2))
@@ -25,6 +34,8 @@ if __name__ == "__main__":
         optimizer.step()  # imports more of torch.distributed
         world.wait()
         counts.append(threads())
+    del world  # and the store, which has a thread in rank 0
     counts.append(threads())
-    if world.is_main:
+    if other:
         print(json.dumps(counts))
+        sys.exit(os.waitpid(other, 0)[1])

@@ -31,6 +31,11 @@ def small_tokenizer(punkt=None):
     return Tokenizer(tokens, Normalization(lowercase=True, strip_accents=True), punkt)
 
 
+def lists(rows):
+    """Ragged rows as lists."""
+    return [rows.slice(i, i + 1).values.tolist() for i in range(len(rows))]
+
+
 def make_examples(rows, *, length_a=None, labels=None, documents=None):
     """Unmasked examples of the given rows of ids."""
     count = len(rows)

@@ -1,12 +1,13 @@
 """`clozeline` as a separate process, and a small corpus and tokenizer for it."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -65,6 +66,12 @@ def articles(count: int) -> list[str]:
 def write_parquet(path: Path, texts: Sequence[str], *, row_group_size: int = 20) -> Path:
     """A file of one text column; a row group is the smallest block."""
     pq.write_table(pa.table({"text": list(texts)}), path, row_group_size=row_group_size)
+    return path
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> Path:
+    """JSON lines."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
 
 

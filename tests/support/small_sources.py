@@ -1,10 +1,37 @@
-"""Files to read documents from, and all that is read of them."""
+"""Files to read documents from, packed or not, and all that is read of them."""
 
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block
+
+
+def _bz2(data: bytes) -> bytes:
+    """Small streams: what is packed in a damaged one is lost as a whole."""
+    parts = (data[start : start + 20_000] for start in range(0, len(data), 20_000))
+    return b"".join(map(bz2.compress, parts)) or bz2.compress(b"")
+
+
+def _zst(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "bz2": _bz2,
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": _zst,
+}
 
 
 def write(path: Path, data: str | bytes) -> str:
@@ -22,3 +49,11 @@ def read(*sources: object, chunk_bytes: int = 1 << 20, **options: Any) -> Docume
             whole.rejected += chunk.rejected
             whole.counts += chunk.counts
     return whole
+
+
+def page(title: str, text: str, *, ns: int = 0, redirect: str = "") -> str:
+    """A page of a dump, in XML."""
+    return (
+        f"<page><title>{title}</title><ns>{ns}</ns><id>7</id>{redirect}"
+        f"<revision><text>{text}</text></revision></page>\n"
+    )

@@ -26,10 +26,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.train.pretraining import stop_and_budget
 from tests.support.small_training import STILL, go_back, train
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+#: Fewer than else, so that a few steps show that the processes agree.
+STEPS_BETWEEN_SYNCS = 10
 MODEL = replace(STILL, num_hidden_layers=2, max_position_embeddings=32)
 
 
@@ -98,6 +101,7 @@ def after_each_pass(work: Callable[[], None]) -> Any:
 
 
 if __name__ == "__main__":
+    stop_and_budget.MAX_STEPS_BETWEEN_SYNCS = STEPS_BETWEEN_SYNCS
     torch.distributed.init_process_group("gloo")
     for each in json.loads(Path(sys.argv[1]).read_text()):
         do(each)

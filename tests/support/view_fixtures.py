@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.pipeline.common.http_server import HttpServer
+from clozeline.pipeline.view.site import Site
 from clozeline.train.view.view import make_site
 from tests.support.http_clients import running
 from tests.support.small_classifier import write_small_classifier
@@ -27,6 +28,11 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(small_folder: Path, run: Path, classifier: Path) -> Iterator[HttpServer]:
-    with running(make_site([small_folder, run, classifier]).server()) as server:
+def site(small_folder: Path, run: Path, classifier: Path) -> Site:
+    return make_site([small_folder, run, classifier])
+
+
+@pytest.fixture(scope="module")
+def server(site: Site) -> Iterator[HttpServer]:
+    with running(site.server()) as server:
         yield server

@@ -29,6 +29,7 @@ class Pretrained:
     max_seq_length: int
     pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it
     absent: tuple[str, ...] = ()  # parts missing from the folder, initialized from the seed
+    trained_positions: int | None = None  # of a table of positions; None: all of them
 
 
 def kind_of_model(folder: Path) -> str:
@@ -59,11 +60,15 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
             )
         if kind == "run":
             config, tokenizer, weights = load_run(folder)
+            longest = config.data.max_seq_length
+            trained = max([longest, *(phase.max_seq_length for phase in config.phases)])
+            is_all = config.started_from or not config.model.has_position_table
             return Pretrained(
                 model=config.model,
                 tokenizer=tokenizer,
                 weights=weights,
-                max_seq_length=config.data.max_seq_length,
+                max_seq_length=longest,
+                trained_positions=None if is_all else trained,
             )
         found, tokenizer = load_model(folder)
         model = found.config.model

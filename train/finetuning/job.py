@@ -5,6 +5,7 @@ job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training ro
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.curation.curate import text_hash
@@ -129,8 +131,21 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
             f"max_seq_length is {max_seq_length}, but the model of {run} has only "
             f"{model.max_position_embeddings} positions; give at most that."
         )
-    pooling = config.pooling or found.pooling
-    return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
+    weights, trained = found.weights, found.trained_positions
+    if trained is not None and trained < max_seq_length:
+        print(
+            f"note: {run} has read examples of up to {trained} tokens; positions from {trained} on "
+            "continue those before them.",
+            file=sys.stderr,
+        )
+        weights = weights | {TABLE: continued_positions(weights[TABLE][:trained], model)}
+    return replace(
+        found,
+        model=model,
+        weights=weights,
+        max_seq_length=max_seq_length,
+        pooling=config.pooling or found.pooling,
+    )
 
 
 def values_digest(weights: Mapping[str, Tensor]) -> str:

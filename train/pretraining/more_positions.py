@@ -15,10 +15,8 @@ from torch import Tensor
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining
-from clozeline.model.positions import continued_positions
+from clozeline.model.positions import TABLE, continued_positions
 from clozeline.train.engine.distributed import World, full_tensor, shard_like
-
-TABLE = "encoder.embeddings.position_embeddings.weight"
 
 
 def with_positions(config: BertConfig, longest: int) -> BertConfig:
