@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice, permutations
@@ -28,6 +29,7 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine import distributed
+from clozeline.train.engine.attempt_store import attempt_store
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.run_summary import hosts_line
@@ -290,6 +292,23 @@ def test_a_save_request_to_one_of_two_processes_saves_once_and_both_continue(run
     assert 5 <= first.step < last.step == SAVES["max_steps"]
     assert first.loader["next_position"] == 8 * first.step
     assert (runs / "saved" / "summary.json").exists()
+
+
+def test_processes_of_a_new_attempt_do_not_meet_those_of_an_earlier_one(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    kept = torch.distributed.HashStore()  # by torchrun's agent, for all attempts
+
+    def meet(rank):
+        return attempt_store(kept, rank, 3, patience=timedelta(seconds=60))
+
+    for _ in range(2):
+        with ThreadPoolExecutor(3) as ranks:
+            stores = list(ranks.map(meet, (2, 1, 0)))  # two begin with the prefix of before
+        assert not stores[0].check(["address"])
+        stores[0].set("address", "here")
+        assert [store.get("address") for store in stores] == [b"here"] * 3
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    assert attempt_store(kept, 1, 3, patience=timedelta(0)) is kept
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Training killed ten times at random moments is the training that was never killed, bit for bit.
 
+So is one that is asked to stop.
+
 The moments are drawn once: so many steps after the start of a life, and then a part of the time
 that a step or a checkpoint takes. Checkpoints follow each other closely, so some are hit in the
 making. Dropout is on, masks are drawn anew in each epoch, and the learning rate changes with each
@@ -13,6 +15,8 @@ import subprocess
 
 import pytest
 
+from clozeline.pipeline.common.errors import STOPPED
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import COMMAND, ROOT
 from tests.support.small_training import assert_same_run, command_line, numbers, preset_of, train
@@ -67,3 +71,25 @@ def test_ten_kills_leave_no_trace_in_the_loss_curve(has_phases, small_folder, tm
     assert_same_run(run, whole)
     steps = [line["step"] for line in numbers(run) if "mlm_loss" in line]
     assert steps == list(range(1, 301))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_a_process_saves_where_it_stands(how, small_folder, tmp_path):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    line = [*COMMAND, *command_line(small_folder, run, **OPTIONS)]
+    with subprocess.Popen(
+        line, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE
+    ) as process:
+        while lines_of(run) < 3 and process.poll() is None:
+            wait(process, 0.002)
+        os.killpg(process.pid, how)
+        printed, _ = process.communicate()
+    assert process.returncode == STOPPED == 75
+    step = read_state(latest_checkpoint(run)).step
+    assert printed.decode() == (
+        f"Stopped at step {step} of 300; checkpoint saved. Add `--resume` to continue.\n"
+    )
+    for out in (run, whole):
+        train(small_folder, out, model=preset_of(small_folder), resume=out == run, **OPTIONS)
+    assert_same_run(run, whole)

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.train.engine.distributed import join_world
 from clozeline.train.pretraining import stop_and_budget
 from tests.support.small_training import STILL, go_back, train
 
@@ -102,7 +103,6 @@ def after_each_pass(work: Callable[[], None]) -> Any:
 
 if __name__ == "__main__":
     stop_and_budget.MAX_STEPS_BETWEEN_SYNCS = STEPS_BETWEEN_SYNCS
-    torch.distributed.init_process_group("gloo")
-    for each in json.loads(Path(sys.argv[1]).read_text()):
-        do(each)
-    torch.distributed.destroy_process_group()
+    with join_world():
+        for each in json.loads(Path(sys.argv[1]).read_text()):
+            do(each)

@@ -29,6 +29,7 @@ from clozeline.pipeline.common.errors import (
     LostProcessError,
     one_line,
 )
+from clozeline.train.engine.attempt_store import attempt_store
 
 Found = TypeVar("Found")
 
@@ -155,7 +156,9 @@ def _meet(device: torch.device, patience: timedelta) -> World:
     """Create the process group of all processes."""
     is_cuda = device.type == "cuda"
     try:
-        store, rank, size = next(rendezvous("env://", timeout=max(patience, MEETING)))
+        meeting = max(patience, MEETING)
+        found, rank, size = next(rendezvous("env://", timeout=meeting))
+        store = attempt_store(found, rank, size, patience=meeting)
         store.set_timeout(patience)
         store.set(f"host/{rank}", platform.node())
         store.set(f"device/{rank}", device_name(device))
