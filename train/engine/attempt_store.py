@@ -11,7 +11,7 @@ import uuid
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 LEADER = "clozeline/attempt"
 POLL_SECONDS = 0.1
@@ -33,12 +33,12 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
         for other in range(1, size):
             token = store.get(f"{mine}/{other}").decode()
             store.set(f"{mine}/{other}/{token}", "")
-        return dist.PrefixStore(mine, store)
+        return PrefixStore(mine, store)
     end = time.monotonic() + patience.total_seconds()
     while time.monotonic() < end:
         prefix = store.get(LEADER).decode()
         store.set(f"{prefix}/{rank}", mine)
         if store.check([f"{prefix}/{rank}/{mine}"]):
-            return dist.PrefixStore(prefix, store)
+            return PrefixStore(prefix, store)
         time.sleep(POLL_SECONDS)
     raise dist.DistStoreError("rank 0 did not answer")
