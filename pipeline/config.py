@@ -193,12 +193,11 @@ class DataConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the manifest stores them; of curation, what is not the default."""
-        found = {
-            name: value
+        return {
+            name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
-            if name not in CURATION or value != getattr(DataConfig, name)
+            if name not in CURATION or (value or None) != (getattr(DataConfig, name) or None)
         }
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -45,6 +45,7 @@ def test_every_field_reaches_the_manifest():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"max_seq_length": 65_536}, "max_seq_length is 65536"),
         ({"max_seq_length": 7}, "max_seq_length is 7; it must be 8 to 65535."),
         ({"num_shards": 0}, "num_shards is 0"),
         ({"validation": 0.6}, "validation is 0.6; it must be 0.0 to 0.5."),

@@ -34,12 +34,14 @@ class Counts:
             getattr(self, name).update(getattr(other, name))
         self.rejected.extend(other.rejected)
         for reason, samples in other.samples.items():
-            for sample in samples:
-                self.show(reason, **sample)
+            self._show(reason, samples)
 
     def show(self, reason: str, **sample: Any) -> None:
         """Add a sample of a reason: {"document": hash, "text": .., "value": ..}."""
-        known = {shown["document"]: shown for shown in [*self.samples.get(reason, []), sample]}
+        self._show(reason, [sample])
+
+    def _show(self, reason: str, samples: list[dict[str, Any]]) -> None:
+        known = {sample["document"]: sample for sample in [*self.samples.get(reason, []), *samples]}
         self.samples[reason] = [known[document] for document in sorted(known)[:SAMPLES]]
 
     def to_json(self) -> str:

@@ -113,7 +113,7 @@ def escaped(text: str) -> str:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from."""
+    """The error, and those that it was raised from or while they were handled."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -3,7 +3,7 @@
     "work/shards"       ->  pathlib.Path
     "s3://bucket/a"     ->  UPath, which has the methods of a Path
 
-Files are written with `whole_file` and read by `store.py`.
+Files are written with `whole_file`; those of a store are read by `store.py`.
 """
 
 import os

@@ -54,7 +54,7 @@ def read_file(path: AnyPath) -> bytes:
 def read_ranges(ranges: Sequence[tuple[AnyPath, int, int | None]]) -> Iterator[pa.Buffer]:
     """The bytes of each (file, start, length): mapped, or from a store, `IN_FLIGHT` at a time.
 
-    A negative start counts from the end, and the range goes up to it, as does one without a length.
+    A negative start counts from the end. Such a range, and one without a length, goes to the end.
     All files are in one store. A file that ends early gives fewer bytes. Raises OSError for a local
     file that cannot be read, and StoreError for a store, after the last attempt.
     """

@@ -92,7 +92,7 @@ class Manifest:
     excluded: list[ExcludedSource] = field(default_factory=list)
     #: Sources with a budget of tokens.
     mixture: list[MixedSource] = field(default_factory=list)
-    #: Names, sizes and times of the source files; "" if not known.
+    #: Names, sizes and times of the source files.
     sources_digest: str = ""
     schema_version: int = SCHEMA_VERSION
 

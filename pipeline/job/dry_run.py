@@ -44,18 +44,24 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
 
     Raises InputError if a source cannot be read, or if the sample contains no text.
     """
+    read_bytes, documents = 0, 0
+    rejected: list[Rejected] = []
+
+    def measured() -> Iterator[Documents]:
+        nonlocal read_bytes, documents
+        for chunk in _sample(blocks):
+            read_bytes += sum(len(text.encode(errors="replace")) for text in chunk.texts)
+            documents += len(chunk.texts)
+            rejected.extend(entry for entry in chunk.rejected if entry.kind != TRUNCATED)
+            yield chunk
+
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         started = time.process_time()
-        chunks = list(_sample(blocks))  # some 8 MB of text
-        texts = [text for chunk in chunks for text in chunk.texts]
-        read_bytes = sum(len(text.encode(errors="replace")) for text in texts)
-        found = (entry for chunk in chunks for entry in chunk.rejected)
-        rejected = [entry for entry in found if entry.kind != TRUNCATED]
         name = "sample.tokens"
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
-        steps.cache_tokens(path, chunks)
+        steps.cache_tokens(path, measured())
         if not read_bytes:
             raise InputError(_no_text(rejected))
         for phase in chosen_phases(steps.context):
@@ -75,7 +81,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         shard_bytes=round(shard.bytes * repeated),
         cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
         cpu_seconds=seconds * factor,
-        sampled=len(texts) + len(rejected),
+        sampled=documents + len(rejected),
         rejected=rejected,
         dropped={
             reason: count

@@ -28,7 +28,7 @@ from clozeline.pipeline.sources.block import Block
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on: on Linux its CPU affinity, else all."""
+    """How many cores this process may run on: on Linux its CPU affinity, else all."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

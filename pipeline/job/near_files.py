@@ -148,7 +148,7 @@ def all_documents(path: AnyPath) -> Iterator[NearDocument]:
     with path.open("rb") as file:
         while header := file.read(HEADER.size):
             _, _, count, head_bytes, _ = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
-            yield _document(path, header + file.read(4 * count + head_bytes))
+            yield _document(path, memoryview(header + file.read(4 * count + head_bytes)))
 
 
 def _document(path: AnyPath, data: Any) -> NearDocument:

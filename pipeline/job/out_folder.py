@@ -155,8 +155,12 @@ def _has_tokenizer(context: JobContext) -> bool:
 
 def _owned_shards(context: JobContext) -> set[str]:
     """The names of the shards that the manifest and job.json list, and of nothing else there."""
-    names = [shard["name"] for shard in _read_json(context, MANIFEST).get("shards", [])]
-    names += _read_json(context, JOB).get("files", [])
+    shards, files = (
+        _read_json(context, MANIFEST).get("shards"),
+        _read_json(context, JOB).get("files"),
+    )
+    names = [shard.get("name") for shard in shards or () if isinstance(shard, dict)]
+    names += files if isinstance(files, list) else []
     return {str(name) for name in names if SHARD_NAME.fullmatch(str(name))}
 
 
@@ -166,7 +170,7 @@ def _read_json(context: JobContext, name: str) -> dict[str, Any]:
     if not is_file(context.out_dir / name):
         return {}
     try:
-        with json_values(context.out_dir / name, "delete it", seal=name == MANIFEST) as values:
+        with json_values(context.out_dir / name, "delete it") as values:
             return values if mark in values else {}
     except InputError:
         return {}

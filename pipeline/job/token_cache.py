@@ -75,7 +75,7 @@ def digest_of(parts: Iterable[object]) -> str:
 
 
 def merged_name(names: Sequence[str]) -> str:
-    """The name of the file that the files of these names are merged into; a single one is not."""
+    """The name of the file that the files of these names are merged into; of one, its own name."""
     return names[0] if len(names) == 1 else f"{digest_of(sorted(names))}.merged"
 
 

@@ -74,7 +74,7 @@ def check_masks(shard: ShardRows) -> None:
         findings.note(differing_rows(examples, again), problem, first=slab.first)
     _check_fractions(total, findings, shard.config, len(rules.replacement_ids))
     for part, (count, mean, variance) in enumerate(by_part.T, start=1):
-        if not within_chance(count, mean, variance):
+        if total["masked"] and not within_chance(count, mean, variance):
             findings.add(
                 f"part {part} of {PARTS} of the rows has {count:,.0f} masks, not {mean:,.0f}"
             )

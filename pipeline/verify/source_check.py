@@ -104,7 +104,10 @@ class Rebuild:
 
     @cached_property
     def _all_documents(self) -> tuple[UInt64Array, NDArray[np.int64]]:
-        """The hashes of all documents, sorted, and their buckets; last, the largest, in no one."""
+        """The hashes of all documents, sorted, and their buckets; the last one is in none.
+
+        It is the largest, so that a search for any hash finds a place in the array.
+        """
         hashes, buckets = [np.array([2**64 - 1], np.uint64)], [np.array([NOWHERE])]
         for bucket in range(len(self.steps.context.buckets)):
             documents = self.steps.cache.documents(bucket).documents
