@@ -23,9 +23,9 @@ class Packing(NamedTuple):
     row_starts: Tensor | None = None  # int32 [B + 1], where each packed row begins, and T
 
 
-#: Where tokens are. Of padded rows a mask, bool [B, S], False at padding; None: no row has padding,
-#: which is faster. Of packed ones the number of each token's piece, int64 [B, S], from 1 on and 0
-#: at padding. Of unpadded ones a `Packing`.
+#: What separates tokens from padding. Padded rows: a mask, bool [B, S], False at padding, or None
+#: where no row has padding, which is faster. Packed rows: the number of each token's piece, int64
+#: [B, S], from 1 on, and 0 at padding. Unpadded rows: a `Packing`.
 Rows = Tensor | Packing | None
 
 

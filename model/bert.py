@@ -213,9 +213,10 @@ class BertEncoder(nn.Module):
         With `positions`, int64 [B, P], only the states [B, P, H] there: what follows the attention
         of the last layer, most of its arithmetic, is computed for these tokens and [CLS] alone.
 
-        `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: the mask, None or pieces of
-        `Rows`, with at least one token per row. With a `packing` ids and types are [T], the hidden
-        states [T, H], the pooled [CLS] is that of each sequence, and the mask is ignored.
+        `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
+        padding; None without padding; or the numbers of packed pieces. A row has a token at least.
+        With a `packing` ids and types are [T], the hidden states [T, H], the pooled [CLS] is that
+        of each sequence, and the mask is ignored.
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]

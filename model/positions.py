@@ -21,7 +21,7 @@ BASE = 10_000.0
 # With "learned-from-neighbours": how much each sinusoid adds to a head's score at its neighbour.
 NEIGHBOUR_SCORE = 0.6
 
-#: The weights of learned positions, by the name in a model with an encoder.
+#: The name of the learned positions in the state of a model that has an encoder.
 TABLE = "encoder.embeddings.position_embeddings.weight"
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, see `rotation_at`

@@ -31,5 +31,7 @@ def test_a_kernel_that_is_not_deterministic_is_one_line():
     line = r"^--deterministic: .*put_.*Leave the option out"
     with pytest.raises(InputError, match=line), deterministic_kernels(True):
         x.put_(places, torch.ones(2), accumulate=False)
+    with deterministic_kernels(False):
+        assert not torch.are_deterministic_algorithms_enabled()
     with pytest.raises(RuntimeError, match="size"), deterministic_kernels(True):
         torch.ones(2) @ torch.ones(3)

@@ -301,12 +301,14 @@ def test_processes_of_a_new_attempt_do_not_meet_those_of_an_earlier_one(monkeypa
     def meet(rank):
         return attempt_store(kept, rank, 3, patience=timedelta(seconds=60))
 
-    for _ in range(2):
+    for attempt in ("1", "2"):
         with ThreadPoolExecutor(3) as ranks:
-            stores = list(ranks.map(meet, (2, 1, 0)))  # two begin with the prefix of before
-        assert not stores[0].check(["address"])
-        stores[0].set("address", "here")
-        assert [store.get("address") for store in stores] == [b"here"] * 3
+            stores = list(ranks.map(meet, (2, 1, 0)))  # 2 and 1 first read the earlier prefix
+        assert not any(store.check(["address"]) for store in stores)
+        stores[0].set("address", attempt)
+        assert [store.get("address") for store in stores] == [attempt.encode()] * 3
+    with pytest.raises(torch.distributed.DistStoreError, match="rank 0 did not answer"):
+        attempt_store(kept, 1, 3, patience=timedelta(seconds=0.3))
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
     assert attempt_store(kept, 1, 3, patience=timedelta(0)) is kept
 

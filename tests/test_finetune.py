@@ -324,6 +324,7 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
     assert values["bag_of_words"]["accuracy"] > 0.8 > values["from_scratch"]["accuracy"]
     # Nothing was searched; only what may become the classifier has results of its own seed.
     for result in values["results"]:
+        assert (result["selection"] is None) == (result["start"] == "bag_of_words")
         if result["selection"]:
             is_candidate = (result["examples"], result["start"]) == (80, "pretrained")
             assert result["selection"]["held_out"]["rows"] == 80 * is_candidate

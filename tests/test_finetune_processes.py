@@ -41,8 +41,8 @@ with join_world() as world:
             store.check_shared(world)
         except (InputError, SystemExit) as refusal:
             told = f"{name}: {type(refusal).__name__} {refusal}"
-            Path(folder, f"refused.{world.rank}").write_text(told)
-    main(line, standalone_mode=False)
+            Path(folder, f"refused.{name}.{world.rank}").write_text(told)
+main(line, standalone_mode=False)
 """
 
 
@@ -67,7 +67,8 @@ def test_two_processes_find_what_one_finds_if_both_see_the_folder(tmp_path):
     trained = re.findall(r"([-a-z ]+), (\d+) rows, seed (\d): accuracy", both.stderr)
     assert len(trained) == len(set(trained)) == 2 * 2 + 1  # bag-of-words has one
 
-    refused = [(tmp_path / f"refused.{rank}").read_text() for rank in (0, 1)]
+    refused = [(tmp_path / f"refused.{rank}.{rank}").read_text() for rank in (0, 1)]
+    assert len(list(tmp_path.glob("refused.*"))) == 2  # the shared folder is not
     assert refused[0].startswith(
         f"0: InputError not every process sees {tmp_path / '0'}; give --out a folder of a f"
     )

@@ -147,6 +147,13 @@ def test_held_out_rows_and_the_others_are_all_rows(size, share, seed):
     assert parts == [[text for text in rows.texts.first if text in part] for part in parts]
 
 
+def test_held_out_rows_keep_their_labels():
+    rows = labelled([str(i % 3) for i in range(30)])
+    label_of = dict(zip(rows.texts.first, rows.labels, strict=True))
+    for part in hold_out(rows, share=0.3, seed=1):
+        assert part.labels == [label_of[text] for text in part.texts.first]
+
+
 def test_a_class_of_one_row_is_trained_on_and_one_row_cannot_be_held_out():
     rows = labelled(["a"] * 5 + ["b"])
     for seed in range(10):

@@ -289,6 +289,47 @@ def test_order_uses_every_token_once_or_counts_it(shape, seed, length, short):
     assert total == sum(stop - start for start, stop in used) + lone + dropped["cut_tokens"]
 
 
+def reference_order(shape, key, max_tokens, short):
+    """ALBERT's packing sentence by sentence, with the same random bits, in plain Python."""
+    ends = np.cumsum([0, *(t for document in shape for p in document for t in p)]).tolist()
+    numbers = count()
+    rows, lone = [], 0
+    for d, document in enumerate(shape):
+        sentences = [next(numbers) for paragraph in document for _ in paragraph]
+        for ordinal in count():
+            if not sentences:
+                break
+            first = counters.COUNTERS * ordinal
+            bits = [random_bits(key, d, first + c) for c in range(counters.COUNTERS)]
+            target = max_tokens
+            if with_probability(bits[counters.SHORT], short):
+                target = 2 + int(uniform_below(bits[counters.TARGET], max_tokens - 1))
+            size = 1
+            while size < len(sentences) and ends[sentences[size]] - ends[sentences[0]] < target:
+                size += 1
+            size = min(max(size, 2), len(sentences))
+            chunk, sentences = sentences[:size], sentences[size:]
+            if size == 1:
+                lone += 1
+                continue
+            split = 1 + int(uniform_below(bits[counters.SPLIT], size - 1))
+            a = [ends[chunk[0]], ends[chunk[split]]]
+            b = [ends[chunk[split]], ends[chunk[-1] + 1]]
+            is_swapped = bool(with_probability(bits[counters.NEGATIVE], 0.5))
+            rows.append([*b, *a, 1, d, d] if is_swapped else [*a, *b, 0, d, d])
+    cut_longer(rows, key, max_tokens)
+    return list(map(tuple, rows)), lone
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_order_equals_a_loop_over_sentences(shape, seed, length, short):
+    pairs, dropped = pairs_of(shape, "order", seed=seed, length=length, short=short)
+    key = stream_key(seed, "pairs/train", 0, 0)
+    expected, lone = reference_order(shape, key, length - 3, short)
+    assert rows_of(pairs) == expected
+    assert dropped["lone_sentence"] == lone
+
+
 def test_half_of_the_pairs_are_swapped():
     pairs, _ = pairs_of([[[12] * (2 + i % 20)] for i in range(3000)], "order")
     swapped = (pairs.next_sentence_label == 1).sum()

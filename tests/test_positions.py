@@ -19,6 +19,9 @@ from clozeline.model.positions import (
     rotation_at,
     sinusoids,
 )
+from clozeline.train.artifacts.checkpoint import TrainState
+from clozeline.train.artifacts.run import read_run, trained_positions
+from clozeline.train.data.phased_loader import OTHERS
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import load_start
 from tests.support.small_models import SMALL, numbers
@@ -136,14 +139,32 @@ def test_half_precision_is_rounded_once_and_its_angles_never():
     assert torch.equal(rotated, exact.bfloat16())
 
 
-def test_a_classifier_of_longer_texts_continues_the_positions_that_were_trained(tmp_path, capsys):
+def test_a_classifier_of_longer_texts_continues_the_positions_that_were_trained(tmp_path):
     tokenizer = tokenizer_of("good", "bad")
     model = BertForPretraining(one_layer(tokenizer, positions=16), seed=1)
     run = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=12)
     drawn = model.state_dict()[TABLE]
     for length in (None, 8, 12):
-        assert load_start(run, FinetuneConfig(max_seq_length=length)).weights[TABLE].equal(drawn)
-    assert capsys.readouterr().err == ""
-    longer = load_start(run, FinetuneConfig(max_seq_length=13)).weights
-    assert longer[TABLE].equal(torch.cat([drawn[:12], drawn[:4]]))  # repeated: plain learned ones
-    assert f"{run} has read examples of up to 12 tokens; positions from" in capsys.readouterr().err
+        start = load_start(run, FinetuneConfig(max_seq_length=length))
+        assert start.trained_positions is None
+        assert start.continued_weights[TABLE].equal(drawn)
+    start = load_start(run, FinetuneConfig(max_seq_length=13))
+    assert start.trained_positions == 12
+    repeated = torch.cat([drawn[:12], drawn[:4]])  # as plain learned positions are
+    assert start.continued_weights[TABLE].equal(repeated)
+    assert start.weights[TABLE].equal(drawn)
+
+
+def test_only_the_data_sets_that_a_run_has_read_train_its_positions(tmp_path):
+    tokenizer = tokenizer_of("good", "bad")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=1)
+    config = read_run(write_small_run(tmp_path, model, tokenizer, max_seq_length=16))
+    short = replace(config.phases[0], dataset_digest="1" * 64, max_seq_length=8)
+    config = replace(config, phases=(short, *config.phases))
+    main = {"dataset_digest": "0" * 64, "next_position": 0}
+    other = {"dataset_digest": "1" * 64, "next_position": 40}
+    state = TrainState(step=5, loader=main | {OTHERS: [other]})
+    assert trained_positions(config, state) == 8
+    assert trained_positions(replace(config, started_from="0" * 64), state) is None
+    later = TrainState(step=9, loader=main | {"next_position": 8, OTHERS: [other]})
+    assert trained_positions(config, later) == 16

@@ -45,8 +45,11 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, example: str, kept: str = "", **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        settings = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
-        self.context_settings = settings | self.context_settings
+        self.context_settings = {
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": WIDTH,
+            **self.context_settings,
+        }
         self.example = example
         self.kept = kept  # what an interrupted command has kept, and how to continue
         known = {param.name for param in self.params}

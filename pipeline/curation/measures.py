@@ -93,7 +93,8 @@ def repeated_ngrams(text: Text, size: int) -> float:
 
 #: Every measure by its name, in the order in which rules are tried.
 MEASURES: Final[Mapping[str, Callable[[Text], float]]] = {
-    # Rae et al. 2021, A.1.1. The mean is in characters; marks are per token, lines are shares.
+    # Rae et al. 2021, A.1.1. The mean is in characters; marks are per token; of lines and of tokens
+    # with a letter it is the share; stop words are different ones.
     "words": lambda text: len(text.words),
     "mean_word_length": lambda text: _per(sum(map(len, text.words)), text.words),
     "hash_marks": lambda text: _per(text.text.count("#"), text.tokens),
@@ -102,7 +103,8 @@ MEASURES: Final[Mapping[str, Callable[[Text], float]]] = {
     "ellipsis_lines": lambda text: _share(line.rstrip().endswith(ELLIPSES) for line in text.lines),
     "alphabetic_words": lambda text: _share(any(map(str.isalpha, one)) for one in text.tokens),
     "stop_words": lambda text: len(STOP_WORDS.intersection(text.tokens)),
-    # The same, table A1: shares of the parts that stood there before, and of their characters.
+    # The same, table A1: shares of the parts that occurred before, and of their characters; for
+    # lines also Penedo et al. 2024, 3.6.
     "repeated_paragraphs": lambda text: 1 - _per(len(set(text.paragraphs)), text.paragraphs),
     "repeated_paragraph_characters": lambda text: _repeated_characters(text, text.paragraphs),
     "repeated_lines": lambda text: 1 - _per(len(set(text.lines)), text.lines),
@@ -113,7 +115,8 @@ MEASURES: Final[Mapping[str, Callable[[Text], float]]] = {
     "lorem_ipsum": lambda text: "lorem ipsum" in text.text.lower(),
     "curly_brackets": lambda text: text.text.count("{"),
     "sentences": lambda text: sum(max(len(SENTENCE_END.findall(line)), 1) for line in text.lines),
-    # Penedo et al. 2024, 3.6, and FineWeb's code: shares of lines, and new lines per token.
+    # Penedo et al. 2024, 3.6: shares of lines; short ones have up to 30 characters. New lines per
+    # token are from FineWeb's code.
     "terminal_lines": lambda text: _share(TERMINAL.search(line) for line in text.lines),
     "short_lines": lambda text: _share(len(line) <= SHORT_LINE for line in text.lines),
     "new_lines": lambda text: _per(text.text.count("\n"), text.tokens),

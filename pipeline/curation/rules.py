@@ -16,7 +16,7 @@ from typing import Final
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation.measures import MEASURES, Text, without_boilerplate
 
-#: The bounds that a measure may have; the others may only have a most.
+#: The bounds that a measure may have; one that is not listed has a maximum only.
 BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("words", "mean_word_length"), ("min", "max")),
     **dict.fromkeys(("alphabetic_words", "stop_words", "sentences", "terminal_lines"), ("min",)),

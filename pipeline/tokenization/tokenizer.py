@@ -57,8 +57,12 @@ PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 #: In the order in which they are written: without the last, a folder is not a tokenizer.
 TOKENIZER_FILES = (
-    *(VOCAB_TXT, PUNKT_JSON, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP),
-    *(SUMS, TOKENIZER_JSON),
+    VOCAB_TXT,
+    PUNKT_JSON,
+    TOKENIZER_CONFIG,
+    SPECIAL_TOKENS_MAP,
+    SUMS,
+    TOKENIZER_JSON,
 )
 
 

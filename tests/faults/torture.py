@@ -103,10 +103,11 @@ def in_child(work: Callable[[], Answer], *, seconds: float = SECONDS) -> Answer 
         child.kill()
         child.join()
         return None
-    with suppress(EOFError):
-        return ours.recv()
+    answer = None
+    with ours, suppress(EOFError):
+        answer = ours.recv()
     child.join()
-    return Answer(child.exitcode or 0, "", (), f"died with {child.exitcode}")
+    return answer or Answer(child.exitcode or 0, "", (), f"died with {child.exitcode}")
 
 
 def answer_of(reader: Reader, folder: Path) -> Answer:

@@ -21,6 +21,7 @@ BERT_VOCABULARY = Path(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
 
 def wikipedia() -> Iterator[str]:
     """The articles in CLOZELINE_DATA."""
+    assert DATA, "CLOZELINE_DATA is not set"
     for path in sorted(Path(f"{DATA}/wikipedia").glob("*.parquet")):
         yield from pq.read_table(path, columns=["text"])["text"].to_pylist()
 

@@ -38,4 +38,4 @@ if __name__ == "__main__":
     counts.append(threads())
     if other:
         print(json.dumps(counts))
-        sys.exit(os.waitpid(other, 0)[1])
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) != 0)

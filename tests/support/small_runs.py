@@ -10,6 +10,7 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normaliza
 from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
 from clozeline.train.artifacts.run import RunConfig, write_run
 from clozeline.train.artifacts.snapshot import take_snapshot
+from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.optim import build_optimizer
 from tests.support.training_configs import training_config
 
@@ -43,10 +44,20 @@ def write_small_run(
         data=DataConfig(max_seq_length=max_seq_length),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,
-        phases=(),
+        phases=(
+            DataPhase(
+                start=0.0,
+                shards="shards",
+                dataset_digest="0" * 64,
+                max_seq_length=max_seq_length,
+                batch_factor=1,
+                masked_lm_prob=None,
+                max_predictions=1,
+            ),
+        ),
     )
     write_run(folder, config, tokenizer)
-    state = TrainState(step=1, loader={"next_position": 8})
+    state = TrainState(step=1, loader={"dataset_digest": "0" * 64, "next_position": 8})
     snapshot = take_snapshot(model, build_optimizer(model, config.training))
     save_checkpoint(folder, snapshot, state)
     return folder

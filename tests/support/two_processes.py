@@ -32,7 +32,7 @@ from tests.support.small_training import STILL, go_back, train
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-#: Fewer than else, so that a few steps show that the processes agree.
+#: Fewer than in training, so that a few steps show that the processes agree.
 STEPS_BETWEEN_SYNCS = 10
 MODEL = replace(STILL, num_hidden_layers=2, max_position_embeddings=32)
 

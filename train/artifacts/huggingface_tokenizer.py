@@ -34,7 +34,7 @@ FILE_TOKENIZERS = (ANY_TOKENIZER, "TokenizersBackend")  # all is in tokenizer.js
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder, without Punkt. Raises InputError for none, or one not BERT's."""
+    """The tokenizer of a folder, without Punkt. Raises InputError for another kind."""
     config = read_tokenizer_config(folder)
     kind, words_first = config.get("tokenizer_class"), config.get("do_basic_tokenize", True)
     if kind not in (*BERT_TOKENIZERS, *FILE_TOKENIZERS) or not words_first:

@@ -1,6 +1,7 @@
 """The pretrained model in a run or a Hugging Face folder."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
@@ -9,13 +10,15 @@ from clozeline.model.config import BertConfig, Pooling
 from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.convert import part_of
 from clozeline.model.huggingface.weight_files import has_weights
+from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.checkpoint import list_checkpoints, read_state
 from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.partial_folder import restore_folder
-from clozeline.train.artifacts.run import load_run
+from clozeline.train.artifacts.run import load_run, trained_positions
 from clozeline.train.store.local_folder import local_folder
 
 
@@ -30,6 +33,14 @@ class Pretrained:
     pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it
     absent: tuple[str, ...] = ()  # parts missing from the folder, initialized from the seed
     trained_positions: int | None = None  # of a table of positions; None: all of them
+
+    @cached_property
+    def continued_weights(self) -> dict[str, Tensor]:
+        """The weights, in which the positions that were not trained continue the others."""
+        if self.trained_positions is None:
+            return self.weights
+        trained = self.weights[TABLE][: self.trained_positions]
+        return self.weights | {TABLE: continued_positions(trained, self.model)}
 
 
 def kind_of_model(folder: Path) -> str:
@@ -60,15 +71,13 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
             )
         if kind == "run":
             config, tokenizer, weights = load_run(folder)
-            longest = config.data.max_seq_length
-            trained = max([longest, *(phase.max_seq_length for phase in config.phases)])
-            is_all = config.started_from or not config.model.has_position_table
+            state = read_state(list_checkpoints(folder)[-1])  # that of these weights
             return Pretrained(
                 model=config.model,
                 tokenizer=tokenizer,
                 weights=weights,
-                max_seq_length=longest,
-                trained_positions=None if is_all else trained,
+                max_seq_length=config.data.max_seq_length,
+                trained_positions=trained_positions(config, state),
             )
         found, tokenizer = load_model(folder)
         model = found.config.model

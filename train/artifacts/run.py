@@ -17,8 +17,14 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
-from clozeline.train.artifacts.checkpoint import CHECKPOINT_FILES, CHECKPOINTS, load_newest_weights
+from clozeline.train.artifacts.checkpoint import (
+    CHECKPOINT_FILES,
+    CHECKPOINTS,
+    TrainState,
+    load_newest_weights,
+)
 from clozeline.train.config import PretrainConfig
+from clozeline.train.data.phased_loader import states_of
 from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases
 from clozeline.train.store.local_folder import local_folder
 from clozeline.train.store.remote_folder import publish
@@ -109,8 +115,31 @@ class RunConfig:
         ]
 
 
+def trained_positions(run: RunConfig, state: TrainState) -> int | None:
+    """How many learned positions the examples of a run have reached by a state; None: all.
+
+    Of a run that started from other weights, all count as trained.
+    """
+    if run.started_from is not None or not run.model.has_position_table:
+        return None
+    lengths = {phase.dataset_digest: phase.max_seq_length for phase in run.phases}
+    read = [one["dataset_digest"] for one in states_of(state.loader) if one["next_position"]]
+    return max((lengths[digest] for digest in read), default=None)
+
+
+def positions_note(trained: int) -> str:
+    """What is done about the others, after the name of a run."""
+    return (
+        f"has read examples of up to {trained} tokens; positions from {trained} on continue those "
+        "before them."
+    )
+
+
 def model_config(name: str, manifest: Manifest, *, dropout: float | None = None) -> BertConfig:
-    """A preset with a data set's vocabulary and length. Raises InputError for a bad option."""
+    """A preset with a data set's vocabulary, and positions for its longest examples at least.
+
+    Raises InputError for a bad option.
+    """
     try:
         config = preset(name, vocab_size=manifest.vocab_size)
         positions = max(config.max_position_embeddings, manifest.config.max_seq_length)

@@ -45,7 +45,10 @@ class Result:
 def benchmark(
     run: Path, tasks: Sequence[Task], *, out: Path, config: FinetuneConfig, overwrite: bool = False
 ) -> list[Result]:
-    """Write DIR/benchmark.json. Raises InputError as `finetune` does, and under torchrun."""
+    """Fine-tune and score the model on every task; write benchmark.json into `out`.
+
+    Raises InputError as `finetune` does, and under torchrun.
+    """
     with join_world() as world:
         if world.size > 1:
             raise InputError(

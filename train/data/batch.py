@@ -52,7 +52,7 @@ class TensorBatch(ABC):
 
     @abstractmethod
     def slice(self, start: int, stop: int) -> Self:
-        """Rows start to stop; ids and labels are views."""
+        """Rows start to stop, as views where the layout allows; ids and labels always are."""
 
     def split(self, parts: int) -> list[Self]:
         """Micro-batches of equal numbers of rows; `parts` divides the number of rows."""

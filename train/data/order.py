@@ -209,9 +209,9 @@ class Order:
         # A stream has a row for each of the epoch's positions that are its number mod C.
         least, more = divmod(self.epoch_rows, self.streams)
         sizes = least + ((np.arange(self.streams) - start) % self.streams < more)
-        turns = -(-self.epoch_rows // self.streams)
-        pools = max(turns // -(-self.pool_rows // self.streams), 1)
-        edges = [turns * index // pools for index in range(pools + 1)]
-        if self._seed is None:
-            edges = offsets.tolist()
+        edges = offsets.tolist()
+        if self._seed is not None:
+            turns = -(-self.epoch_rows // self.streams)
+            pools = max(turns // -(-self.pool_rows // self.streams), 1)
+            edges = [turns * index // pools for index in range(pools + 1)]
         return _Epoch(number, start, shards, offsets, offsets_of(sizes), edges)

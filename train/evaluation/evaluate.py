@@ -75,7 +75,10 @@ def evaluate(
     world: World,
     precision: str,
 ) -> Evaluation:
-    """Evaluate each example once, in parts; all processes get the same. `log_unigram`: [V]."""
+    """Evaluate each example once; each process takes a part and all get the same numbers.
+
+    `log_unigram` [V] comes from the manifest.
+    """
     unigram = torch.from_numpy(log_unigram).to(world.device)
     sums = torch.zeros(9, dtype=torch.float64, device=world.device)
     parts = (loaded.batch for loaded in batches)

@@ -28,7 +28,7 @@ from clozeline.train.artifacts.classifier_folder import (
     read_metadata,
     read_report,
 )
-from clozeline.train.artifacts.run import read_run
+from clozeline.train.artifacts.run import positions_note, read_run
 from clozeline.train.engine.distributed import is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
@@ -171,6 +171,8 @@ def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     notes = lone_labels(job.train)
     if "pooler" in job.start.absent and job.start.pooling == "cls":
         notes.append(f"{run} has no pooler; it was drawn from the seed.")
+    if (trained := job.start.trained_positions) is not None:
+        notes.append(f"{run} {positions_note(trained)}")
     if job.config.baseline and not find_spec("sklearn"):
         notes.append(NO_SKLEARN)
     for note in notes if is_shown else ():

@@ -5,7 +5,6 @@ job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training ro
 """
 
 import hashlib
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.curation.curate import text_hash
@@ -52,12 +50,14 @@ class Job:
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
+        trained = self.start.trained_positions
         return {
             **asdict(self.config),
             "tests": sorted(self.tests),  # so that leaving one out is another job
             "max_seq_length": self.start.max_seq_length,
             "pooling": self.start.pooling,
             "pretrained": values_digest(self.start.weights),
+            **({} if trained is None else {"trained_positions": trained}),
             "tokenizer": self.start.tokenizer.digest,
             "training rows": self.train.digest(),
             **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
@@ -131,20 +131,13 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
             f"max_seq_length is {max_seq_length}, but the model of {run} has only "
             f"{model.max_position_embeddings} positions; give at most that."
         )
-    weights, trained = found.weights, found.trained_positions
-    if trained is not None and trained < max_seq_length:
-        print(
-            f"note: {run} has read examples of up to {trained} tokens; positions from {trained} on "
-            "continue those before them.",
-            file=sys.stderr,
-        )
-        weights = weights | {TABLE: continued_positions(weights[TABLE][:trained], model)}
+    trained = found.trained_positions
     return replace(
         found,
         model=model,
-        weights=weights,
         max_seq_length=max_seq_length,
         pooling=config.pooling or found.pooling,
+        trained_positions=None if trained is None or trained >= max_seq_length else trained,
     )
 
 

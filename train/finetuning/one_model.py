@@ -58,7 +58,7 @@ class ModelTrainer:
         chosen: Selection | None = None,
         is_candidate: bool = False,
     ) -> tuple[BertForClassification, Selection]:
-        """Train on all rows; returns the model and what was chosen. `title` is of progress bars.
+        """Train on all rows; returns the model and what was chosen. `title` labels the progress.
 
         With `chosen`, the selection of another seed, nothing is searched. Of several seeds, a
         candidate for the classifier has results on held-out rows of its own.
@@ -122,7 +122,7 @@ class ModelTrainer:
         start = self.start
         model = BertForClassification(start.model, self.outputs, pooling=start.pooling, seed=seed)
         if self.is_pretrained:
-            load_encoder(model, start.weights)
+            load_encoder(model, start.continued_weights)
         return model.to(self.device)
 
 

@@ -33,7 +33,7 @@ Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a classifier is trained."""
+    """The learning rate and the number of epochs of a training."""
 
     learning_rate: float  # peak, of the top layers
     epochs: int  # over which it warms up and decays to 0

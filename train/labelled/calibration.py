@@ -57,7 +57,10 @@ def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
 def log_loss(
     logits: ArrayLike, labels: Rows, temperature: float = 1.0, *, smoothing: float = 0.0
 ) -> float:
-    """Mean cross-entropy in nats of logits [N, C]; `smoothing` is shared by the other classes."""
+    """Mean cross-entropy in nats of logits [N, C] divided by a temperature.
+
+    `smoothing` is the probability of the labels that goes to the other classes, in equal parts.
+    """
     losses = -np.log(np.maximum(softmax(logits, temperature), 1e-300))  # [N, C]
     chosen = losses[np.arange(len(labels)), labels]
     others = (losses.sum(1) - chosen) / (losses.shape[1] - 1)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from clozeline.train.labelled.rows import Floats
 
 
 @dataclass(frozen=True, eq=False)

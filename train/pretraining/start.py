@@ -33,10 +33,12 @@ from clozeline.train.artifacts.run import (
     SUMMARY,
     RunConfig,
     check_run_folder,
+    positions_note,
     read_run,
+    trained_positions,
     with_dropout,
 )
-from clozeline.train.data.phased_loader import state_of, states_of
+from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
@@ -296,22 +298,12 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
 
 
 def _trained_positions(there: RunConfig, state: TrainState, config: RunConfig) -> int | None:
-    """How many positions the other run has trained, if longer examples now need more of them.
-
-    Of a run that started from elsewhere itself, all count as trained.
-    """
-    lengths = {phase.dataset_digest: phase.max_seq_length for phase in there.phases}
-    read = (one for one in states_of(state.loader) if one["next_position"])
-    trained = max((lengths[one["dataset_digest"]] for one in read), default=0)
-    is_table = there.model.has_position_table and there.started_from is None
-    if not is_table or not 0 < trained < config.data.max_seq_length:
+    """How many positions the other run has trained, if longer examples now need more of them."""
+    trained, longest = trained_positions(there, state), config.data.max_seq_length
+    if trained is None or trained >= longest:
         return None
-    if there.model.max_position_embeddings >= config.data.max_seq_length:  # else see `note_of`
-        print(
-            f"note: the other run has read examples of up to {trained} tokens; positions from "
-            f"{trained} on continue those before them.",
-            file=sys.stderr,
-        )
+    if there.model.max_position_embeddings >= longest:  # else see `note_of`
+        print(f"note: the other run {positions_note(trained)}", file=sys.stderr)
     return trained
 
 

@@ -6,7 +6,7 @@
     opinions.toml   words of praise and of blame
     place.txt ...   the sentences of the articles of a kind
 
-They are read when this module is imported, which takes tens of milliseconds.
+words.toml and themes.toml are read when this module is imported, the others when they are needed.
 """
 
 import tomllib
@@ -28,7 +28,7 @@ def read_templates(kind: str) -> str:
 
 
 WORDS = read_toml("words.toml")
-#: "heads", "middles", "women" ... -> the words of each style, in which the names of a land sound.
+#: "heads", "women" ... -> the syllables or names of each style; two countries share a style.
 STYLES: dict[str, list[Words]] = {
     kind: [style[kind] for style in WORDS["styles"]] for kind in WORDS["styles"][0]
 }
