@@ -120,7 +120,7 @@ def test_a_job_prints_one_line_and_its_progress_to_standard_error(line, tmp_path
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(tmp_path):
-    """In a process of its own it is that of a call in this one, as all other tests have it."""
+    """A separate process prints and returns the same as a call in this one."""
     line = ("verify", tmp_path / "nothing")
     result = invoke(*line)
     assert (result.exit_code, result.stdout) == (2, "")

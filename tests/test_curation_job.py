@@ -99,7 +99,7 @@ def make(folder: Path, config: DataConfig, texts: list[str], **context: object) 
 
 
 def query_of(config: DataConfig) -> str:
-    """What follows the corpus of a job, in which it has the name `all`."""
+    """The query that names the corpus `all` in a mix; empty without a mix."""
     return "?mix=all" if config.mix else ""
 
 

@@ -165,7 +165,7 @@ def test_two_processes_train_as_one_does(found, wanted, runs):
 
 
 def test_these_runs_have_all_of_their_steps_and_skip_some(runs):
-    """So the test above can tell."""
+    """Otherwise the comparison above would prove nothing."""
     trained = [line["step"] for line in numbers(runs / "one") if "mlm_loss" in line]
     assert trained == list(range(1, 27))
     assert numbers(runs / "spikes-one")[39]["skipped_steps"] > 0
@@ -235,7 +235,7 @@ def test_only_rank_0_needs_the_checkpoint(runs):
 
 
 def test_without_the_moments_it_would_not_be_the_same(runs, folder, tmp_path):
-    """So the test above can tell."""
+    """Otherwise the comparison above would prove nothing."""
     out = tmp_path / "other"
     train(folder, out, model=MODEL, start_from=runs / "one", optimizer="muon", max_steps=1)
     train(folder, tmp_path / "same", model=MODEL, start_from=runs / "one", max_steps=1)

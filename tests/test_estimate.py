@@ -179,7 +179,7 @@ def test_guesses_are_what_an_h200_took(name, length, predictions, rows, measured
 
 @pytest.fixture
 def line(small_folder, tmp_path, monkeypatch):
-    """Where it is soon known how fast the loader is."""
+    """`pretrain` on a small data set, whose loader is measured in no time."""
     monkeypatch.setattr(estimate, "EXAMPLES_READ", 100)
     return "pretrain", small_folder, "--out", tmp_path / "run", "--preset=bert-tiny"
 
@@ -227,7 +227,10 @@ def test_sharded_memory_has_a_line_for_each_number_of_gpus(line):
         (["--estimate", "--gpus=3", "--batch-size=8"], "--batch-size 8 cannot be divided among 3"),
         (["--estimate", "--batch-size=8", "--micro-batch-size=3"], "by --micro-batch-size 3; use"),
         (["--estimate", "--price-per-hour=-1"], "--price-per-hour"),
-        (["--estimate", "--muon-warmup=0.1"], "--muon-warmup is for optimizer muon"),  # of the plan
+        (
+            ["--estimate", "--muon-warmup=0.1"],
+            "--muon-warmup is for optimizer muon",
+        ),  # found with the plan
         (["--gpus=8"], "--gpus belongs to --estimate"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_damaged_stream_after_a_good_one_is_reported(compression: str, tmp_pat
     assert reason is not None
 
 
-def test_files_of_a_glob_are_sorted_and_come_once(tmp_path: Path) -> None:
+def test_files_of_a_glob_are_sorted(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "a.log"):
         (tmp_path / name).write_text(name)
     (tmp_path / "folder.txt").mkdir()

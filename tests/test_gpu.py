@@ -51,7 +51,7 @@ def gpu():
 
 
 def steps_of(form, batches, world, *, precision, compile=False):
-    """Of steps of one model, which they leave as it is: sums and gradients, float32 on the CPU."""
+    """Yields sums and gradients of each step, float32 on the CPU; the weights stay as they are."""
     model = form.model(precision).to(world.device)
     backend = "aot_eager" if DRY_RUN else "inductor"
     called = torch.compile(model, backend=backend) if compile else model

@@ -103,7 +103,7 @@ def test_a_fault_has_one_cause(cause):
 
 
 def without_pairs():
-    """Of a run on single texts."""
+    """The lines of a run on single texts."""
     for line in lines():
         yield {name: value for name, value in line.items() if not name.startswith("nsp")}
 

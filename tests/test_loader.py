@@ -89,7 +89,7 @@ def whole(small_folder):
 
 
 def of_ranks(folder, steps, world_size, **options):
-    """The same in the parts of several ranks, with threads and without: (part, part, ...), ..."""
+    """The batches of `load` as the parts of each rank, with threads and without."""
     loaded = [
         load(folder, steps, rank=rank, world_size=world_size, prefetch=prefetch, **options)
         for rank, prefetch in zip(range(world_size), (3, 0, 1, 2), strict=False)

@@ -68,7 +68,7 @@ def die_at(number, is_event):
         if is_event(event, arguments):
             seen += 1
             if seen == number:
-                os.kill(os.getpid(), signal.SIGKILL)  # is an event, too, but none of these
+                os.kill(os.getpid(), signal.SIGKILL)  # raises an event, too, which is not counted
     sys.addaudithook(kill)
 
 def is_rename(event, arguments):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
+from clozeline.pipeline.sources.sample.prose import THEMES
 from clozeline.pipeline.sources.sample.reviews import PLANS, PRODUCTS, SIDES, VOICES, make_reviews
 from tests.support.small_jobs import python
 
@@ -291,3 +292,8 @@ def test_a_reader_of_the_order_knows_the_label_of_turning_reviews():
             assert found == {label}
             read += 1
     assert read >= 200
+
+
+def test_themes_of_a_kind_have_the_same_fields():
+    for themes in THEMES.values():
+        assert {frozenset(theme) for theme in themes} == {frozenset(themes[0])}

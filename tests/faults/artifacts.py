@@ -126,7 +126,7 @@ MAKE = (
     f"pretrain data --out run {FLAGS}",
     f"finetune run {ROWS} --out classifier {TUNE}",
     "export run --out=hf",
-    f"finetune run {ROWS} --out cls {TUNE} --pooling=cls",  # transformers' BERT has no other
+    f"finetune run {ROWS} --out cls {TUNE} --pooling=cls",  # as transformers' BERT
     "export cls --out=hf-classifier",
 )
 

@@ -69,7 +69,7 @@ class Job:
         self.submit()
 
     def submit(self) -> None:
-        """Submit it, once more; what it prints goes to the end of its log."""
+        """Submit it, or submit it again; what it prints goes to the end of its log."""
         self.since = time.monotonic()
         self.id = self.cluster.submit("--output", self.log, "--open-mode=append", *self._line)
 
