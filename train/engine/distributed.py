@@ -1,5 +1,6 @@
 """The processes of a run: a single one, or those that torchrun started."""
 
+import gc
 import os
 import platform
 import sys
@@ -150,6 +151,7 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
             yield world
         finally:
             dist.destroy_process_group()
+            gc.collect()  # models are in cycles, and keep the group and its threads, as above
 
 
 def _meet(device: torch.device, patience: timedelta) -> World:
@@ -214,7 +216,7 @@ def parallelize(
     if compile:  # a missed optimization, named once for each kernel
         warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
     if is_sharded(world, parallel):
-        return _shard(model, precision=precision, compile=compile)
+        return _shard(model, world, precision=precision, compile=compile)
     model.to(world.device)
     if compile:
         model.compile()
@@ -247,7 +249,7 @@ def shard_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _shard(model: BertForPretraining, *, precision: str, compile: bool) -> nn.Module:
+def _shard(model: BertForPretraining, world: World, *, precision: str, compile: bool) -> nn.Module:
     """FSDP2: weights are gathered, used and freed layer by layer.
 
     Each process keeps its shards in float32. With bf16, weights are rounded before they are
@@ -255,8 +257,12 @@ def _shard(model: BertForPretraining, *, precision: str, compile: bool) -> nn.Mo
     the root, as a tied decoder needs them from the first to the last product; an untied decoder,
     used once, is a unit of its own.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes a second to import
 
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    if not compile:  # only the compiler asks the mesh for the group, which DTensor's caches keep
+        getattr(mesh, "_pg_registry", {}).clear()
     policy = MixedPrecisionPolicy()
     if precision == "bf16":  # the only float inputs are rotations, whose angles need float32
         policy = MixedPrecisionPolicy(
@@ -267,10 +273,10 @@ def _shard(model: BertForPretraining, *, precision: str, compile: bool) -> nn.Mo
     for layer in model.encoder.layers:
         if compile:  # inside FSDP's hooks, which cannot be compiled
             layer.forward = torch.compile(layer.forward)
-        fully_shard(layer, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     if model.mlm_head.decoder is not None:  # its weights are the first that the backward pass uses
-        fully_shard(model.mlm_head, mp_policy=policy, reshard_after_forward=False)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(model.mlm_head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
 
 
