@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-#: How a classifier makes one vector of a text: mean over its tokens, or the pooled [CLS].
-Pooling = Literal["mean", "cls"]
+#: How a classifier makes one vector of a text: mean over its tokens, the pooled [CLS], or the state
+#: at the [MASK] of a prompt.
+Pooling = Literal["mean", "cls", "mask"]
 
 VOCAB_MULTIPLE = 64  # tensor cores need multiples of 8 or more; 30,522 columns become 30,528
 

@@ -146,11 +146,18 @@ class BertForClassification(nn.Module):
 
     `pooling` "mean": the mean of the last hidden states over all real tokens, [CLS] and [SEP]
     included; such a model has no pooler. "cls": the pooled [CLS] (Devlin et al. 2018, 4.1). With
-    `classifier_transform` a dense layer, activation and norm follow (Warner et al. 2024).
+    `classifier_transform` a dense layer, activation and norm follow (Warner et al. 2024). "mask":
+    the state at `mask_position`, with the transform of the masked-LM head.
     """
 
     def __init__(
-        self, config: BertConfig, num_labels: int, *, pooling: Pooling = "cls", seed: int = 0
+        self,
+        config: BertConfig,
+        num_labels: int,
+        *,
+        pooling: Pooling = "cls",
+        mask_position: int = 0,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         if num_labels < 1:
@@ -158,9 +165,11 @@ class BertForClassification(nn.Module):
         if pooling not in get_args(Pooling):
             raise ValueError(f"pooling is {pooling!r}; known: {', '.join(get_args(Pooling))}.")
         self.config = config if pooling == "cls" else replace(config, pooler=False)
-        self.pooling = pooling
+        self.pooling, self.mask_position = pooling, mask_position
         self.encoder = BertEncoder(self.config)
-        self.transform = Transform(config) if config.classifier_transform else nn.Identity()
+        by_mask = pooling == "mask"
+        has_transform = config.mlm_transform if by_mask else config.classifier_transform
+        self.transform = Transform(config) if has_transform else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config, seed=seed)
@@ -169,7 +178,12 @@ class BertForClassification(nn.Module):
         self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None
     ) -> Tensor:
         """Logits [B, num_labels]; the inputs are those of `BertEncoder`."""
-        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
+        at = None
+        if self.pooling == "mask":
+            at = input_ids.new_full((len(input_ids), 1), self.mask_position)
+        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask, positions=at)
+        if self.pooling == "mask":
+            pooled = hidden.squeeze(1)
         if self.pooling == "mean":
             pooled = mean_of_tokens(hidden, attention_mask)
         logits: Tensor = self.classifier(self.dropout(self.transform(pooled)))
@@ -196,11 +210,11 @@ def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor])
         return {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}
 
     encoder = part("encoder.")
-    if model.pooling == "mean":
+    if model.encoder.pooler is None:
         encoder = {name: value for name, value in encoder.items() if not name.startswith("pooler.")}
     try:
         model.encoder.load_state_dict(encoder)
-        if model.config.classifier_transform:
+        if isinstance(model.transform, Transform):
             model.transform.load_state_dict(part("mlm_head.transform."))
     except RuntimeError as error:
         raise ValueError(

@@ -2,7 +2,8 @@
 
     encoder.onnx    last_hidden_state float32 [B, S, H], pooled float32 [B, H]; of a run
     model.onnx      logits float32, [B, S, V] of every token, or [B, C] of the classes
-    onnx.json       task, inputs, maximum length; classes and columns of a classifier
+    onnx.json       maximum length; of a classifier also classes, columns, and the tokens of its
+                    prompt, which follow [CLS]
 
 Inputs are int64 [B, S]: input_ids, attention_mask (1 at tokens), and token_type_ids if the model
 has segments. B and S are free; S is at most the number of the model's positions.
@@ -92,7 +93,8 @@ def write_classifier_graph(
     folder: Path, model: BertForClassification, temperature: float
 ) -> Comparison:
     """Write model.onnx, with logits divided by the temperature; raises as `write_run_graphs`."""
-    graph = _Graph(model, lambda *inputs: model(*inputs) / temperature)
+    shortest = model.mask_position + 1
+    graph = _Graph(model, lambda *inputs: model(*inputs) / temperature, shortest=shortest)
     return _write_graph(folder / MODEL, graph, ["logits"])
 
 
@@ -135,9 +137,11 @@ class _Graph(nn.Module):
         self,
         model: BertForPretraining | BertForClassification,
         outputs: Callable[[Tensor, Tensor, Tensor], Any],
+        *,
+        shortest: int = 1,
     ) -> None:
         super().__init__()
-        self.model, self.outputs = model, outputs
+        self.model, self.outputs, self.shortest = model, outputs, shortest
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -151,7 +155,8 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> Comparison:
     _import_package("onnxscript")
     graph.eval()
     config = graph.model.config
-    example = _batch(config, rows=2, length=min(16, config.max_position_embeddings))
+    length = max(graph.shortest, min(16, config.max_position_embeddings))
+    example = _batch(config, rows=2, length=length)
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with warnings.catch_warnings(), _quiet_logs("torch.onnx"):
         warnings.simplefilter("ignore")  # of the exporter, about itself
@@ -177,7 +182,8 @@ def _compare(found: OnnxGraph, graph: _Graph, path: Path) -> Comparison:
     """Raises InputError where the outputs differ by more than the tolerance."""
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:
-        batch = _batch(config, rows=rows, length=min(length, config.max_position_embeddings))
+        length = max(graph.shortest, min(length, config.max_position_embeddings))
+        batch = _batch(config, rows=rows, length=length)
         wanted = _run_torch(graph, batch)
         is_token = batch["attention_mask"].bool()
         for ours, theirs in zip(found.run(batch), wanted, strict=True):

@@ -14,8 +14,9 @@ from clozeline.train.store.folder_option import Folder
 
 LOCAL = click.Path(path_type=Path)
 OUT = Folder(writes=True)
+PROMPT = ("prompt", "label_words")
 #: Options that the tasks decide, or that need a single table.
-OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
+OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency", *PROMPT)
 
 
 @click.command(

@@ -167,6 +167,10 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
     """Raises InputError, naming a format that works, if `form` has no such architecture."""
     has_segments = found.model.config.type_vocab_size > 0
     instead = "export it with --format onnx"
+    if found.pooling == "mask":
+        raise InputError(
+            f"{source} classifies the [MASK] of a prompt, which {form} has no model for; {instead}."
+        )
     try:
         model_type_of(replace(found.model.config, pooler=has_segments))
     except ValueError as error:
@@ -226,6 +230,7 @@ def _write_onnx(found: _Source, partial: Path) -> str:
         compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
+        values |= {"prompt": classifier.prompt, "prompt_ids": classifier.encoder.prompt_ids}
     else:
         assert isinstance(found.model, BertForPretraining)
         compared = write_run_graphs(partial, found.model)

@@ -48,10 +48,11 @@ class Classifier:
     text_pair: str | None
     max_seq_length: int
     temperature: float = 1.0  # divides the logits, so that probabilities are calibrated
+    prompt: str | None = None  # before each text
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
-        encoder = Encoder(self.tokenizer, max_seq_length=self.max_seq_length)
+        encoder = Encoder(self.tokenizer, max_seq_length=self.max_seq_length, prompt=self.prompt)
         object.__setattr__(self, "encoder", encoder)
 
     def classify(self, texts: Texts | list[str]) -> Floats:
@@ -78,8 +79,10 @@ def save_classifier(
     metadata = {
         "model": classifier.model.config.to_dict(),
         "pooling": classifier.model.pooling,
+        "mask_position": classifier.model.mask_position,
         "names": list(classifier.names),
         **{name: getattr(classifier, name) for name in PLAIN},
+        "prompt": classifier.prompt,
         "tokenizer_digest": classifier.tokenizer.digest,
         "job": job,
         "options": options or {},
@@ -123,7 +126,12 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
         names = tuple(metadata["names"])
         try:
             config = BertConfig.from_dict(metadata["model"])
-            model = BertForClassification(config, len(names), pooling=metadata["pooling"])
+            model = BertForClassification(
+                config,
+                len(names),
+                pooling=metadata["pooling"],
+                mask_position=metadata.get("mask_position", 0),  # there were no prompts before
+            )
             model.load_state_dict(load_file(folder / MODEL))
         except (OSError, SafetensorError, RuntimeError, ValueError) as error:
             raise InputError(
@@ -131,8 +139,13 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
                 "with --overwrite."
             ) from error
         check_finite(folder, model.state_dict())
-        plain = {name: metadata[name] for name in PLAIN}
-        return Classifier(model=model.to(device).eval(), tokenizer=tokenizer, names=names, **plain)
+        return Classifier(
+            model=model.to(device).eval(),
+            tokenizer=tokenizer,
+            names=names,
+            prompt=metadata.get("prompt"),
+            **{name: metadata[name] for name in PLAIN},
+        )
 
 
 def load_huggingface_classifier(

@@ -27,7 +27,6 @@ from clozeline.train.finetuning.one_model import ModelTrainer
 from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, Start
 from clozeline.train.finetuning.training_loop import Labels, Logits, predict_logits
 from clozeline.train.labelled.baseline import fit_bag_of_words
-from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
 from clozeline.train.labelled.scores import Correlations, Scores
 
@@ -37,20 +36,19 @@ class ComparedModels:
 
     def __init__(self, job: Job, device: torch.device) -> None:
         self.job, self._config = job, job.config
-        self._encoder = Encoder(job.start.tokenizer, max_seq_length=job.start.max_seq_length)
-        self.rows, self.labels = self._encoder.encode(job.train.texts), self._labels(job.train)
+        self.rows, self.labels = job.encoder.encode(job.train.texts), self._labels(job.train)
         if not job.names:
             deviation = self.labels.std() or np.float32(1)
             self.labels = (self.labels - self.labels.mean()) / deviation
-        self.test_rows = {
-            name: self._encoder.encode(test.texts) for name, test in job.tests.items()
-        }
+        self.test_rows = {name: job.encoder.encode(test.texts) for name, test in job.tests.items()}
         self.test_labels = {name: self._labels(test) for name, test in job.tests.items()}
         self._trainers = {
             is_pretrained: ModelTrainer(
                 start=job.start,
                 is_pretrained=is_pretrained,
                 outputs=len(job.names) or 1,
+                mask_position=job.encoder.mask_position,
+                label_ids=job.label_ids,
                 config=job.config,
                 device=device,
             )
@@ -138,7 +136,7 @@ class ComparedModels:
     def _truncated(self) -> dict[str, Texts]:
         """What the model reads of each text: of the training rows "", and of each test set."""
         texts = {"": self.job.train.texts} | {n: t.texts for n, t in self.job.tests.items()}
-        return {name: self._encoder.truncate(found) for name, found in texts.items()}
+        return {name: self.job.encoder.truncate(found) for name, found in texts.items()}
 
 
 def train_all(compared: ComparedModels, store: ResultStore, world: World) -> list[ModelResult[Any]]:

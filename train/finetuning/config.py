@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from clozeline.model.config import Pooling
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common.config_checks import (
     check_at_least,
@@ -48,10 +47,20 @@ class FinetuneConfig:
     max_examples: int | None = _data(
         None, "Train on this many rows, drawn at random; defaults to all."
     )
-    pooling: Pooling | None = _model(
+    pooling: Literal["mean", "cls"] | None = _model(
         None,
         "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
         "for Hugging Face models with a trained pooler, else to mean.",
+    )
+    prompt: str | None = _model(
+        None,
+        'Words with a [MASK] before each text, as in "overall it was [MASK] ."; the state at '
+        "[MASK] is classified, by the masked-LM head's own layer.",
+    )
+    label_words: str | None = _model(
+        None,
+        "With --prompt: words for [MASK] from which each class starts, as in "
+        '"0=bad,awful;1=good,great".',
     )
     dropout: float = _model(0.1, "Dropout probability, whatever the model was pretrained with.")
     batch_size: int | Auto = _training(
@@ -119,6 +128,12 @@ class FinetuneConfig:
         if self.learning_rate != "auto":
             check_positive("learning_rate", self.learning_rate)
         self.sizes(1 << 62)  # raises if it is not a list of sizes
+        if self.words_of_classes and not self.prompt:
+            raise ValueError("label_words are for the [MASK] of a prompt; give --prompt, too.")
+        if self.prompt and self.pooling:
+            raise ValueError(
+                "with a prompt the state at [MASK] is classified; leave --pooling out."
+            )
 
     @property
     def all_seeds(self) -> range:
@@ -127,6 +142,21 @@ class FinetuneConfig:
     @property
     def has_from_scratch(self) -> bool:
         return self.from_scratch or bool(self.label_efficiency)
+
+    @property
+    def words_of_classes(self) -> dict[str, list[str]]:
+        """ "0=bad,awful;1=good" -> {"0": ["bad", "awful"], "1": ["good"]}"""
+        classes: dict[str, list[str]] = {}
+        for part in filter(None, (self.label_words or "").split(";")):
+            name, found, listed = part.partition("=")
+            words = [word.strip() for word in listed.split(",")]
+            if not found or not all(words) or name.strip() in classes:
+                raise ValueError(
+                    f"label_words has {part.strip()!r}; give each class once, with its words, as "
+                    "in 0=bad,awful;1=good,great."
+                )
+            classes[name.strip()] = words
+        return classes
 
     def sizes(self, rows: int) -> list[int]:
         """Numbers of training rows, ascending; the last one is always `rows`, all of them."""

@@ -128,6 +128,7 @@ def _write_best(
         text_pair=job.config.text_pair,
         max_seq_length=job.start.max_seq_length,
         temperature=best.chosen.held_out.temperature,
+        prompt=job.config.prompt,
     )
     logits = compared.logits(classifier.model, TEST)
     probabilities = softmax(logits, classifier.temperature)

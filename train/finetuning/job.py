@@ -21,6 +21,8 @@ from clozeline.pipeline.sources.documents import Documents
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.artifacts.run import read_run, with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.prompt import word_ids
 from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
@@ -44,6 +46,8 @@ class Job:
     tests: dict[str, Labelled]  # by name: TEST, and others by their source
     names: tuple[str, ...]  # of the classes; none: a regression
     config: FinetuneConfig
+    encoder: Encoder
+    label_ids: list[list[int]]  # the words of each class; none: classes start at random
     #: How many texts of each test set were found in the pretraining corpus and excluded from it;
     #: None: it was not checked.
     excluded: dict[str, int | None]
@@ -99,6 +103,8 @@ def read_job(
     tests = {TEST: test} | others
     return Job(
         start=start,
+        encoder=Encoder(start.tokenizer, max_seq_length=start.max_seq_length, prompt=config.prompt),
+        label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
         train=train,
         tests=tests,
         names=names,
@@ -132,11 +138,13 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
             f"{model.max_position_embeddings} positions; give at most that."
         )
     trained = found.trained_positions
+    if config.prompt and "mlm_head" in found.absent:
+        raise InputError(f"{run} has no masked-LM head, which a prompt needs; leave --prompt out.")
     return replace(
         found,
         model=model,
         max_seq_length=max_seq_length,
-        pooling=config.pooling or found.pooling,
+        pooling="mask" if config.prompt else config.pooling or found.pooling,
         trained_positions=None if trained is None or trained >= max_seq_length else trained,
     )
 

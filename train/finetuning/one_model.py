@@ -3,10 +3,12 @@
 rows, labels  ->  model, the chosen plan, its results on held-out training rows
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification, load_encoder
@@ -37,6 +39,8 @@ from clozeline.train.finetuning.training_loop import (
 from clozeline.train.labelled.encoding import EVALUATION_BATCH, Encoded
 from clozeline.train.labelled.rows import Rows
 
+DECODER, EMBEDDINGS = "mlm_head.decoder.weight", "encoder.embeddings.word_embeddings.weight"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTrainer:
@@ -45,6 +49,8 @@ class ModelTrainer:
     start: Pretrained
     is_pretrained: bool
     outputs: int
+    mask_position: int = 0
+    label_ids: Sequence[list[int]] = ()  # the words of each class, from which it starts
     config: FinetuneConfig
     device: torch.device
 
@@ -111,6 +117,9 @@ class ModelTrainer:
         self, rows: Encoded, labels: Labels, plan: Plan, seed: int, progress: tqdm
     ) -> BertForClassification:
         model = self.new_model(seed)
+        if self.label_ids:  # no class is ahead before the training, however frequent its words are
+            ahead = torch.from_numpy(self._logits(model, rows).mean(0))
+            model.classifier.bias.data -= ahead.to(self.device)
         train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
         return model
 
@@ -120,10 +129,27 @@ class ModelTrainer:
     def new_model(self, seed: int) -> BertForClassification:
         """An untrained classifier; what is not pretrained is drawn from the seed."""
         start = self.start
-        model = BertForClassification(start.model, self.outputs, pooling=start.pooling, seed=seed)
+        model = BertForClassification(
+            start.model,
+            self.outputs,
+            pooling=start.pooling,
+            mask_position=self.mask_position,
+            seed=seed,
+        )
         if self.is_pretrained:
             load_encoder(model, start.continued_weights)
+            start_at_words(model, start.weights, self.label_ids)
         return model.to(self.device)
+
+
+@torch.no_grad()
+def start_at_words(
+    model: BertForClassification, weights: Mapping[str, Tensor], label_ids: Sequence[list[int]]
+) -> None:
+    """Let the weights of each class be the mean of the decoder's rows for its words, if any."""
+    table = weights.get(DECODER, weights[EMBEDDINGS])
+    for label, ids in enumerate(label_ids):
+        model.classifier.weight[label] = table[ids].mean(0)
 
 
 def _progress(title: str) -> tqdm:

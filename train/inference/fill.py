@@ -3,8 +3,7 @@
     "The [MASK] of France is [MASK]."  ->  capital 0.61, king 0.07, ...   paris 0.55, lyon 0.09, ...
 
 All masks are predicted in one forward pass, each independently of the other predictions. The
-tokenizer deliberately treats "[MASK]" as ordinary text; here the user means the special token, so
-the text is split at it before tokenization.
+tokenizer deliberately treats "[MASK]" as ordinary text; here the user means the special token.
 """
 
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.engine.distributed import join_world
+from clozeline.train.labelled.prompt import ids_with_masks
 
 
 @dataclass(frozen=True)
@@ -84,31 +84,16 @@ def fill_with(
 
 def mask_ids(text: str, tokenizer: Tokenizer, *, max_seq_length: int) -> list[int]:
     """Ids of [CLS] text [SEP], with the mask token wherever the text has one."""
-    first, *rest = tokenizer.encode_batch(_around_masks(text, tokenizer))
-    if not rest:
-        mask = tokenizer.mask_token
+    ids, mask = ids_with_masks(text, tokenizer), tokenizer.mask_token
+    if tokenizer.mask_id not in ids:
         raise InputError(f"no {mask} in {text!r}; write {mask} where a word is missing.")
-    ids = [tokenizer.cls_id, *first]
-    for part in rest:
-        ids += [tokenizer.mask_id, *part]
-    ids.append(tokenizer.sep_id)
+    ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
     if len(ids) > max_seq_length:
         raise InputError(
             f"the text has {len(ids)} tokens including [CLS] and [SEP], but the model reads at "
             f"most {max_seq_length}; shorten it."
         )
     return ids
-
-
-def _around_masks(text: str, tokenizer: Tokenizer) -> list[str]:
-    """The text before, between and after the masks, without the spaces that belong to a mask."""
-    parts = text.split(tokenizer.mask_token)
-    before, after = tokenizer.spec.mask_strips if tokenizer.spec else (False, False)
-    if before:
-        parts[:-1] = [part.rstrip() for part in parts[:-1]]
-    if after:
-        parts[1:] = [part.lstrip() for part in parts[1:]]
-    return parts
 
 
 @torch.no_grad()

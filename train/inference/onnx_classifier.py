@@ -48,5 +48,9 @@ def load_onnx_classifier(folder: Path) -> OnnxClassifier:
         text=values["text"],
         text_pair=values["text_pair"],
         graph=OnnxGraph(folder / MODEL),
-        encoder=Encoder(read_tokenizer(folder), max_seq_length=values["max_seq_length"]),
+        encoder=Encoder(
+            read_tokenizer(folder),
+            max_seq_length=values["max_seq_length"],
+            prompt=values.get("prompt"),
+        ),
     )

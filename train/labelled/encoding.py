@@ -2,6 +2,7 @@
 
     "Great", "I liked it a lot"  ->  [CLS] great [SEP] i liked it a lot [SEP]      length_a 3
                                     truncated to 8:   [CLS] great [SEP] i liked it a [SEP]
+    "Great", a prompt               ->  [CLS] it was [MASK] . great [SEP]
 
 B batch, S sequence. A pair that is too long loses tokens at the end of its longer text, one at a
 time. Batches are padded to one of four fixed widths: short texts cost less, and there are still few
@@ -23,10 +24,12 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.ragged import Offsets, Ragged, concatenate, offsets_of, slice_indices
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.labelled.prompt import ids_of_prompt
 from clozeline.train.labelled.rows import Rows, Texts
 
 TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
+MOST_PROMPT = 32  # tokens
 WIDTHS = 4
 CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
@@ -75,10 +78,23 @@ class Encoded:
 
 
 class Encoder:
-    """Texts to rows of at most `max_seq_length` tokens; caches the words it has seen."""
+    """Texts to rows of at most `max_seq_length` tokens; caches the words it has seen.
 
-    def __init__(self, tokenizer: Tokenizer, *, max_seq_length: int) -> None:
+    prompt_ids        list[int], what follows [CLS] in each row; none without a prompt
+    mask_position     where the prompt's mask is in a row; 0 without a prompt
+
+    Raises InputError for a prompt without one mask, and for a long one.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_seq_length: int, prompt: str | None = None
+    ) -> None:
         self._tokenizer = tokenizer
+        most = min(MOST_PROMPT, max_seq_length // 4)  # the rest is for the text
+        self.prompt_ids = ids_of_prompt(prompt, tokenizer, most=most) if prompt else []
+        before = [tokenizer.cls_id, *self.prompt_ids]
+        self.mask_position = before.index(tokenizer.mask_id) if prompt else 0
+        self._before = np.array(before, dtype=np.uint32)
         self._columns = ColumnTokenizer(tokenizer)
         self._max_seq_length = max_seq_length
 
@@ -103,23 +119,23 @@ class Encoder:
 
     def _encode(self, texts: Texts) -> tuple[Ragged, Offsets]:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; also the length of [CLS] A [SEP]."""
-        pieces = self._pieces(texts)
+        pieces, before = self._pieces(texts), len(self._before)
         kept = [k for _, k in pieces]
-        offsets = offsets_of(sum(kept) + len(kept) + 1)
+        offsets = offsets_of(before + sum(kept) + len(kept))
         values = np.full(offsets[-1], self._tokenizer.sep_id, dtype=np.uint32)
-        values[offsets[:-1]] = self._tokenizer.cls_id
-        starts = offsets[:-1] + 1
+        values[offsets[:-1, None] + np.arange(before)] = self._before
+        starts = offsets[:-1] + before
         for p, k in pieces:
             values[slice_indices(starts, k)] = p.values[slice_indices(p.offsets[:-1], k)]
             starts = starts + k + 1
-        return Ragged(values, offsets), kept[0] + 2
+        return Ragged(values, offsets), before + kept[0] + 1
 
     def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
         encoded = map(self._columns.encode, texts.columns)
         pieces = [Ragged(values, offsets_of(lengths)) for values, lengths in encoded]
         first, *second = (p.lengths for p in pieces)
-        room = self._max_seq_length - 1 - len(pieces)
+        room = self._max_seq_length - len(self._before) - len(pieces)
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
 
