@@ -48,7 +48,7 @@ class ComparedModels:
                 is_pretrained=is_pretrained,
                 outputs=len(job.names) or 1,
                 mask_position=job.encoder.mask_position,
-                label_ids=job.label_ids,
+                label_ids=job.label_ids if is_pretrained else (),
                 config=job.config,
                 device=device,
             )

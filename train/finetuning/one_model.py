@@ -50,7 +50,7 @@ class ModelTrainer:
     is_pretrained: bool
     outputs: int
     mask_position: int = 0
-    label_ids: Sequence[list[int]] = ()  # the words of each class, from which it starts
+    label_ids: Sequence[list[int]] = ()  # the words of each class, from which classes start
     config: FinetuneConfig
     device: torch.device
 
