@@ -147,7 +147,7 @@ class BertForClassification(nn.Module):
     `pooling` "mean": the mean of the last hidden states over all real tokens, [CLS] and [SEP]
     included; such a model has no pooler. "cls": the pooled [CLS] (Devlin et al. 2018, 4.1). With
     `classifier_transform` a dense layer, activation and norm follow (Warner et al. 2024). "mask":
-    the state at `mask_position`, with the transform of the masked-LM head.
+    the state at `mask_position`, after the transform of the masked-LM head if the model has one.
     """
 
     def __init__(

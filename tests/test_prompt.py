@@ -19,14 +19,16 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.finetuning.one_model import start_at_words
 from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.prompt import ids_with_masks
 from clozeline.train.labelled.rows import Texts, read_texts
 from tests.support.command import output_of, refused
 from tests.support.small_models import narrow, shaken
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.test_cut_words import TOKENIZERS
 
 WORDS = ["it", "was", ".", "lamp", "broke", "works", "good", "fine", "bad", "poor"]
 TOKENIZER = tokenizer_of(*WORDS)
-PROMPT = "It was [MASK] ."
+PROMPT = "It was it was it [MASK] ."  # its mask is further right than short texts are long
 CLASSES = "no=bad,poor; yes=good"
 MODEL = one_layer(TOKENIZER, positions=32)
 QUICK = FinetuneConfig(prompt=PROMPT, label_words=CLASSES, epochs=1, learning_rate=1e-2)
@@ -36,7 +38,7 @@ QUICK = FinetuneConfig(prompt=PROMPT, label_words=CLASSES, epochs=1, learning_ra
 def folder(tmp_path_factory):
     """A run that knows nothing, and rows whose last word decides the class."""
     folder = tmp_path_factory.mktemp("prompt")
-    write_small_run(folder / "run", BertForPretraining(MODEL, seed=7), TOKENIZER, max_seq_length=20)
+    write_small_run(folder / "run", BertForPretraining(MODEL, seed=7), TOKENIZER, max_seq_length=28)
     rows = (f"lamp {'works' if i % 2 else 'broke'},{'yes' if i % 2 else 'no'}" for i in range(40))
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     return folder
@@ -58,15 +60,33 @@ texts = st.lists(st.sampled_from([*WORDS, "[MASK]", "\u0130", "??"]), max_size=2
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4), st.booleans())
 def test_a_prompt_follows_cls_in_the_row_of_a_text_that_has_less_room(rows, is_pair):
     pairs = Texts.of(rows if is_pair else [row[:1] for row in rows])
-    ours = Encoder(TOKENIZER, max_seq_length=20, prompt=PROMPT)
-    plain = Encoder(TOKENIZER, max_seq_length=20 - 4)
+    ours = Encoder(TOKENIZER, max_seq_length=28, prompt=PROMPT)
+    plain = Encoder(TOKENIZER, max_seq_length=28 - 7)
     found, without = ours.encode(pairs), plain.encode(pairs)
-    prompt = [TOKENIZER.tokens.index(word) for word in ("it", "was", "[MASK]", ".")]
+    prompt = [TOKENIZER.tokens.index(word) for word in PROMPT.replace("It", "it").split()]
     for row, expected in enumerate(rows_of(without)):
         assert rows_of(found)[row] == [expected[0], *prompt, *expected[1:]]
-    assert (found.length_a == without.length_a + 4).all()
+    assert (found.length_a == without.length_a + 7).all()
     assert ours.truncate(pairs) == plain.truncate(pairs)
-    assert (ours.mask_position, plain.mask_position) == (3, 0)
+    assert (ours.mask_position, plain.mask_position) == (6, 0)
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "bpe", "unigram"])
+def test_a_text_has_the_tokens_that_it_has_in_running_text(name):
+    tokenizer = TOKENIZERS.get(name, TOKENIZER)
+    encoder = Encoder(tokenizer, max_seq_length=64, prompt="it was [MASK] .")
+    text = "lamp works good fine bad"
+    running = ids_with_masks(f"it was [MASK] . {text}", tokenizer)
+    assert rows_of(encoder.encode(Texts([text])))[0] == [
+        tokenizer.cls_id,
+        *running,
+        tokenizer.sep_id,
+    ]
+    long = Texts([f"{text} " * 20])
+    kept = encoder.truncate(long)
+    assert 0 < len(kept.first[0]) < len(long.first[0])
+    assert long.first[0].startswith(kept.first[0])
+    assert rows_of(encoder.encode(kept)) == rows_of(encoder.encode(long))
 
 
 # The model
@@ -157,8 +177,8 @@ def test_other_libraries_have_no_such_model(classifier, tmp_path, form):
 BAD = {
     "--prompt 'it was' has 0 [MASK]; give it one": {"prompt": "it was"},
     "has 2 [MASK]; give it one": {"prompt": "[MASK] was [MASK]"},
-    "has 6 tokens; give at most 5": {"prompt": "it was it was [MASK] ."},
-    "names the classes no, so, but the training rows have no, yes": {"label_words": "no=bad;so=it"},
+    "has 8 tokens; give at most 7, a quarter of --max-seq-length": {"prompt": f"lamp {PROMPT}"},
+    "has no words for 'yes', words for '=so', which is no class": {"label_words": "no=bad;=so=it"},
     "'lamps', which the vocabulary has only as [UNK]; give a word": {
         "label_words": "no=bad;yes=lamps"
     },
@@ -182,6 +202,8 @@ def test_bad_prompts_and_words_are_one_line_before_anything_is_written(
     "values",
     [
         {"label_words": "a=b;c=d"},
+        {"prompt": " "},
+        {"prompt": PROMPT, "label_words": ";"},
         {"prompt": PROMPT, "pooling": "mean"},
         {"prompt": PROMPT, "label_words": "a=b;a=d"},
         {"prompt": PROMPT, "label_words": "a"},
@@ -189,5 +211,5 @@ def test_bad_prompts_and_words_are_one_line_before_anything_is_written(
     ],
 )
 def test_options_that_do_not_go_together_are_refused(values):
-    with pytest.raises(ValueError, match=r"label_words|pooling"):
+    with pytest.raises(ValueError, match=r"label_words|pooling|prompt is ' '"):
         FinetuneConfig(**values)

@@ -230,7 +230,8 @@ def _write_onnx(found: _Source, partial: Path) -> str:
         compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
-        values |= {"prompt": classifier.prompt, "prompt_ids": classifier.encoder.prompt_ids}
+        if classifier.prompt:
+            values |= {"prompt": classifier.prompt, "prompt_ids": classifier.encoder.prompt_ids}
     else:
         assert isinstance(found.model, BertForPretraining)
         compared = write_run_graphs(partial, found.model)

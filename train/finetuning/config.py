@@ -54,8 +54,8 @@ class FinetuneConfig:
     )
     prompt: str | None = _model(
         None,
-        'Words with a [MASK] before each text, as in "overall it was [MASK] ."; the state at '
-        "[MASK] is classified, by the masked-LM head's own layer.",
+        'Words with a [MASK] before each text, as in "overall it was [MASK] ."; instead of '
+        "a --pooling, the state at [MASK] is classified, with the layer of the masked-LM head.",
     )
     label_words: str | None = _model(
         None,
@@ -128,6 +128,9 @@ class FinetuneConfig:
         if self.learning_rate != "auto":
             check_positive("learning_rate", self.learning_rate)
         self.sizes(1 << 62)  # raises if it is not a list of sizes
+        for name in ("prompt", "label_words"):
+            if (text := getattr(self, name)) is not None and not text.strip(" ;"):
+                raise ValueError(f"{name} is {text!r}; leave it out, or give words.")
         if self.words_of_classes and not self.prompt:
             raise ValueError("label_words are for the [MASK] of a prompt; give --prompt, too.")
         if self.prompt and self.pooling:
@@ -148,7 +151,7 @@ class FinetuneConfig:
         """ "0=bad,awful;1=good" -> {"0": ["bad", "awful"], "1": ["good"]}"""
         classes: dict[str, list[str]] = {}
         for part in filter(None, (self.label_words or "").split(";")):
-            name, found, listed = part.partition("=")
+            name, found, listed = part.rpartition("=")
             words = [word.strip() for word in listed.split(",")]
             if not found or not all(words) or name.strip() in classes:
                 raise ValueError(

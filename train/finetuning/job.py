@@ -47,7 +47,7 @@ class Job:
     names: tuple[str, ...]  # of the classes; none: a regression
     config: FinetuneConfig
     encoder: Encoder
-    label_ids: list[list[int]]  # the words of each class; none: classes start at random
+    label_ids: list[list[int]]  # the words from which each class starts, if any
     #: How many texts of each test set were found in the pretraining corpus and excluded from it;
     #: None: it was not checked.
     excluded: dict[str, int | None]

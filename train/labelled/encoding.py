@@ -83,6 +83,8 @@ class Encoder:
     prompt_ids        list[int], what follows [CLS] in each row; none without a prompt
     mask_position     where the prompt's mask is in a row; 0 without a prompt
 
+    The length of A counts the prompt.
+
     Raises InputError for a prompt without one mask, and for a long one.
     """
 
@@ -95,6 +97,7 @@ class Encoder:
         before = [tokenizer.cls_id, *self.prompt_ids]
         self.mask_position = before.index(tokenizer.mask_id) if prompt else 0
         self._before = np.array(before, dtype=np.uint32)
+        self._follows_space = bool(prompt) and tokenizer.needs_space
         self._columns = ColumnTokenizer(tokenizer)
         self._max_seq_length = max_seq_length
 
@@ -113,12 +116,17 @@ class Encoder:
         columns: list[list[str]] = [[] for _ in texts.columns]
         for part in texts.parts(TEXTS_PER_CALL):
             pieces = self._pieces(part)
-            for whole, column, (p, k) in zip(columns, part.columns, pieces, strict=True):
+            for whole, column, (p, k) in zip(columns, self._in_row(part), pieces, strict=True):
                 whole += self._truncate(column, p.lengths, k)
+        if self._follows_space:
+            columns[0] = [text.removeprefix(" ") for text in columns[0]]
         return Texts(*columns)
 
     def _encode(self, texts: Texts) -> tuple[Ragged, Offsets]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; also the length of [CLS] A [SEP]."""
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; also the length up to B.
+
+        A prompt follows [CLS].
+        """
         pieces, before = self._pieces(texts), len(self._before)
         kept = [k for _, k in pieces]
         offsets = offsets_of(before + sum(kept) + len(kept))
@@ -132,12 +140,19 @@ class Encoder:
 
     def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
-        encoded = map(self._columns.encode, texts.columns)
+        encoded = map(self._columns.encode, self._in_row(texts))
         pieces = [Ragged(values, offsets_of(lengths)) for values, lengths in encoded]
         first, *second = (p.lengths for p in pieces)
         room = self._max_seq_length - len(self._before) - len(pieces)
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
+
+    def _in_row(self, texts: Texts) -> list[list[str]]:
+        """The columns as they are read: after a prompt the first token may depend on a space."""
+        first, *second = texts.columns
+        if self._follows_space:
+            first = [self._tokenizer.after_space(text) for text in first]
+        return [first, *second]
 
     def _truncate(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
         texts, rows = texts.copy(), np.flatnonzero(kept < lengths).tolist()

@@ -1,7 +1,7 @@
 """A prompt before each text: a classifier reads the state at its [MASK].
 
-    "overall it was [MASK] ."   ->  [CLS] overall it was [MASK] . a lovely lamp [SEP]
-    "0=bad,awful;1=good"        ->  {"0": ["bad", "awful"], "1": ["good"]}
+    "overall it was [MASK] ."               ->  [CLS] overall it was [MASK] . a lovely lamp [SEP]
+    {"0": ["bad", "awful"], "1": ["good"]}  ->  the ids of these words, [[2919, 9643], [2204]]
 
 The masked-LM head knows which words fit there, so a classifier that starts with the words of its
 classes needs few labels (Schick & Schuetze 2021, "Exploiting Cloze Questions for Few Shot Text
@@ -21,8 +21,8 @@ def ids_of_prompt(prompt: str, tokenizer: Tokenizer, *, most: int) -> list[int]:
         raise InputError(f"--prompt {prompt!r} has {found} {mask}; give it one, where a word fits.")
     if len(ids) > most:
         raise InputError(
-            f"--prompt {prompt!r} has {len(ids)} tokens; give at most {most}: the rest of "
-            "--max-seq-length is for the text."
+            f"--prompt {prompt!r} has {len(ids)} tokens; give at most {most}, a quarter of "
+            "--max-seq-length and no more than 32."
         )
     return ids
 
@@ -38,20 +38,26 @@ def word_ids(
 ) -> list[list[int]]:
     """The ids of the words of each class, in the order of `names`; none without `words`.
 
-    Raises InputError for other classes, and for words that are not one token of the vocabulary.
+    Spaces around a name do not count. Raises InputError for other classes, and for words that are
+    not one token of the vocabulary.
     """
-    if words and set(words) != set(names):
+    if not words:
+        return []
+    classes = [name.strip() for name in names]
+    wrong = [f"no words for {name!r}" for name in classes if name not in words]
+    wrong += [f"words for {name!r}, which is no class" for name in words if name not in classes]
+    if wrong:
         raise InputError(
-            f"--label-words names the classes {', '.join(sorted(words))}, but the training rows "
-            f"have {', '.join(names)}; give words for each of these."
+            f"--label-words has {', '.join(wrong[:5])}; give words for each class of the training "
+            "rows."
         )
-    return [[_word_id(word, tokenizer) for word in words[name]] for name in names if words]
+    return [[_word_id(word, tokenizer) for word in words[name]] for name in classes]
 
 
 def _word_id(word: str, tokenizer: Tokenizer) -> int:
     [ids] = tokenizer.encode_batch([tokenizer.after_space(word)])
     if len(ids) != 1 or ids == [tokenizer.unk_id]:
-        pieces = " ".join(tokenizer.shown_tokens[i] for i in ids)
+        pieces = " ".join(tokenizer.shown_tokens[i] for i in ids) or "nothing"
         raise InputError(
             f"--label-words has {word!r}, which the vocabulary has only as {pieces}; give a word "
             "that is one token."
