@@ -42,7 +42,7 @@ class Encoded:
     """N rows of token ids."""
 
     input_ids: Ragged  # uint32
-    length_a: NDArray[np.int64]  # [N], tokens of [CLS] A [SEP]
+    length_a: NDArray[np.int64]  # [N], tokens of [CLS] A [SEP], with a prompt
     max_seq_length: int
     pad_id: int
 
@@ -82,8 +82,6 @@ class Encoder:
 
     prompt_ids        list[int], what follows [CLS] in each row; none without a prompt
     mask_position     where the prompt's mask is in a row; 0 without a prompt
-
-    The length of A counts the prompt.
 
     Raises InputError for a prompt without one mask, and for a long one.
     """
