@@ -178,7 +178,7 @@ BAD = {
     "--prompt 'it was' has 0 [MASK]; give it one": {"prompt": "it was"},
     "has 2 [MASK]; give it one": {"prompt": "[MASK] was [MASK]"},
     "has 8 tokens; give at most 7, a quarter of --max-seq-length": {"prompt": f"lamp {PROMPT}"},
-    "has no words for 'yes', words for '=so', not one of them": {"label_words": "no=bad;=so=it"},
+    "has no words for 'yes', the unknown class '=so'; give words": {"label_words": "no=bad;=so=it"},
     "'lamps', which the vocabulary has only as [UNK]; give a word": {
         "label_words": "no=bad;yes=lamps"
     },

@@ -45,7 +45,7 @@ def word_ids(
         return []
     classes = [name.strip() for name in names]
     wrong = [f"no words for {name!r}" for name in classes if name not in words]
-    wrong += [f"words for {name!r}, not one of them" for name in words if name not in classes]
+    wrong += [f"the unknown class {name!r}" for name in words if name not in classes]
     if wrong:
         raise InputError(
             f"--label-words has {', '.join(wrong[:5])}; give words for each class of the training "
