@@ -129,8 +129,8 @@ def latest_checkpoint(run: Path) -> Path | None:
 def load_newest_weights(run: Path) -> dict[str, Tensor]:
     """The weights of the newest checkpoint.
 
-    Raises InputError where there is none, or it is damaged or not finite. A run
-    that is training may replace the checkpoint while it is read; then the newer is read.
+    Raises InputError where there is none, or it is damaged or not finite. A run that is training
+    may replace the checkpoint while it is read; then the newer is read.
     """
     while (folder := latest_checkpoint(run)) is not None:
         try:

@@ -131,7 +131,7 @@ def read_onnx_metadata(folder: Path) -> dict[str, Any]:
 
 
 class _Graph(nn.Module):
-    """Some outputs of a model, from the inputs of an ONNX graph."""
+    """Some outputs of a model, from the inputs of an ONNX graph of `shortest` tokens or more."""
 
     def __init__(
         self,

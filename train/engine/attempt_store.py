@@ -23,8 +23,7 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
     Rank 0 draws the prefix. Each of the others shows it a token of its own under the prefix that it
     reads, and takes that once the token is confirmed: rank 0 of an earlier attempt, whose prefix it
     may have read, confirms nothing any more. All processes restart together, as with torchrun's
-    rendezvous over c10d. A collective call. Raises DistStoreError where rank 0
-    does not answer.
+    rendezvous over c10d. A collective call. Raises DistStoreError where rank 0 does not answer.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store is new
         return store

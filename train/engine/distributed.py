@@ -151,7 +151,7 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
             yield world
         finally:
             dist.destroy_process_group()
-            gc.collect()  # models are in cycles, and keep the group and its threads, as above
+            gc.collect()  # cycles of models hold the group; why it must go is said at the import
 
 
 def _meet(device: torch.device, patience: timedelta) -> World:
@@ -261,7 +261,8 @@ def _shard(model: BertForPretraining, world: World, *, precision: str, compile: 
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes a second to import
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    if not compile:  # only the compiler asks the mesh for the group, which DTensor's caches keep
+    if world.device.type == "cpu" and not compile:
+        # DTensor's caches keep the mesh, and it the group; only the compiler asks the mesh for it.
         getattr(mesh, "_pg_registry", {}).clear()
     policy = MixedPrecisionPolicy()
     if precision == "bf16":  # the only float inputs are rotations, whose angles need float32

@@ -130,7 +130,7 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
                 config,
                 len(names),
                 pooling=metadata["pooling"],
-                mask_position=metadata.get("mask_position", 0),  # there were no prompts before
+                mask_position=metadata.get("mask_position", 0),  # of earlier versions: no prompt
             )
             model.load_state_dict(load_file(folder / MODEL))
         except (OSError, SafetensorError, RuntimeError, ValueError) as error:

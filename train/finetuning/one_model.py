@@ -39,7 +39,7 @@ from clozeline.train.finetuning.training_loop import (
 from clozeline.train.labelled.encoding import EVALUATION_BATCH, Encoded
 from clozeline.train.labelled.rows import Rows
 
-MOST_COMPARED = 1_024  # rows, for where classes with words of their own start
+MOST_CENTRED_ON = 1_024  # training rows whose mean logits classes with words start from
 DECODER, EMBEDDINGS = "mlm_head.decoder.weight", "encoder.embeddings.word_embeddings.weight"
 
 
@@ -119,7 +119,7 @@ class ModelTrainer:
     ) -> BertForClassification:
         model = self.new_model(seed)
         if self.label_ids:  # no class is ahead before the training, however frequent its words are
-            some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_COMPARED)).astype(np.int64)
+            some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
             ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
             model.classifier.bias.data -= ahead.to(self.device)
         train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
