@@ -151,7 +151,7 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
             yield world
         finally:
             dist.destroy_process_group()
-            gc.collect()  # cycles of models hold the group; why it must go is said at the import
+            gc.collect()  # cycles of models hold the group, which must not live on (see the import)
 
 
 def _meet(device: torch.device, patience: timedelta) -> World:
