@@ -1,17 +1,22 @@
-"""Fine-tuning under torchrun: two processes share the compared models and agree with one."""
+"""Fine-tuning under torchrun: processes share the compared models, or one, and agree with one."""
 
+import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.cli import main
-from clozeline.train.engine.distributed import World
-from clozeline.train.finetuning.compared_models import share_of
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.compared_models import rounds
 from clozeline.train.finetuning.results import ModelKey
 from tests.support.files import contents
 from tests.support.small_runs import write_small_run
@@ -75,14 +80,75 @@ def test_two_processes_find_what_one_finds_if_both_see_the_folder(tmp_path):
     assert refused[1] == "1: SystemExit 2"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_each_model_has_one_process_and_the_largest_have_different_ones(size):
-    keys = [
-        ModelKey(start=start, examples=examples, seed=0)
-        for examples in (100, 1000, 10000)
-        for start in ("bag_of_words", "from_scratch", "pretrained")
+#: Batches of eight rows, and one row, of which the other processes have none; no dropout.
+TOGETHER = (
+    *("--max-examples", "17", "--class-weights", "balanced", "--no-baseline", "--dropout", "0"),
+    *("--epochs", "2", "--batch-size", "8", "--precision", "fp32", "--optimizer", "muon"),
+)
+#: Several commands, after which no thread of the processes' group is left.
+COMMANDS = """
+import json, sys
+from pathlib import Path
+from clozeline.train.cli import main
+
+for line in json.loads(sys.argv[1]):
+    main(line, standalone_mode=False)
+    threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not [name for name in threads if "gloo" in name]
+"""
+
+
+def test_three_processes_train_one_model_together_or_two_in_parts_as_one_does(tmp_path):
+    model = BertForPretraining(MODEL, seed=7)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
+    train = write_rows(tmp_path / "train.parquet", 60, seed=0)
+    test = write_rows(tmp_path / "test.parquet", 50, seed=1)
+    line = ["finetune", str(run), train, "--test", test, *TOGETHER]
+    compared = {"one": (), "two": ("--from-scratch", "--seeds", "2", "--learning-rate", "1e-3")}
+    for name, options in compared.items():
+        alone = CliRunner().invoke(main, [*line, *options, "--out", str(tmp_path / name)])
+        assert alone.exit_code == 0, alone.output
+    lines = [
+        [*line, *options, "--out", str(tmp_path / f"{n}-3")] for n, options in compared.items()
     ]
-    shares = [share_of(keys, World(rank, size, torch.device("cpu"))) for rank in range(size)]
-    assert sorted((key for share in shares for key in share), key=keys.index) == keys
-    assert all(share == sorted(share, key=keys.index) for share in shares)
-    assert {share[-1] for share in shares} == set(keys[-size:])
+    (tmp_path / "commands.py").write_text(COMMANDS)
+    both = subprocess.run(
+        [*TORCHRUN[:-1], "--nproc-per-node=3", str(tmp_path / "commands.py"), json.dumps(lines)],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert both.returncode == 0, both.stderr
+    assert len(re.findall(r"rows, seed \d: accuracy", both.stderr)) == 1 + 2 * 2
+    for name in compared:
+        found, wanted = (load_classifier(tmp_path / n) for n in (f"{name}-3", name))
+        others = dict(wanted.model.named_parameters())
+        for key, value in found.model.named_parameters():
+            torch.testing.assert_close(value, others[key], rtol=1e-3, atol=1e-5, msg=key)
+        reports = [read_report(tmp_path / n) for n in (f"{name}-3", name)]
+        assert reports[0]["label_efficiency"] == reports[1]["label_efficiency"]
+        assert found.temperature == pytest.approx(wanted.temperature, rel=1e-3)
+
+
+SOME_KEYS = st.lists(
+    st.builds(
+        ModelKey,
+        start=st.sampled_from(["bag_of_words", "from_scratch", "pretrained"]),
+        examples=st.sampled_from([100, 1000, 10000]),
+        seed=st.integers(5, 8),
+    ),
+    unique=True,
+)
+
+
+@given(SOME_KEYS, st.integers(1, 9))
+def test_rounds_have_models_alike_and_other_seeds_follow_the_first(keys, processes):
+    found = rounds(keys, processes, first_seed=5)
+    assert sorted((key for models in found for key in models), key=keys.index) == keys
+    assert all(1 <= len(models) <= processes for models in found)
+    for models in found:
+        assert len({key.examples for key in models}) == 1
+        assert len({key.start == "bag_of_words" for key in models}) == 1
+    place = {key: at for at, models in enumerate(found) for key in models}
+    for key in keys:
+        first = replace(key, seed=5)
+        if key.start != "bag_of_words" and key != first and first in place:
+            assert place[first] < place[key]

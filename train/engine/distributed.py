@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -49,17 +50,46 @@ class World:
     device: torch.device
     #: Where the processes met; None for one process, and for a group that others created.
     store: Store | None = None
+    #: These processes, where they are a part of all (`split`); None for all of them.
+    group: dist.ProcessGroup | None = None
 
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
+    @property
+    def _main(self) -> int:
+        """Rank 0's place among all processes."""
+        return dist.get_global_rank(self.group, 0) if self.group else 0
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over all processes, on each of them; `values` is changed in place."""
         if self.size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
+
+    @contextmanager
+    def split(self, parts: int) -> Iterator[tuple[int, "World"]]:
+        """The index of this process's part, of so many, and the part as a world of its own.
+
+        All processes call it at once. The parts are of equal size, or the first are one larger.
+        """
+        if parts in (1, self.size):
+            yield (0, self) if parts == 1 else (self.rank, World(0, 1, self.device))
+            return
+        ranks = [part.tolist() for part in np.array_split(np.arange(self.size), parts)]
+        groups = [dist.new_group(part) for part in ranks]
+        own = next(part for part, found in enumerate(ranks) if self.rank in found)
+        place = ranks[own].index(self.rank)
+        try:
+            yield own, World(place, len(ranks[own]), self.device, group=groups[own])
+        finally:
+            dist.destroy_process_group(groups[own])
+
+    def broadcast(self, values: torch.Tensor) -> None:
+        """Rank 0's values, on all processes, in place."""
+        dist.broadcast(values, self._main, self.group)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
@@ -70,7 +100,7 @@ class World:
         if self.size == 1:
             return value
         values = torch.tensor(value, device=self.device)
-        dist.all_reduce(values, op=dist.ReduceOp.MIN)
+        dist.all_reduce(values, op=dist.ReduceOp.MIN, group=self.group)
         return int(values.item())
 
     def places(self) -> list[tuple[str, str]]:
@@ -84,7 +114,7 @@ class World:
     def wait(self) -> None:
         """Block until all processes have called this."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
     def broadcast_from_main(self, find: Callable[[], Found]) -> Found:
         """What `find` returns on rank 0, on every process.
@@ -99,7 +129,7 @@ class World:
                 answer = [find()]
             except ClozelineError as error:
                 answer = [error]
-        dist.broadcast_object_list(answer, device=self.device)
+        dist.broadcast_object_list(answer, self._main, self.group, device=self.device)
         [found] = answer
         if isinstance(found, ClozelineError):
             if self.is_main:
@@ -126,7 +156,7 @@ class World:
         for name, shape, dtype in self.broadcast_from_main(described):
             value = tensors[name] if self.is_main else torch.empty(shape, dtype=dtype)
             sent = value.to(self.device).contiguous()  # NCCL sends what is on a GPU
-            dist.broadcast(sent, src=0)
+            self.broadcast(sent)
             tensors[name] = value if self.is_main else sent.cpu()
         return tensors
 
@@ -223,6 +253,24 @@ def parallelize(
     if world.size == 1:
         return model
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+def sum_gradients(model: nn.Module, world: World) -> None:
+    """Let each gradient be its sum over the processes; one that has none counts as 0."""
+    if world.size == 1:
+        return
+    parameters = list(model.parameters())
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    summed = world.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+    parts = summed.split([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
+def same_weights(model: nn.Module, world: World) -> None:
+    """Let all processes have rank 0's parameters: processors of other kinds round differently."""
+    for parameter in model.parameters() if world.size > 1 else ():
+        world.broadcast(parameter.data)
 
 
 def is_sharded(world: World, parallel: str) -> bool:

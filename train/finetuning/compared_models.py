@@ -9,9 +9,11 @@ learning rate for all seeds. The numbers of a regression are standardized for tr
 changes no correlation.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -35,25 +37,13 @@ class ComparedModels:
     """Trains the compared models on the rows of a job; tests them on its named test sets."""
 
     def __init__(self, job: Job, device: torch.device) -> None:
-        self.job, self._config = job, job.config
+        self.job, self._config, self._device = job, job.config, device
         self.rows, self.labels = job.encoder.encode(job.train.texts), self._labels(job.train)
         if not job.names:
             deviation = self.labels.std() or np.float32(1)
             self.labels = (self.labels - self.labels.mean()) / deviation
         self.test_rows = {name: job.encoder.encode(test.texts) for name, test in job.tests.items()}
         self.test_labels = {name: self._labels(test) for name, test in job.tests.items()}
-        self._trainers = {
-            is_pretrained: ModelTrainer(
-                start=job.start,
-                is_pretrained=is_pretrained,
-                outputs=len(job.names) or 1,
-                mask_position=job.encoder.mask_position,
-                label_ids=job.label_ids if is_pretrained else (),
-                config=job.config,
-                device=device,
-            )
-            for is_pretrained in (True, False)
-        }
 
     def keys(self) -> list[ModelKey]:
         """Every model to train, in order; candidates for the classifier come last."""
@@ -69,12 +59,14 @@ class ComparedModels:
             if seed == config.seed or size < total or start != "bag_of_words"
         ]
 
-    def logits(self, model: BertForClassification, name: str) -> Logits:
+    def logits(self, model: BertForClassification, name: str, world: World | None = None) -> Logits:
         """The model's logits for the test set of this name, [N, C]."""
-        return predict_logits(model, self.test_rows[name], precision=self._config.precision)
+        rows, precision = self.test_rows[name], self._config.precision
+        return predict_logits(model, rows, precision=precision, world=world)
 
     def model_of(self, weights: dict[str, Tensor]) -> BertForClassification:
-        model = self._trainers[True].new_model(self._config.seed)
+        alone = World(0, 1, self._device)
+        model = self._trainer("pretrained", alone).new_model(self._config.seed)
         model.load_state_dict(weights)
         return model
 
@@ -83,9 +75,12 @@ class ComparedModels:
         return bool(self.job.names) and key.start == "pretrained" and is_whole
 
     def train(
-        self, key: ModelKey, first: ModelResult[Any] | None
+        self, key: ModelKey, first: ModelResult[Any] | None, world: World
     ) -> tuple[ModelResult[Any], BertForClassification | None]:
-        """Train and test one model; `first` is the first seed's result, if this is another seed."""
+        """Train and test one model, with all processes of the world.
+
+        `first` is the first seed's result, if this is another seed.
+        """
         rows = self._subset(key)
         if key.start == "bag_of_words":
             predict = fit_bag_of_words(
@@ -96,7 +91,7 @@ class ComparedModels:
             )
             predicted = {name: predict(self._truncated[name].joined()) for name in self.test_rows}
             return self._result(key, predicted, None), None
-        model, selection = self._trainers[key.start == "pretrained"].train(
+        model, selection = self._trainer(key.start, world).train(
             self.rows.take(rows),
             self.labels[rows],
             seed=key.seed,
@@ -104,12 +99,24 @@ class ComparedModels:
             chosen=first.selection if first else None,
             is_candidate=self.is_candidate(key),
         )
-        logits = {name: self.logits(model, name) for name in self.test_rows}
+        logits = {name: self.logits(model, name, world) for name in self.test_rows}
         predicted = {
             name: found.argmax(1) if self.job.names else found[:, 0]
             for name, found in logits.items()
         }
         return self._result(key, predicted, selection), model
+
+    def _trainer(self, start: Start, world: World) -> ModelTrainer:
+        job, is_pretrained = self.job, start == "pretrained"
+        return ModelTrainer(
+            start=job.start,
+            is_pretrained=is_pretrained,
+            outputs=len(job.names) or 1,
+            mask_position=job.encoder.mask_position,
+            label_ids=job.label_ids if is_pretrained else (),
+            config=job.config,
+            world=world,
+        )
 
     def _labels(self, rows: Labelled) -> Labels:
         if self.job.names:
@@ -142,27 +149,41 @@ class ComparedModels:
 def train_all(compared: ComparedModels, store: ResultStore, world: World) -> list[ModelResult[Any]]:
     """Train what is not stored yet, and store it; returns all results.
 
-    With several processes, each trains some of the models and reads the others from the store.
+    Several processes train models side by side, or a model together, and read the results of
+    others from the store.
     """
-    keys = compared.keys()
-    first_seed, parts = keys[0].seed, [keys]
-    if world.size > 1:  # the other seeds need the first one's selections, of all processes
-        parts = [[k for k in keys if (k.seed == first_seed) is first] for first in (True, False)]
-    results: dict[ModelKey, ModelResult[Any]] = {}
-    for part in parts:
-        for key in share_of(part, world):
-            is_candidate = compared.is_candidate(key)
-            result = store.read(key, with_weights=is_candidate)
-            if result is None:
-                result, model = compared.train(key, results.get(replace(key, seed=first_seed)))
-                store.write(result, model.state_dict() if model and is_candidate else None)
+    keys, is_candidate = compared.keys(), compared.is_candidate
+
+    def stored() -> dict[ModelKey, ModelResult[Any]]:
+        found = {key: store.read(key, with_weights=is_candidate(key)) for key in keys}
+        return {key: result for key, result in found.items() if result}
+
+    results, first_seed = world.broadcast_from_main(stored), keys[0].seed
+    left = [key for key in keys if key not in results]
+    for models in rounds(left, world.size, first_seed=first_seed):
+        with world.split(len(models)) as (place, part):
+            key = models[place]
+            if part.is_main or key.start != "bag_of_words":
+                first = results.get(replace(key, seed=first_seed))
+                result, model = compared.train(key, first, part)
+            if part.is_main:
+                store.write(result, model.state_dict() if model and is_candidate(key) else None)
                 print_progress(result.line())
-            results[key] = result
         world.wait()
-        results |= {key: store.read_other(key) for key in part if key not in results}
+        results |= {key: store.read_other(key) for key in models}
     return [results[key] for key in keys]
 
 
-def share_of(keys: list[ModelKey], world: World) -> list[ModelKey]:
-    """This process's part of the models: the largest are dealt first and trained last."""
-    return keys[::-1][world.rank :: world.size][::-1]
+def rounds(keys: Sequence[ModelKey], processes: int, *, first_seed: int) -> list[list[ModelKey]]:
+    """The models that are trained at the same time, round after round.
+
+    As many as there are processes, or fewer, which then share the processes: models of one kind
+    and size, that take as long as each other. Other seeds follow the first one, as they need what
+    it selected.
+    """
+
+    def kind(key: ModelKey) -> tuple[bool, int, bool]:
+        return key.start != "bag_of_words", key.examples, key.seed != first_seed
+
+    alike = [list(found) for _, found in groupby(sorted(keys, key=kind), kind)]
+    return [found[i : i + processes] for found in alike for i in range(0, len(found), processes)]

@@ -76,8 +76,8 @@ def finetune(
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
-    unfinished one continues. Under torchrun each process trains some of the compared models; all
-    of them return the report. `options` of the command are recorded in classifier.json. Raises
+    unfinished one continues. Under torchrun, processes train models side by side, or one together;
+    all of them return the report. `options` of the command are recorded in classifier.json. Raises
     InputError for whatever the user can fix.
     """
     config = config or FinetuneConfig()

@@ -5,6 +5,7 @@ rows, labels  ->  model, the chosen plan, its results on held-out training rows
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from clozeline.model.heads import BertForClassification, load_encoder
 from clozeline.pipeline.common.errors import DivergedError
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.train.artifacts.pretrained import Pretrained
+from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.hyperparameters import (
     NOT_HELD_OUT,
@@ -53,7 +55,7 @@ class ModelTrainer:
     mask_position: int = 0
     label_ids: Sequence[list[int]] = ()  # the words of each class, from which classes start
     config: FinetuneConfig
-    device: torch.device
+    world: World  # of the processes that train it together
 
     def train(
         self,
@@ -75,21 +77,22 @@ class ModelTrainer:
             model = self._trained(rows.take(train), labels[train], plan, seed, progress)
             return self._logits(model, rows.take(held))
 
+        held_out = folds_line(len(labels))
         if chosen is not None:
             chosen = replace(chosen, held_out=NOT_HELD_OUT)
         elif plan := given_plan(self.config, len(labels)):
             chosen = Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
         else:
-            with _progress(f"{title}, search on {folds_line(len(labels))}") as progress:
+            with self._progress(f"{title}, search on {held_out}") as progress:
                 rates = candidate_rates(self.start.model)
                 chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
         is_compared = is_candidate and self.config.seeds > 1 and len(labels) <= SEARCH_ROWS
         if is_compared and not chosen.held_out.rows:
-            with _progress(f"{title}, seeds compared on {folds_line(len(labels))}") as progress:
+            with self._progress(f"{title}, seeds compared on {held_out}") as progress:
                 result = held_out_result(held_out_logits, labels, chosen.plan, seed=seed)
             chosen = replace(chosen, held_out=result)
         chosen = replace(chosen, plan=final_plan(chosen.plan, len(labels), self.config))
-        with _progress(title) as progress:
+        with self._progress(title) as progress:
             return self._train_finally(rows, labels, chosen, seed, progress)
 
     def _train_finally(
@@ -121,12 +124,18 @@ class ModelTrainer:
         if self.label_ids:  # no class is ahead before the training, however frequent its words are
             some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
             ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
-            model.classifier.bias.data -= ahead.to(self.device)
-        train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
+            model.classifier.bias.data -= ahead.to(self.world.device)
+        how: dict[str, Any] = {"seed": seed, "progress": progress, "world": self.world}
+        train_classifier(model, rows, labels, self.config, plan, **how)
         return model
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
-        return predict_logits(model, rows, precision=self.config.precision)
+        return predict_logits(model, rows, precision=self.config.precision, world=self.world)
+
+    def _progress(self, title: str) -> tqdm:
+        """Shown by one of the processes."""
+        hidden = {} if self.world.is_main else {"disable": True}
+        return ProgressBar(desc=title, unit="step", mininterval=0.5, **hidden)
 
     def new_model(self, seed: int) -> BertForClassification:
         """An untrained classifier; what is not pretrained is drawn from the seed."""
@@ -141,7 +150,7 @@ class ModelTrainer:
         if self.is_pretrained:
             load_encoder(model, start.continued_weights)
             start_at_words(model, start.weights, self.label_ids)
-        return model.to(self.device)
+        return model.to(self.world.device)
 
 
 @torch.no_grad()
@@ -152,7 +161,3 @@ def start_at_words(
     table = weights.get(DECODER, weights[EMBEDDINGS])
     for label, ids in enumerate(label_ids):
         model.classifier.weight[label] = table[ids].mean(0)
-
-
-def _progress(title: str) -> tqdm:
-    return ProgressBar(desc=title, unit="step", mininterval=0.5)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification
-from clozeline.train.engine.distributed import World
+from clozeline.train.engine.distributed import World, same_weights, sum_gradients
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import (
     autocast,
@@ -48,17 +49,20 @@ def train_classifier(
     *,
     seed: int,
     progress: tqdm,
+    world: World | None = None,
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
 
     The loss is cross-entropy for classes and squared error for real numbers (float `labels`).
-    Dropout and the order of rows depend on the seed only.
+    The order of rows depends on the seed only, and so does dropout in one process. The processes
+    of a `world` share the rows of each step, and end with the same weights.
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
+    world = world or World(0, 1, device)
     optimizer = build_optimizer(model, config)
     targets = torch.from_numpy(labels)
-    loss_of = loss_function(labels, model.classifier.out_features, config, device)
+    loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
     batch_size = rows_per_step(len(rows), config)
     total = plan.epochs * -(-len(rows) // batch_size)
     step = 0
@@ -67,20 +71,25 @@ def train_classifier(
         for batch in training_batches(
             rows.input_ids.lengths, batch_size=batch_size, seed=seed, epoch=epoch
         ):
-            seed_dropout(seed, step, 0)
+            seed_dropout(seed, step, world.rank)
             # Progress at mid-step, so that the first and the last step have a rate above 0.
             done = (step + 0.5) / total
             factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
             for group in optimizer.param_groups:
                 group["lr"] = plan.learning_rate * factor * group["scale"]
-            with autocast(precision, device):
-                logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
-            loss_of(logits.float(), targets[batch].to(device)).backward()
+            own = batch[world.rank :: world.size]
+            if len(own):
+                with autocast(precision, device):
+                    logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
+                loss = loss_of(logits.float(), targets[own].to(device))
+                (loss / float(weights[batch].sum())).backward()
+            sum_gradients(model, world)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             step += 1
             progress.update()
+    same_weights(model, world)
 
 
 def rows_per_step(rows: int, config: FinetuneConfig) -> int:
@@ -92,30 +101,45 @@ def rows_per_step(rows: int, config: FinetuneConfig) -> int:
 
 @torch.no_grad()
 def predict_logits(
-    model: BertForClassification, rows: Encoded, *, precision: str = "fp32"
+    model: BertForClassification,
+    rows: Encoded,
+    *,
+    precision: str = "fp32",
+    world: World | None = None,
 ) -> Logits:
-    """The logits of each class for each row, [N, C], in row order."""
+    """The logits of each class for each row, [N, C], in row order.
+
+    The processes of a `world` share the batches; each returns all logits.
+    """
     device, was_training = model.classifier.weight.device, model.training
     if was_training:  # a redundant call costs half a millisecond
         model.eval()
-    found = np.empty((len(rows), model.classifier.out_features), dtype=np.float32)
-    for batch, inputs in evaluation_batches(rows, device):
+    world = world or World(0, 1, device)
+    found = np.zeros((len(rows), model.classifier.out_features), dtype=np.float32)
+    for batch, inputs in islice(evaluation_batches(rows, device), world.rank, None, world.size):
         with autocast(resolve_precision(precision, device), device):
             logits = model(*(tensor.to(device) for tensor in inputs))
         found[batch] = logits.float().cpu().numpy()
     if was_training:
         model.train()
+    if world.size > 1:
+        found = world.sum(torch.from_numpy(found).to(device)).cpu().numpy()
     return found
 
 
 def loss_function(
     labels: Labels, outputs: int, config: FinetuneConfig, device: torch.device
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function from model outputs [B, C] and row targets [B] to their mean loss."""
+) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+    """A function from model outputs [B, C] and row targets [B] to the sum of their losses.
+
+    Also what each row counts, float32 [N]: a mean is divided by the sum of these.
+    """
     if labels.dtype.kind == "f":
-        return lambda predicted, targets: F.mse_loss(predicted[:, 0], targets)
-    weights = class_weights(labels, outputs, config).to(device)
-    return lambda logits, targets: F.cross_entropy(logits, targets, weights)
+        ones = torch.ones(len(labels))
+        return lambda found, targets: F.mse_loss(found[:, 0], targets, reduction="sum"), ones
+    weights = class_weights(labels, outputs, config)
+    whole = nn.CrossEntropyLoss(weights.to(device), reduction="sum")
+    return whole, weights[torch.from_numpy(labels)]
 
 
 def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
