@@ -8,6 +8,7 @@ from tqdm import tqdm
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForClassification
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import (
     Plan,
@@ -18,7 +19,10 @@ from clozeline.train.finetuning.training_loop import (
     train_classifier,
 )
 from clozeline.train.labelled.encoding import Encoded
+from tests.support.fake_ranks import fake_world
 from tests.support.small_models import SMALL
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 def small_model(**changes):
@@ -39,7 +43,7 @@ def some_rows(count):
 def test_the_rate_falls_by_the_factor_from_layer_to_layer(optimizer):
     model = small_model()
     config = FinetuneConfig(layer_decay=0.5, weight_decay=0.1, optimizer=optimizer)
-    optimizer = build_optimizer(model, config)
+    optimizer = build_optimizer(model, config, ALONE)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     scales = {
         names[id(parameter)]: (group["scale"], group["weight_decay"])
@@ -56,7 +60,7 @@ def test_the_rate_falls_by_the_factor_from_layer_to_layer(optimizer):
 
 
 def test_without_layer_decay_every_rate_is_the_same():
-    groups = build_optimizer(small_model(), FinetuneConfig()).param_groups
+    groups = build_optimizer(small_model(), FinetuneConfig(), ALONE).param_groups
     assert {group["scale"] for group in groups} == {1.0}
 
 
@@ -64,7 +68,7 @@ def test_muon_trains_the_layers_matrices_at_the_rate_of_their_layer():
     """A step of Muon is nearly orthogonal: no singular value is far from the others."""
     model = small_model()
     config = FinetuneConfig(layer_decay=0.5, weight_decay=0.0, optimizer="muon")
-    optimizer = build_optimizer(model, config)
+    optimizer = build_optimizer(model, config, ALONE)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for group in optimizer.param_groups:
         group["lr"] = 0.1 * group["scale"]
@@ -115,3 +119,46 @@ def test_logits_do_not_depend_on_the_other_rows():
     whole = predict_logits(model, rows)
     np.testing.assert_allclose(predict_logits(model, rows.take(some)), whole[some], atol=1e-5)
     assert predict_logits(model, rows.take(np.arange(0))).shape == (0, 2)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mask"])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_the_gradients_of_the_processes_add_up_to_that_of_one(count, pooling):
+    """Mean losses by class weight, over the rows of all, in one step."""
+    rows, labels = some_rows(count)
+    alone = step_gradients(ALONE, rows, labels, pooling)
+    found = {}
+    for rank in range(3):
+        with fake_world(3, rank) as world:
+            found[rank] = step_gradients(world, rows, labels, pooling)
+    assert [bool(found[rank]) for rank in range(3)] == [rank < count for rank in range(3)]
+    for name, gradient in alone.items():
+        summed = sum(gradients[name] for gradients in found.values() if gradients)
+        torch.testing.assert_close(summed, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_each_process_draws_dropout_of_its_own():
+    row, labels = some_rows(1)
+    alike = row.take(np.array([0, 0]))
+    drawn = []
+    for rank in range(2):
+        with fake_world(2, rank) as world:
+            drawn.append(step_gradients(world, alike, labels[[0, 0]], dropout=0.5))
+    name = "encoder.layers.0.feed_forward.up.weight"
+    assert not torch.equal(drawn[0][name], drawn[1][name])
+
+
+def step_gradients(world, rows, labels, pooling="mean", dropout=0.0):
+    """A process's own gradients of a step; none where it has no row."""
+    config = preset("nano", **{**SMALL, "hidden_dropout_prob": dropout})
+    model = BertForClassification(config, 2, pooling=pooling, mask_position=1)
+    found = {}
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p, name=name: found.update({name: p.grad.clone()})
+        )
+    how = FinetuneConfig(batch_size=8, class_weights="balanced")
+    plan = Plan(learning_rate=1e-3, epochs=1)
+    with tqdm(disable=True) as progress:
+        train_classifier(model, rows, labels, how, plan, seed=3, progress=progress, world=world)
+    return found

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -96,36 +97,54 @@ for line in json.loads(sys.argv[1]):
     threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     assert not [name for name in threads if "gloo" in name]
 """
+#: A command that is killed when it has stored its first result.
+KILLED = """
+import os, sys
+from clozeline.train.cli import main
+from clozeline.train.finetuning.results import ResultStore
+
+write = ResultStore.write
+ResultStore.write = lambda *result: (write(*result), os._exit(9))
+main(sys.argv[1:])
+"""
 
 
-def test_three_processes_train_one_model_together_or_two_in_parts_as_one_does(tmp_path):
+def test_four_processes_train_one_model_or_two_as_one_does(tmp_path):
+    """In teams of four and of two, from the beginning and after one process was killed."""
     model = BertForPretraining(MODEL, seed=7)
     run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
     train = write_rows(tmp_path / "train.parquet", 60, seed=0)
     test = write_rows(tmp_path / "test.parquet", 50, seed=1)
     line = ["finetune", str(run), train, "--test", test, *TOGETHER]
-    compared = {"one": (), "two": ("--from-scratch", "--seeds", "2", "--learning-rate", "1e-3")}
+    compared = {"one": line, "two": [*line, "--from-scratch", "--seeds", "2"]}
     for name, options in compared.items():
-        alone = CliRunner().invoke(main, [*line, *options, "--out", str(tmp_path / name)])
+        alone = CliRunner().invoke(main, [*options, "--out", str(tmp_path / name)])
         assert alone.exit_code == 0, alone.output
-    lines = [
-        [*line, *options, "--out", str(tmp_path / f"{n}-3")] for n, options in compared.items()
-    ]
+    kept = [*compared["two"], "--out", str(tmp_path / "two-killed")]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *kept], cwd=ROOT, capture_output=True)
+    assert killed.returncode == 9, killed.stderr
+    lines = [[*options, "--out", str(tmp_path / f"{n}-4")] for n, options in compared.items()]
     (tmp_path / "commands.py").write_text(COMMANDS)
-    both = subprocess.run(
-        [*TORCHRUN[:-1], "--nproc-per-node=3", str(tmp_path / "commands.py"), json.dumps(lines)],
+    commands = [str(tmp_path / "commands.py"), json.dumps([*lines, [*kept, "--resume"]])]
+    four = subprocess.run(
+        [*TORCHRUN[:-1], "--nproc-per-node=4", *commands],
         cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert both.returncode == 0, both.stderr
-    assert len(re.findall(r"rows, seed \d: accuracy", both.stderr)) == 1 + 2 * 2
-    for name in compared:
-        found, wanted = (load_classifier(tmp_path / n) for n in (f"{name}-3", name))
-        others = dict(wanted.model.named_parameters())
+    assert four.returncode == 0, four.stderr
+    trained = re.findall(r"[-a-z ]+, 17 rows, seed \d: accuracy", four.stderr)
+    assert len(trained) == 1 + 2 * 2 + 3
+    progress = re.findall(r"([-a-z ]+, 17 rows, seed \d): \d+ \[", four.stderr)
+    assert len(progress) == len(trained)  # one process of each team shows it
+    for name, wanted in (("one-4", "one"), ("two-4", "two"), ("two-killed", "two")):
+        found, others = load_classifier(tmp_path / name), load_classifier(tmp_path / wanted)
+        weights = dict(others.model.named_parameters())
         for key, value in found.model.named_parameters():
-            torch.testing.assert_close(value, others[key], rtol=1e-3, atol=1e-5, msg=key)
-        reports = [read_report(tmp_path / n) for n in (f"{name}-3", name)]
+            torch.testing.assert_close(value, weights[key], rtol=1e-3, atol=1e-5)
+        reports = [read_report(tmp_path / n) for n in (name, wanted)]
         assert reports[0]["label_efficiency"] == reports[1]["label_efficiency"]
-        assert found.temperature == pytest.approx(wanted.temperature, rel=1e-3)
+        losses = [[r["selection"]["held_out"]["loss"] for r in x["results"]] for x in reports]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+        assert max(losses[0]) > 0
 
 
 SOME_KEYS = st.lists(
@@ -145,10 +164,25 @@ def test_rounds_have_models_alike_and_other_seeds_follow_the_first(keys, process
     assert sorted((key for models in found for key in models), key=keys.index) == keys
     assert all(1 <= len(models) <= processes for models in found)
     for models in found:
-        assert len({key.examples for key in models}) == 1
-        assert len({key.start == "bag_of_words" for key in models}) == 1
+        bags = {key.start == "bag_of_words" for key in models}
+        assert len(bags) == 1
+        assert bags == {True} or len({key.examples for key in models}) == 1
     place = {key: at for at, models in enumerate(found) for key in models}
     for key in keys:
         first = replace(key, seed=5)
         if key.start != "bag_of_words" and key != first and first in place:
             assert place[first] < place[key]
+
+
+def test_rounds_are_as_large_as_they_can_be():
+    kinds = [("bag_of_words", 10, 0), ("bag_of_words", 20, 0)]
+    kinds += [("pretrained", n, seed) for n in (10, 20) for seed in range(3)]
+    keys = [ModelKey(start=s, examples=n, seed=seed) for s, n, seed in kinds]
+    names = [[key.name for key in models] for models in rounds(keys, 2, first_seed=0)]
+    assert names == [
+        ["bag_of_words-10-0", "bag_of_words-20-0"],
+        ["pretrained-10-0"],
+        ["pretrained-10-1", "pretrained-10-2"],
+        ["pretrained-20-0"],
+        ["pretrained-20-1", "pretrained-20-2"],
+    ]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from clozeline.train.finetuning.hyperparameters import (
     final_plan,
     final_split,
     given_plan,
+    held_out_result,
     most_epochs,
     select_plan,
     selection_folds,
@@ -51,7 +53,8 @@ class Learner:
 
 def search(rate, best=9, labels=TWO_CLASSES, **config):
     learner = Learner(labels, rate=rate, epochs=best)
-    return select_plan(learner, labels, FinetuneConfig(**config), RATES, seed=0)
+    result_of = partial(held_out_result, learner, labels, seed=0)
+    return select_plan(result_of, labels, FinetuneConfig(**config), RATES)
 
 
 # The choice

@@ -48,7 +48,8 @@ class World:
     rank: int
     size: int
     device: torch.device
-    #: Where the processes met; None for one process, and for a group that others created.
+    #: Where the processes met; None for one process, for a part of all processes, and for a group
+    #: that others created.
     store: Store | None = None
     #: These processes, where they are a part of all (`split`); None for all of them.
     group: dist.ProcessGroup | None = None
@@ -58,11 +59,6 @@ class World:
         """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
-    @property
-    def _main(self) -> int:
-        """Rank 0's place among all processes."""
-        return dist.get_global_rank(self.group, 0) if self.group else 0
-
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over all processes, on each of them; `values` is changed in place."""
         if self.size > 1:
@@ -70,26 +66,27 @@ class World:
         return values
 
     @contextmanager
-    def split(self, parts: int) -> Iterator[tuple[int, "World"]]:
-        """The index of this process's part, of so many, and the part as a world of its own.
+    def split(self, teams: int) -> Iterator[tuple[int, "World"]]:
+        """The index of this process's team, of so many, and the team as a world of its own.
 
-        All processes call it at once. The parts are of equal size, or the first are one larger.
+        All processes of a world that is no team call it at once. Teams are of equal size, or the
+        first are one larger. Their processes wait for each other for up to half an hour.
         """
-        if parts in (1, self.size):
-            yield (0, self) if parts == 1 else (self.rank, World(0, 1, self.device))
+        assert self.group is None, "a team cannot be split"
+        if teams == self.size:
+            yield self.rank, World(0, 1, self.device)
             return
-        ranks = [part.tolist() for part in np.array_split(np.arange(self.size), parts)]
-        groups = [dist.new_group(part) for part in ranks]
-        own = next(part for part, found in enumerate(ranks) if self.rank in found)
-        place = ranks[own].index(self.rank)
-        try:
-            yield own, World(place, len(ranks[own]), self.device, group=groups[own])
-        finally:
-            dist.destroy_process_group(groups[own])
+        members = [team.tolist() for team in np.array_split(np.arange(self.size), teams)]
+        groups = [dist.new_group(ranks, timeout=PATIENCE) for ranks in members]
+        index = next(i for i, ranks in enumerate(members) if self.rank in ranks)
+        rank, size = members[index].index(self.rank), len(members[index])
+        yield index, World(rank, size, self.device, group=groups[index])
+        dist.destroy_process_group(groups[index])  # after an error the others may not take part
 
     def broadcast(self, values: torch.Tensor) -> None:
-        """Rank 0's values, on all processes, in place."""
-        dist.broadcast(values, self._main, self.group)
+        """Let `values` be those of rank 0, in place."""
+        if self.size > 1:
+            dist.broadcast(values, group=self.group, group_src=0)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
@@ -129,7 +126,7 @@ class World:
                 answer = [find()]
             except ClozelineError as error:
                 answer = [error]
-        dist.broadcast_object_list(answer, self._main, self.group, device=self.device)
+        dist.broadcast_object_list(answer, group=self.group, device=self.device, group_src=0)
         [found] = answer
         if isinstance(found, ClozelineError):
             if self.is_main:
@@ -253,24 +250,6 @@ def parallelize(
     if world.size == 1:
         return model
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
-
-
-def sum_gradients(model: nn.Module, world: World) -> None:
-    """Let each gradient be its sum over the processes; one that has none counts as 0."""
-    if world.size == 1:
-        return
-    parameters = list(model.parameters())
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    summed = world.sum(torch.cat([gradient.flatten() for gradient in gradients]))
-    parts = summed.split([parameter.numel() for parameter in parameters])
-    for parameter, part in zip(parameters, parts, strict=True):
-        parameter.grad = part.view_as(parameter)
-
-
-def same_weights(model: nn.Module, world: World) -> None:
-    """Let all processes have rank 0's parameters: processors of other kinds round differently."""
-    for parameter in model.parameters() if world.size > 1 else ():
-        world.broadcast(parameter.data)
 
 
 def is_sharded(world: World, parallel: str) -> bool:

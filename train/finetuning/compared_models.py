@@ -161,12 +161,12 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
     results, first_seed = world.broadcast_from_main(stored), keys[0].seed
     left = [key for key in keys if key not in results]
     for models in rounds(left, world.size, first_seed=first_seed):
-        with world.split(len(models)) as (place, part):
-            key = models[place]
-            if part.is_main or key.start != "bag_of_words":
+        with world.split(len(models)) as (index, team):
+            key = models[index]
+            if team.is_main or key.start != "bag_of_words":
                 first = results.get(replace(key, seed=first_seed))
-                result, model = compared.train(key, first, part)
-            if part.is_main:
+                result, model = compared.train(key, first, team)
+            if team.is_main:
                 store.write(result, model.state_dict() if model and is_candidate(key) else None)
                 print_progress(result.line())
         world.wait()
@@ -177,13 +177,14 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
 def rounds(keys: Sequence[ModelKey], processes: int, *, first_seed: int) -> list[list[ModelKey]]:
     """The models that are trained at the same time, round after round.
 
-    As many as there are processes, or fewer, which then share the processes: models of one kind
-    and size, that take as long as each other. Other seeds follow the first one, as they need what
-    it selected.
+    As many as there are processes, or fewer, which then share the processes: models of one size,
+    which take equally long. Other seeds follow the first one, whose selections they need. Bags of
+    words come before all others, and have one process each.
     """
 
-    def kind(key: ModelKey) -> tuple[bool, int, bool]:
-        return key.start != "bag_of_words", key.examples, key.seed != first_seed
+    def kind(key: ModelKey) -> tuple[int, bool]:
+        is_bag = key.start == "bag_of_words"
+        return (0, False) if is_bag else (key.examples, key.seed != first_seed)
 
     alike = [list(found) for _, found in groupby(sorted(keys, key=kind), kind)]
     return [found[i : i + processes] for found in alike for i in range(0, len(found), processes)]

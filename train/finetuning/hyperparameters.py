@@ -135,12 +135,10 @@ def given_plan(config: FinetuneConfig, rows: int) -> Plan | None:
 
 
 def select_plan(
-    held_out_logits: HeldOutLogits,
+    result_of: Callable[[Plan], HeldOut],
     labels: Labels,
     config: FinetuneConfig,
     rates: Sequence[float],
-    *,
-    seed: int,
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
@@ -153,7 +151,7 @@ def select_plan(
 
     def attempt(rate: float, epochs: int) -> tuple[Plan, HeldOut]:
         plan = Plan(learning_rate=rate, epochs=epochs)
-        return plan, held_out_result(held_out_logits, labels, plan, seed=seed)
+        return plan, result_of(plan)
 
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
     by_rate = {rate: attempt(rate, epochs) for rate in rates}

@@ -5,7 +5,6 @@ rows, labels  ->  model, the chosen plan, its results on held-out training rows
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification, load_encoder
 from clozeline.pipeline.common.errors import DivergedError
-from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.train.artifacts.pretrained import Pretrained
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
@@ -77,6 +76,10 @@ class ModelTrainer:
             model = self._trained(rows.take(train), labels[train], plan, seed, progress)
             return self._logits(model, rows.take(held))
 
+        def result_of(plan: Plan) -> HeldOut:
+            found = held_out_result(held_out_logits, labels, plan, seed=seed)
+            return self.world.broadcast_from_main(lambda: found)  # all processes choose the same
+
         held_out = folds_line(len(labels))
         if chosen is not None:
             chosen = replace(chosen, held_out=NOT_HELD_OUT)
@@ -85,12 +88,11 @@ class ModelTrainer:
         else:
             with self._progress(f"{title}, search on {held_out}") as progress:
                 rates = candidate_rates(self.start.model)
-                chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
+                chosen = select_plan(result_of, labels, self.config, rates)
         is_compared = is_candidate and self.config.seeds > 1 and len(labels) <= SEARCH_ROWS
         if is_compared and not chosen.held_out.rows:
             with self._progress(f"{title}, seeds compared on {held_out}") as progress:
-                result = held_out_result(held_out_logits, labels, chosen.plan, seed=seed)
-            chosen = replace(chosen, held_out=result)
+                chosen = replace(chosen, held_out=result_of(chosen.plan))
         chosen = replace(chosen, plan=final_plan(chosen.plan, len(labels), self.config))
         with self._progress(title) as progress:
             return self._train_finally(rows, labels, chosen, seed, progress)
@@ -110,12 +112,18 @@ class ModelTrainer:
     def _check_finite(self, model: BertForClassification, rows: Encoded, plan: Plan) -> None:
         """Raises DivergedError if the weights, or logits of the first rows, are not finite."""
         logits = self._logits(model, rows.take(np.arange(min(len(rows), EVALUATION_BATCH))))
-        is_finite = all(weight.isfinite().all() for weight in model.state_dict().values())
-        if not (is_finite and np.isfinite(logits).all()):
-            raise DivergedError(
-                f"fine-tuning diverged at a learning rate of {plan.learning_rate:g}: its weights "
-                "are not finite, so there is no classifier. Give a smaller --learning-rate."
-            )
+        weights = model.state_dict().values()
+        is_finite = np.isfinite(logits).all() and all(w.isfinite().all() for w in weights)
+
+        def check() -> None:
+            if not is_finite:
+                raise DivergedError(
+                    f"fine-tuning diverged at a learning rate of {plan.learning_rate:g}: its "
+                    "weights are not finite, so there is no classifier. Give a smaller "
+                    "--learning-rate."
+                )
+
+        self.world.broadcast_from_main(check)
 
     def _trained(
         self, rows: Encoded, labels: Labels, plan: Plan, seed: int, progress: tqdm
@@ -125,8 +133,16 @@ class ModelTrainer:
             some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
             ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
             model.classifier.bias.data -= ahead.to(self.world.device)
-        how: dict[str, Any] = {"seed": seed, "progress": progress, "world": self.world}
-        train_classifier(model, rows, labels, self.config, plan, **how)
+        train_classifier(
+            model,
+            rows,
+            labels,
+            self.config,
+            plan,
+            seed=seed,
+            progress=progress,
+            world=self.world,
+        )
         return model
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
@@ -134,8 +150,8 @@ class ModelTrainer:
 
     def _progress(self, title: str) -> tqdm:
         """Shown by one of the processes."""
-        hidden = {} if self.world.is_main else {"disable": True}
-        return ProgressBar(desc=title, unit="step", mininterval=0.5, **hidden)
+        is_shown = self.world.is_main and in_command()
+        return ProgressBar(desc=title, unit="step", mininterval=0.5, disable=not is_shown)
 
     def new_model(self, seed: int) -> BertForClassification:
         """An untrained classifier; what is not pretrained is drawn from the seed."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification
-from clozeline.train.engine.distributed import World, same_weights, sum_gradients
+from clozeline.train.engine.distributed import World
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import (
     autocast,
@@ -21,6 +20,7 @@ from clozeline.train.engine.precision import (
     resolve_precision,
     seed_dropout,
 )
+from clozeline.train.engine.replicas import same_weights, sum_gradients
 from clozeline.train.engine.schedule import schedule_factor
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, evaluation_batches, training_batches
@@ -60,7 +60,7 @@ def train_classifier(
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
     world = world or World(0, 1, device)
-    optimizer = build_optimizer(model, config)
+    optimizer = build_optimizer(model, config, world)
     targets = torch.from_numpy(labels)
     loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
     batch_size = rows_per_step(len(rows), config)
@@ -116,7 +116,7 @@ def predict_logits(
         model.eval()
     world = world or World(0, 1, device)
     found = np.zeros((len(rows), model.classifier.out_features), dtype=np.float32)
-    for batch, inputs in islice(evaluation_batches(rows, device), world.rank, None, world.size):
+    for batch, inputs in evaluation_batches(rows, device, rank=world.rank, ranks=world.size):
         with autocast(resolve_precision(precision, device), device):
             logits = model(*(tensor.to(device) for tensor in inputs))
         found[batch] = logits.float().cpu().numpy()
@@ -132,14 +132,14 @@ def loss_function(
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
     """A function from model outputs [B, C] and row targets [B] to the sum of their losses.
 
-    Also what each row counts, float32 [N]: a mean is divided by the sum of these.
+    And the weight of each row, float32 [N]: the mean loss is the sum, divided by that of weights.
     """
     if labels.dtype.kind == "f":
         ones = torch.ones(len(labels))
         return lambda found, targets: F.mse_loss(found[:, 0], targets, reduction="sum"), ones
     weights = class_weights(labels, outputs, config)
-    whole = nn.CrossEntropyLoss(weights.to(device), reduction="sum")
-    return whole, weights[torch.from_numpy(labels)]
+    sum_of_losses = nn.CrossEntropyLoss(weights.to(device), reduction="sum")
+    return sum_of_losses, weights[torch.from_numpy(labels)]
 
 
 def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
@@ -150,7 +150,9 @@ def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
     return torch.from_numpy(len(labels) / (classes * counts)).float()
 
 
-def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: BertForClassification, config: FinetuneConfig, world: World
+) -> torch.optim.Optimizer:
     """AdamW, or Muon with AdamW; the `scale` of each group multiplies its learning rate.
 
     A layer that is d layers below the top has scale `layer_decay ** d` (Howard & Ruder 2018, 3.3;
@@ -168,8 +170,7 @@ def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> tor
     adamw = torch.optim.AdamW(list(rest.values()), betas=(0.9, 0.98), eps=1e-6, fused=True)
     if not matrices:
         return adamw
-    alone = World(0, 1, model.classifier.weight.device)
-    return MuonWithAdamW(list(matrices.values()), adamw, dtype=products_dtype(alone))
+    return MuonWithAdamW(list(matrices.values()), adamw, dtype=products_dtype(world))
 
 
 def _depth(name: str, layers: int) -> int:

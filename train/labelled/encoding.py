@@ -191,11 +191,16 @@ def training_batches(
     return [batches[index] for index in shuffled]
 
 
-def evaluation_batches(rows: Encoded, device: torch.device) -> Iterator[tuple[Rows, Inputs]]:
-    """The rows of each batch of an evaluation, and its inputs: every row once, sorted by length."""
+def evaluation_batches(
+    rows: Encoded, device: torch.device, *, rank: int = 0, ranks: int = 1
+) -> Iterator[tuple[Rows, Inputs]]:
+    """The rows of each batch of an evaluation, and its inputs: every row once, sorted by length.
+
+    Of several processes, a rank has every so-many-th batch.
+    """
     is_cpu = device.type == "cpu"
     size, lengths = CPU_BATCH if is_cpu else EVALUATION_BATCH, rows.input_ids.lengths
-    for batch in _by_length(np.arange(len(lengths)), lengths, size):
+    for batch in _by_length(np.arange(len(lengths)), lengths, size)[rank::ranks]:
         yield batch, rows.inputs(batch, is_tight=is_cpu)
 
 
