@@ -69,7 +69,7 @@ class World:
     def split(self, teams: int) -> Iterator[tuple[int, "World"]]:
         """The index of this process's team, of so many, and the team as a world of its own.
 
-        All processes of a world that is no team call it at once. Teams are of equal size, or the
+        All processes call it at once. Teams are of equal size, or the
         first are one larger. Their processes wait for each other for up to half an hour.
         """
         assert self.group is None, "a team cannot be split"
