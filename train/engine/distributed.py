@@ -69,8 +69,8 @@ class World:
     def split(self, teams: int) -> Iterator[tuple[int, "World"]]:
         """The index of this process's team, of so many, and the team as a world of its own.
 
-        All processes call it at once. Teams are of equal size, or the
-        first are one larger. Their processes wait for each other for up to half an hour.
+        All processes call it at once. Teams are of equal size, or the first are one larger; their
+        processes wait for each other for up to half an hour.
         """
         assert self.group is None, "a team cannot be split"
         if teams == self.size:
