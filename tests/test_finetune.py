@@ -376,9 +376,8 @@ def test_a_killed_comparison_continues_with_the_missing_models(
     killed = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True)
     assert killed.returncode == 9, killed.stderr
     finished = times(out / "results")
-    assert (
-        len(finished) == 1 + 9 + 1
-    )  # the job, all but two of the last seed, a candidate's weights
+    # The job, all models but two of the last seed, a candidate's weights.
+    assert len(finished) == 1 + 9 + 1
 
     again = partial(tuned, out, also_test=[f"{rows[1]}?text=second"])
     with pytest.raises(InputError, match="unfinished fine-tuning; add --resume"):

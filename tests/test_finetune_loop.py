@@ -106,7 +106,8 @@ def test_a_telling_token_is_learned_in_either_precision(precision):
     config = FinetuneConfig(batch_size=8, precision=precision)
     plan = Plan(learning_rate=3e-3, epochs=8)
     with tqdm(disable=True) as progress:
-        train_classifier(model, rows, labels, config, plan, seed=3, progress=progress)
+        how = {"seed": 3, "progress": progress, "world": ALONE}
+        train_classifier(model, rows, labels, config, plan, **how)
     found = predict_logits(model, rows, precision=precision)
     assert found.dtype == np.float32
     assert (found.argmax(1) == labels).mean() > 0.9

@@ -5,15 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
@@ -84,18 +85,22 @@ def test_two_processes_find_what_one_finds_if_both_see_the_folder(tmp_path):
 #: Batches of eight rows, and one row, of which the other processes have none; no dropout.
 TOGETHER = (
     *("--max-examples", "17", "--class-weights", "balanced", "--no-baseline", "--dropout", "0"),
-    *("--epochs", "2", "--batch-size", "8", "--precision", "fp32", "--optimizer", "muon"),
+    *("--epochs", "2", "--batch-size", "8", "--precision", "fp32"),
 )
-#: Several commands, after which no thread of the processes' group is left.
+#: Several commands; how many rows each of them trained on in this process is written to a file.
+#: After each, no thread of the processes' group is left.
 COMMANDS = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from clozeline.train.cli import main
+from tests.test_finetune_processes import rows_trained_on
 
-for line in json.loads(sys.argv[1]):
-    main(line, standalone_mode=False)
+for number, line in enumerate(json.loads(sys.argv[2])):
+    with rows_trained_on() as rows:
+        main(line, standalone_mode=False)
     threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     assert not [name for name in threads if "gloo" in name]
+    Path(sys.argv[1], f"rows.{number}.{os.environ['RANK']}").write_text(str(sum(rows)))
 """
 #: A command that is killed when it has stored its first result.
 KILLED = """
@@ -109,37 +114,55 @@ main(sys.argv[1:])
 """
 
 
-def test_four_processes_train_one_model_or_two_as_one_does(tmp_path):
-    """In teams of four and of two, from the beginning and after one process was killed."""
+@contextmanager
+def rows_trained_on():
+    """The number of rows of each forward pass of a classifier in training."""
+    found = []
+
+    def count(module, inputs):
+        if isinstance(module, BertForClassification) and module.training:
+            found.append(len(inputs[0]))
+
+    handle = register_module_forward_pre_hook(count)
+    yield found
+    handle.remove()
+
+
+def test_five_processes_train_one_model_or_two_as_one_does(tmp_path):
+    """In teams of five, and of three and two; from the beginning and after a process was killed."""
     model = BertForPretraining(MODEL, seed=7)
     run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
     train = write_rows(tmp_path / "train.parquet", 60, seed=0)
     test = write_rows(tmp_path / "test.parquet", 50, seed=1)
     line = ["finetune", str(run), train, "--test", test, *TOGETHER]
     compared = {"one": line, "two": [*line, "--from-scratch", "--seeds", "2"]}
+    rows = []
     for name, options in compared.items():
-        alone = CliRunner().invoke(main, [*options, "--out", str(tmp_path / name)])
+        with rows_trained_on() as counted:
+            alone = CliRunner().invoke(main, [*options, "--out", str(tmp_path / name)])
         assert alone.exit_code == 0, alone.output
+        rows.append(sum(counted))
     kept = [*compared["two"], "--out", str(tmp_path / "two-killed")]
     killed = subprocess.run([sys.executable, "-c", KILLED, *kept], cwd=ROOT, capture_output=True)
     assert killed.returncode == 9, killed.stderr
-    lines = [[*options, "--out", str(tmp_path / f"{n}-4")] for n, options in compared.items()]
+    lines = [[*options, "--out", str(tmp_path / f"{n}-5")] for n, options in compared.items()]
     (tmp_path / "commands.py").write_text(COMMANDS)
-    commands = [str(tmp_path / "commands.py"), json.dumps([*lines, [*kept, "--resume"]])]
-    four = subprocess.run(
-        [*TORCHRUN[:-1], "--nproc-per-node=4", *commands],
+    given = [str(tmp_path), json.dumps([*lines, [*kept, "--resume"]])]
+    five = subprocess.run(
+        [*TORCHRUN[:-1], "--nproc-per-node=5", str(tmp_path / "commands.py"), *given],
         cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert four.returncode == 0, four.stderr
-    trained = re.findall(r"[-a-z ]+, 17 rows, seed \d: accuracy", four.stderr)
+    assert five.returncode == 0, five.stderr
+    trained = re.findall(r"[-a-z ]+, 17 rows, seed \d: accuracy", five.stderr)
     assert len(trained) == 1 + 2 * 2 + 3
-    progress = re.findall(r"([-a-z ]+, 17 rows, seed \d): \d+ \[", four.stderr)
-    assert len(progress) == len(trained)  # one process of each team shows it
-    for name, wanted in (("one-4", "one"), ("two-4", "two"), ("two-killed", "two")):
+    for number, wanted in enumerate(rows):  # each row once, by one of them
+        shares = [int((tmp_path / f"rows.{number}.{rank}").read_text()) for rank in range(5)]
+        assert sum(shares) == wanted > 2 * max(shares)
+    for name, wanted in (("one-5", "one"), ("two-5", "two"), ("two-killed", "two")):
         found, others = load_classifier(tmp_path / name), load_classifier(tmp_path / wanted)
         weights = dict(others.model.named_parameters())
         for key, value in found.model.named_parameters():
-            torch.testing.assert_close(value, weights[key], rtol=1e-3, atol=1e-5)
+            assert (value - weights[key]).norm() <= 1e-3 * weights[key].norm() + 1e-6, key
         reports = [read_report(tmp_path / n) for n in (name, wanted)]
         assert reports[0]["label_efficiency"] == reports[1]["label_efficiency"]
         losses = [[r["selection"]["held_out"]["loss"] for r in x["results"]] for x in reports]

@@ -150,7 +150,8 @@ def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, optimizer, gpu)
     def predicted(device):
         model = BertForClassification(small_model().config, 2, pooling=pooling).to(device)
         with tqdm(disable=True) as progress:
-            train_classifier(model, rows, labels, config, plan, seed=0, progress=progress)
+            how = {"seed": 0, "progress": progress, "world": World(0, 1, device)}
+            train_classifier(model, rows, labels, config, plan, **how)
         return torch.from_numpy(predict_logits(model, rows))
 
     assert error_of(predicted, gpu) < ERRORS["bf16" if optimizer == "muon" else "fp32"]

@@ -53,8 +53,8 @@ class Learner:
 
 def search(rate, best=9, labels=TWO_CLASSES, **config):
     learner = Learner(labels, rate=rate, epochs=best)
-    result_of = partial(held_out_result, learner, labels, seed=0)
-    return select_plan(result_of, labels, FinetuneConfig(**config), RATES)
+    held_out_of = partial(held_out_result, learner, labels, seed=0)
+    return select_plan(held_out_of, labels, FinetuneConfig(**config), RATES)
 
 
 # The choice

@@ -234,7 +234,8 @@ def test_a_classifier_trains_and_predicts_on_a_gpu(pooling):
     with without_memory(), WithoutDevice(), NoValues(), tqdm(disable=True) as progress:
         model = on_gpu(BertForClassification, small_model().config, 2, pooling=pooling)
         plan = Plan(learning_rate=1e-3, epochs=1)
-        train_classifier(model, rows, labels, config, plan, seed=0, progress=progress)
+        how = {"seed": 0, "progress": progress, "world": ON_GPU}
+        train_classifier(model, rows, labels, config, plan, **how)
         assert predict_logits(model, rows, precision="bf16").shape == (16, 2)
 
 

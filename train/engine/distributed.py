@@ -48,10 +48,9 @@ class World:
     rank: int
     size: int
     device: torch.device
-    #: Where the processes met; None for one process, for a part of all processes, and for a group
-    #: that others created.
+    #: Where the processes met; None for one process, a team, and a group that others created.
     store: Store | None = None
-    #: These processes, where they are a part of all (`split`); None for all of them.
+    #: That of a team (`split`); None for the default group.
     group: dist.ProcessGroup | None = None
 
     @property
@@ -67,7 +66,7 @@ class World:
 
     @contextmanager
     def split(self, teams: int) -> Iterator[tuple[int, "World"]]:
-        """The index of this process's team, of so many, and the team as a world of its own.
+        """Divide the processes; yields the index of this one's team, and the team as a world.
 
         All processes call it at once. Teams are of equal size, or the first are one larger; their
         processes wait for each other for up to half an hour.
@@ -81,7 +80,7 @@ class World:
         index = next(i for i, ranks in enumerate(members) if self.rank in ranks)
         rank, size = members[index].index(self.rank), len(members[index])
         yield index, World(rank, size, self.device, group=groups[index])
-        dist.destroy_process_group(groups[index])  # after an error the others may not take part
+        dist.destroy_process_group(groups[index])  # not `finally`: others may be gone
 
     def broadcast(self, values: torch.Tensor) -> None:
         """Let `values` be those of rank 0, in place."""

@@ -1,9 +1,9 @@
-"""A small model that several processes train together, each with its own copy.
+"""A model that several processes train together, each with its own copy.
 
     rows of a step, split   ->  gradients of each process  ->  their sum, the same for all
 
-All gradients travel at once, after the backward pass; pretraining, which has more of them and more
-steps, leaves that to torch's DistributedDataParallel.
+A process that has no row of a step still takes part, which torch's DistributedDataParallel, that
+pretraining uses, does not allow.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,8 @@ learning rate for all seeds. The numbers of a regression are standardized for tr
 changes no correlation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -46,7 +47,7 @@ class ComparedModels:
         self.test_labels = {name: self._labels(test) for name, test in job.tests.items()}
 
     def keys(self) -> list[ModelKey]:
-        """Every model to train, in order; candidates for the classifier come last."""
+        """Every model to train, in the order of the report."""
         config, total = self._config, len(self.labels)
         starts: list[Start] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
         starts += ["from_scratch"] if config.has_from_scratch else []
@@ -161,17 +162,27 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
     results, first_seed = world.broadcast_from_main(stored), keys[0].seed
     left = [key for key in keys if key not in results]
     for models in rounds(left, world.size, first_seed=first_seed):
-        with world.split(len(models)) as (index, team):
-            key = models[index]
-            if team.is_main or key.start != "bag_of_words":
+        with _own_part(models, world) as (key, team):
+            if key is not None:
                 first = results.get(replace(key, seed=first_seed))
                 result, model = compared.train(key, first, team)
-            if team.is_main:
-                store.write(result, model.state_dict() if model and is_candidate(key) else None)
-                print_progress(result.line())
+                if team.is_main:
+                    weights = model.state_dict() if model and is_candidate(key) else None
+                    store.write(result, weights)
+                    print_progress(result.line())
         world.wait()
-        results |= {key: store.read_other(key) for key in models}
+        results |= {key: store.read_finished(key) for key in models}
     return [results[key] for key in keys]
+
+
+@contextmanager
+def _own_part(models: list[ModelKey], world: World) -> Iterator[tuple[ModelKey | None, World]]:
+    """The model of the round that this process trains, if any, and all processes that do so."""
+    if models[0].start == "bag_of_words":  # one process has all of it
+        yield dict(enumerate(models)).get(world.rank), World(0, 1, world.device)
+        return
+    with world.split(len(models)) as (index, team):
+        yield models[index], team
 
 
 def rounds(keys: Sequence[ModelKey], processes: int, *, first_seed: int) -> list[list[ModelKey]]:

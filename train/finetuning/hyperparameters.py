@@ -135,7 +135,7 @@ def given_plan(config: FinetuneConfig, rows: int) -> Plan | None:
 
 
 def select_plan(
-    result_of: Callable[[Plan], HeldOut],
+    held_out_of: Callable[[Plan], HeldOut],
     labels: Labels,
     config: FinetuneConfig,
     rates: Sequence[float],
@@ -151,7 +151,7 @@ def select_plan(
 
     def attempt(rate: float, epochs: int) -> tuple[Plan, HeldOut]:
         plan = Plan(learning_rate=rate, epochs=epochs)
-        return plan, result_of(plan)
+        return plan, held_out_of(plan)
 
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
     by_rate = {rate: attempt(rate, epochs) for rate in rates}

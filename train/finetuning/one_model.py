@@ -51,8 +51,8 @@ class ModelTrainer:
     start: Pretrained
     is_pretrained: bool
     outputs: int
-    mask_position: int = 0
-    label_ids: Sequence[list[int]] = ()  # the words of each class, from which classes start
+    mask_position: int
+    label_ids: Sequence[list[int]]  # the words of each class, from which classes start
     config: FinetuneConfig
     world: World  # of the processes that train it together
 
@@ -63,8 +63,8 @@ class ModelTrainer:
         *,
         seed: int,
         title: str,
-        chosen: Selection | None = None,
-        is_candidate: bool = False,
+        chosen: Selection | None,
+        is_candidate: bool,
     ) -> tuple[BertForClassification, Selection]:
         """Train on all rows; returns the model and what was chosen. `title` labels the progress.
 
@@ -76,23 +76,23 @@ class ModelTrainer:
             model = self._trained(rows.take(train), labels[train], plan, seed, progress)
             return self._logits(model, rows.take(held))
 
-        def result_of(plan: Plan) -> HeldOut:
+        def held_out_of(plan: Plan) -> HeldOut:
             found = held_out_result(held_out_logits, labels, plan, seed=seed)
             return self.world.broadcast_from_main(lambda: found)  # all processes choose the same
 
-        held_out = folds_line(len(labels))
+        folds = folds_line(len(labels))
         if chosen is not None:
             chosen = replace(chosen, held_out=NOT_HELD_OUT)
         elif plan := given_plan(self.config, len(labels)):
             chosen = Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
         else:
-            with self._progress(f"{title}, search on {held_out}") as progress:
+            with self._progress(f"{title}, search on {folds}") as progress:
                 rates = candidate_rates(self.start.model)
-                chosen = select_plan(result_of, labels, self.config, rates)
+                chosen = select_plan(held_out_of, labels, self.config, rates)
         is_compared = is_candidate and self.config.seeds > 1 and len(labels) <= SEARCH_ROWS
         if is_compared and not chosen.held_out.rows:
-            with self._progress(f"{title}, seeds compared on {held_out}") as progress:
-                chosen = replace(chosen, held_out=result_of(chosen.plan))
+            with self._progress(f"{title}, seeds compared on {folds}") as progress:
+                chosen = replace(chosen, held_out=held_out_of(chosen.plan))
         chosen = replace(chosen, plan=final_plan(chosen.plan, len(labels), self.config))
         with self._progress(title) as progress:
             return self._train_finally(rows, labels, chosen, seed, progress)

@@ -154,8 +154,8 @@ class ResultStore:
                 return None
             return ModelResult.from_dict(values)
 
-    def read_other(self, key: ModelKey) -> ModelResult[Any]:
-        """The result of another process. Raises InputError where it is not found."""
+    def read_finished(self, key: ModelKey) -> ModelResult[Any]:
+        """A result that a process has written. Raises InputError where it is not found."""
         result = self.read(key, with_weights=False)
         if result is None:
             raise InputError(

@@ -49,17 +49,16 @@ def train_classifier(
     *,
     seed: int,
     progress: tqdm,
-    world: World | None = None,
+    world: World,
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
 
     The loss is cross-entropy for classes and squared error for real numbers (float `labels`).
     The order of rows depends on the seed only, and so does dropout in one process. The processes
-    of a `world` share the rows of each step, and end with the same weights.
+    of the world share the rows of each step, and end with the same weights.
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
-    world = world or World(0, 1, device)
     optimizer = build_optimizer(model, config, world)
     targets = torch.from_numpy(labels)
     loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
@@ -130,9 +129,8 @@ def predict_logits(
 def loss_function(
     labels: Labels, outputs: int, config: FinetuneConfig, device: torch.device
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
-    """A function from model outputs [B, C] and row targets [B] to the sum of their losses.
-
-    And the weight of each row, float32 [N]: the mean loss is the sum, divided by that of weights.
+    """A function from model outputs [B, C] and row targets [B] to the sum of their losses, and the
+    weight of each row, float32 [N]; the mean loss is that sum divided by the sum of the weights.
     """
     if labels.dtype.kind == "f":
         ones = torch.ones(len(labels))

@@ -196,7 +196,7 @@ def evaluation_batches(
 ) -> Iterator[tuple[Rows, Inputs]]:
     """The rows of each batch of an evaluation, and its inputs: every row once, sorted by length.
 
-    Of several processes, a rank has every so-many-th batch.
+    Process `rank` of `ranks` has batches rank, rank + ranks, ...
     """
     is_cpu = device.type == "cpu"
     size, lengths = CPU_BATCH if is_cpu else EVALUATION_BATCH, rows.input_ids.lengths
