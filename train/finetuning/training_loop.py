@@ -81,7 +81,7 @@ def train_classifier(
                 with autocast(precision, device):
                     logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
                 loss = loss_of(logits.float(), targets[own].to(device))
-                (loss / float(weights[batch].sum())).backward()
+                (loss / weights[batch].sum()).backward()
             sum_gradients(model, world)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
             optimizer.step()
