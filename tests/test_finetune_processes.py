@@ -135,7 +135,10 @@ def test_five_processes_train_one_model_or_two_as_one_does(tmp_path):
     train = write_rows(tmp_path / "train.parquet", 60, seed=0)
     test = write_rows(tmp_path / "test.parquet", 50, seed=1)
     line = ["finetune", str(run), train, "--test", test, *TOGETHER]
-    compared = {"one": line, "two": [*line, "--from-scratch", "--seeds", "2"]}
+    compared = {
+        "one": line,
+        "two": [*line, "--from-scratch", "--seeds", "2", "--learning-rate", "1e-3"],
+    }
     rows = []
     for name, options in compared.items():
         with rows_trained_on() as counted:
