@@ -124,9 +124,11 @@ def test_logits_do_not_depend_on_the_other_rows():
 
 @pytest.mark.parametrize("pooling", ["mean", "mask"])
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_the_gradients_of_the_processes_add_up_to_that_of_one(count, pooling):
-    """Mean losses by class weight, over the rows of all, in one step."""
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+def test_the_gradients_of_the_processes_add_up_to_that_of_one(kind, count, pooling):
+    """The mean over the rows of all, in one step: by class weights, and of a regression."""
     rows, labels = some_rows(count)
+    labels = labels.astype(kind)
     alone = step_gradients(ALONE, rows, labels, pooling)
     found = {}
     for rank in range(3):
@@ -152,7 +154,8 @@ def test_each_process_draws_dropout_of_its_own():
 def step_gradients(world, rows, labels, pooling="mean", dropout=0.0):
     """A process's own gradients of a step; none where it has no row."""
     config = preset("nano", **{**SMALL, "hidden_dropout_prob": dropout})
-    model = BertForClassification(config, 2, pooling=pooling, mask_position=1)
+    outputs = 1 if labels.dtype.kind == "f" else 2
+    model = BertForClassification(config, outputs, pooling=pooling, mask_position=1)
     found = {}
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(

@@ -82,7 +82,7 @@ def test_two_processes_find_what_one_finds_if_both_see_the_folder(tmp_path):
     assert refused[1] == "1: SystemExit 2"
 
 
-#: Batches of eight rows, and one row, of which the other processes have none; no dropout.
+#: An epoch has two batches of eight rows and one of a single row; there is no dropout.
 TOGETHER = (
     *("--max-examples", "17", "--class-weights", "balanced", "--no-baseline", "--dropout", "0"),
     *("--epochs", "2", "--batch-size", "8", "--precision", "fp32"),

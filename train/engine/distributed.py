@@ -80,7 +80,7 @@ class World:
         index = next(i for i, ranks in enumerate(members) if self.rank in ranks)
         rank, size = members[index].index(self.rank), len(members[index])
         yield index, World(rank, size, self.device, group=groups[index])
-        dist.destroy_process_group(groups[index])  # not `finally`: others may be gone
+        dist.destroy_process_group(groups[index])  # after an error they may be gone
 
     def broadcast(self, values: torch.Tensor) -> None:
         """Let `values` be those of rank 0, in place."""

@@ -2,14 +2,15 @@
 
     rows of a step, split   ->  gradients of each process  ->  their sum, the same for all
 
-A process that has no row of a step still takes part, which torch's DistributedDataParallel, that
-pretraining uses, does not allow.
+A process that has no row of a step takes part, too, with gradients of 0; DistributedDataParallel,
+which pretraining uses, waits for a backward pass of each process.
 """
 
 from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from clozeline.train.engine.distributed import World
 
@@ -20,18 +21,18 @@ def sum_gradients(model: nn.Module, world: World) -> None:
         return
     parameters = list(model.parameters())
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    summed = world.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+    summed = world.sum(parameters_to_vector(gradients))
     for parameter, part in _parts(summed, parameters):
         parameter.grad = part
 
 
 def same_weights(model: nn.Module, world: World) -> None:
-    """Let all processes have rank 0's parameters: processors of other kinds round differently."""
+    """Copy rank 0's parameters to all processes, whose processors may round differently."""
     if world.size == 1:
         return
     parameters = list(model.parameters())
     with torch.no_grad():
-        sent = torch.cat([parameter.flatten() for parameter in parameters])
+        sent = parameters_to_vector(parameters)
         world.broadcast(sent)
         for parameter, part in _parts(sent, parameters):
             parameter.copy_(part)

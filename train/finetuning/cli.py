@@ -55,7 +55,7 @@ def finetune(
     HF_DIR is a BERT in Hugging Face format, with its tokenizer. TRAIN and --test are Parquet, JSON
     lines, CSV or TSV files, hf://DATASET or sample:reviews. Test rows are only scored; whatever is
     chosen is chosen on training rows. With few labels, try --prompt and --label-words. Under
-    torchrun, processes divide the compared models; where these are fewer, several train one.
+    torchrun, processes share out the compared models; with fewer models, several train each.
     """
     config = config_or_usage_error(FinetuneConfig, options)
     from clozeline.train.engine.distributed import is_main_process

@@ -177,9 +177,10 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
 
 @contextmanager
 def _own_part(models: list[ModelKey], world: World) -> Iterator[tuple[ModelKey | None, World]]:
-    """The model of the round that this process trains, if any, and all processes that do so."""
-    if models[0].start == "bag_of_words":  # one process has all of it
-        yield dict(enumerate(models)).get(world.rank), World(0, 1, world.device)
+    """The model of the round that this process trains, if any, and the processes that train it."""
+    if models[0].start == "bag_of_words":  # fitted by one process
+        own = models[world.rank] if world.rank < len(models) else None
+        yield own, World(0, 1, world.device)
         return
     with world.split(len(models)) as (index, team):
         yield models[index], team

@@ -76,8 +76,8 @@ def finetune(
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
-    unfinished one continues. Under torchrun, processes divide the compared models; where these
-    are fewer, several train one; all return the report. `options` of the command are recorded in
+    unfinished one continues. Under torchrun, processes share out the compared models; with fewer
+    models, several train each; all return the report. `options` of the command are recorded in
     classifier.json. Raises InputError for whatever the user can fix.
     """
     config = config or FinetuneConfig()
