@@ -288,6 +288,11 @@ KEPT_FIELDS = (
 )
 
 
+def effective_fields(schedule: str) -> tuple[str, ...]:
+    """Those of RECIPE_FIELDS that change a run with this schedule: `wsd` alone has a cool-down."""
+    return tuple(x for x in RECIPE_FIELDS if x != "cool_down" or schedule.startswith("wsd"))
+
+
 def _neighbours(size: int, divisor: int) -> str:
     below = size // divisor * divisor
     return f"{below} or {below + divisor}" if below else str(divisor)

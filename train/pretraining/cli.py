@@ -23,7 +23,7 @@ from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
+from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig, effective_fields
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
@@ -152,7 +152,8 @@ def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     """The options that reproduce the run, even if the recipe has changed since."""
     [(name, given)] = recorded_options().items()
-    values = {field: getattr(training, field) for field in (*RECIPE_FIELDS, *KEPT_FIELDS)}
+    names = (*effective_fields(training.schedule), *KEPT_FIELDS)
+    values = {field: getattr(training, field) for field in names}
     changed = {f: x for f, x in values.items() if x != getattr(PretrainConfig, f, None)}
     return {name: given | changed}
 

@@ -19,7 +19,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
 from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
-from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
+from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig, effective_fields
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at, progress
@@ -80,11 +80,17 @@ class Plan:
                 f"{self.growth:g} times its tokens; --batch-size {max(1, int(size / self.growth))} "
                 "keeps them."
             )
+        schedule, (cool_down, source) = self.values["schedule"], self.settings["cool_down"]
+        if source == "given" and "cool_down" not in effective_fields(schedule):
+            notes.append(
+                f"--cool-down {cool_down} has no effect with --schedule {schedule}; it is for "
+                "wsd and wsd-sqrt."
+            )
         return "\n".join(f"note: {note}" for note in notes) or None
 
     def lines(self) -> list[str]:
-        """All numbers as options with their sources, a line each."""
-        rows = [(name, self.settings[name]) for name in RECIPE_FIELDS]
+        """All numbers that have an effect, as options with their sources, a line each."""
+        rows = [(x, self.settings[x]) for x in effective_fields(self.values["schedule"])]
         rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
         advised = [(name, self.settings[name]) for name in OF_SHARDS if name in self.settings]
         there = self.manifest.config.to_dict()
