@@ -91,6 +91,15 @@ def test_a_decay_may_have_another_shape(run, shards, tmp_path):
     assert "--schedule wsd-sqrt " in output_of(*line, "--resume", "--print-recipe")
 
 
+def test_it_takes_over_what_is_no_schedule(shards, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "out"
+    given = ["--no-remask", "--skip-spikes", 6, "--seed", 3]
+    output_of(*command_line(shards, run, *given, schedule="constant", warmup=0.0, max_steps=4))
+    output_of(*cool_line(shards, out, run, 4))
+    training = read_run(out).training
+    assert (training.remask, training.skip_spikes, training.seed) == (False, 6.0, 3)
+
+
 def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     line = cool_line(shards, tmp_path / "again", run, 12, "--max-steps", 16, "--resume")
     go_back(shutil.copytree(cooled, tmp_path / "again"), 14)

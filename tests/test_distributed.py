@@ -365,6 +365,16 @@ def test_processes_that_do_not_meet_end_in_one_line(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize(
+    ("size", "reason"), [("two", "WORLD_SIZE is 'two'"), ("2", "RANK expected, but not set")]
+)
+def test_half_of_the_variables_of_torchrun_are_refused(size, reason, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match=reason), join_world():
+        pass
+
+
 def test_without_torchrun_the_world_is_one_process(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -16,11 +16,13 @@ from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import Start, find_start
 from tests.support.command import invoke, output_of
-from tests.support.small_training import go_back, preset_of, train
+from tests.support.small_training import SHORT, go_back, preset_of, train
 
 ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)
 GPU = World(0, 1, torch.device("cuda", 0))
+#: What small runs have beside their recipe, and keep.
+KEPT = {"log_every", "save_every", "keep", "eval_every"}
 
 
 def plan(shards, out, *, world=ALONE, **changes):
@@ -73,7 +75,8 @@ def test_a_run_goes_on_with_its_own_model_and_numbers(preset, run, small_folder)
     found = plan(small_folder, run, preset=preset)
     assert found.model == there.model
     stored = there.training.to_dict()
-    assert found.values == {name: stored[name] for name in RECIPE_FIELDS}
+    assert found.values == {name: stored[name] for name in (*RECIPE_FIELDS, *found.kept)}
+    assert set(found.kept) == KEPT
     assert {setting.source for setting in found.settings.values()} == {str(run)}
 
 
@@ -88,6 +91,7 @@ def test_a_run_keeps_what_is_not_the_default_unless_it_is_unset_or_steps_end_the
 ):
     out, how = tmp_path / "out", {"for_": "0.5s", "skip_spikes": 6.0, "remask": False}
     schedules = {"muon_warmup": 0.5, "batch_ramp": 0.75}
+    how |= {name: getattr(SHORT, name) for name in KEPT}
     model = preset_of(small_folder)
     train(small_folder, out, model=model, optimizer="muon", **how, **schedules)
     assert plan(small_folder, out, resume=True).kept == how | schedules
@@ -115,7 +119,9 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
 ):
     found = plan(small_folder, tmp_path / "new", start_from=run)
     assert found.model == read_run(run).model
-    assert found.values == plan(small_folder, run).values | {"precision": NATIVE}
+    own = plan(small_folder, run)
+    wanted = {name: own.values[name] for name in RECIPE_FIELDS}
+    assert found.values == wanted | {"precision": NATIVE}
 
 
 # --- the command
@@ -172,6 +178,20 @@ def test_a_cool_down_is_printed_and_recorded_where_there_is_one(
     assert invoke(*line[:3], plain, *line[4:]).exit_code == 0
     options = json.loads((plain / "run.json").read_bytes())["options"]["pretrain"]
     assert options.get("cool_down") == (0.2 if has_one else None)
+
+
+def test_muon_options_go_with_a_recipe_that_trains_with_muon(small_folder, tmp_path):
+    line = ["pretrain", small_folder, "--out", tmp_path / "run", "--muon-warmup", 0.5]
+    assert "--optimizer muon " in output_of(*line, "--preset", "nano", "--print-recipe")
+    said = output_of(*line, "--preset", "bert-tiny", code=2)
+    assert "--muon-warmup is for optimizer muon" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_time_budget_leaves_no_number_of_steps(small_folder):
+    line = ["pretrain", small_folder, "--out", "x", "--preset", "bert-tiny", "--print-recipe"]
+    assert "--max-steps " in output_of(*line)
+    assert "--max-steps " not in output_of(*line, "--for", "10m")
 
 
 def columns_of(printed):

@@ -18,10 +18,16 @@ import pytest
 import torch
 
 from clozeline.pipeline.common.errors import STOPPED, InputError
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from clozeline.train.artifacts.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    read_state,
+    step_of,
+)
+from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
-from tests.support.command import invoke, refused
+from tests.support.command import invoke, output_of, refused
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small_jobs import ROOT
 from tests.support.small_training import (
@@ -250,3 +256,29 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, whole, small_folde
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
     finish(small_folder, run)
     assert_same_run(run, whole)
+
+
+# --- what need not be repeated
+
+
+def test_it_keeps_its_seed_its_checkpoints_and_its_origin(small_folder, tmp_path):
+    run, again = tmp_path / "run", tmp_path / "again"
+    line = ["pretrain", small_folder, "--batch-size", 8]
+    options = ["--preset", "bert-tiny", "--dropout", 0, "--seed", 3, "--max-steps", 3]
+    output_of(*line, "--out", run, *options, "--save-every", 1, "--keep", 3, "--no-remask")
+    output_of(*line, "--out", run, "--resume", "--max-steps", 4)
+    assert [step_of(folder) for folder in list_checkpoints(run)[-3:]] == [2, 3, 4]
+    output_of("pretrain", "--config", run / "run.json", "--out", again)
+    assert read_run(again).model == read_run(run).model
+    assert read_run(again).training == read_run(run).training
+
+
+def test_before_its_first_checkpoint_its_first_weights_have_to_be_given(small_folder, tmp_path):
+    first, run = tmp_path / "first", tmp_path / "run"
+    line = ["pretrain", small_folder, "--max-steps", 1, "--batch-size", 8, "--out"]
+    output_of(*line, first, "--preset", "bert-tiny")
+    output_of(*line, run, "--start-from", first)
+    shutil.rmtree(run / "checkpoints")
+    assert "repeat the --start-from, --cool-down-from or --init" in refused(*line, run, "--resume")
+    output_of(*line, run, "--resume", "--start-from", first)
+    assert read_run(run).started_from is not None

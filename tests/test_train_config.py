@@ -19,6 +19,8 @@ from tests.support.training_configs import training_config
         ({"length_bins": 1 << 21}, "length_bins is 2097152; it must be 0 to 1048576."),
         ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be 1 or more."),
         ({"max_steps": 0}, "max_steps is 0; it must be 1 or more."),
+        ({"max_steps": 1 << 41}, f"max_steps is {1 << 41}; it must be 1 to {1 << 40}."),
+        ({"for_": "9999999d"}, "for is '9999999d'; it must be 10 years"),
         ({"keep": 0}, "keep is 0; it must be 1 or more."),
         ({"bf16_residual": True}, "bf16_residual is for precision bf16; leave it out with fp32."),
         ({"save_every": -1}, "save_every is -1; it must be 0 or more."),

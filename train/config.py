@@ -160,6 +160,7 @@ class PretrainConfig:
             check_between(name, getattr(self, name), 0, 1 << 20)
         for name in ("max_steps", "log_every", "keep"):
             check_at_least(name, getattr(self, name), 1)
+        check_between("max_steps", self.max_steps, 1, 1 << 40)
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
             if not isinstance(getattr(self, name), str | None):
                 check_at_least(name, getattr(self, name), low)
@@ -285,6 +286,8 @@ RECIPE_FIELDS = chosen_fields(PretrainConfig)
 KEPT_FIELDS = (
     *("for_", "phase", "masked_lm_prob", "remask"),
     *("muon_warmup", "batch_ramp", "skip_spikes"),
+    *("seed", "length_bins", "unpadded", "save_every", "keep"),
+    *("log_every", "eval_every", "eval_examples"),
 )
 
 

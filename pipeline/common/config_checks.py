@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 DIGEST = re.compile("[0-9a-f]{16,}")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MOST_SECONDS = 3650 * SECONDS["d"]
 
 
 def check_between(name: str, found: float, low: float, high: float) -> None:
@@ -45,6 +46,8 @@ def seconds(time: str, *, name: str, zero: bool = False) -> float:
     if "".join(map("".join, parts)) != time or not parts:
         raise ValueError(f"{name} is {time!r}; give a time such as 90s, 30m, 1h30m or 2d.")
     total = sum(float(number) * SECONDS[unit] for number, unit in parts)
+    if total > MOST_SECONDS:
+        raise ValueError(f"{name} is {time!r}; it must be 10 years (3650d) at most.")
     if total <= 0 and not zero:
         raise ValueError(f"{name} is {time!r}; it must be more than 0.")
     return total

@@ -119,7 +119,7 @@ def set_aside(folder: Path) -> Path:
 def list_checkpoints(run: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first; a copy of one has another name."""
     found = (run / CHECKPOINTS).glob("step-*")
-    return sorted(folder for folder in found if CHECKPOINT_NAME.fullmatch(folder.name))
+    return sorted((x for x in found if CHECKPOINT_NAME.fullmatch(x.name)), key=step_of)
 
 
 def latest_checkpoint(run: Path) -> Path | None:

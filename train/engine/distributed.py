@@ -165,8 +165,8 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     each other for up to `patience`, and then fail (`lost_process.py`). Raises LostProcessError
     where they do not meet.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    device = _device(int(os.environ.get("LOCAL_RANK", "0")))
+    size = _number("WORLD_SIZE", "1")
+    device = _device(_number("LOCAL_RANK", "0"))
     if size == 1:
         yield World(0, 1, device)
     elif dist.is_initialized():
@@ -178,6 +178,14 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
         finally:
             dist.destroy_process_group()
             gc.collect()  # cycles of models hold the group, which must not live on (see the import)
+
+
+def _number(variable: str, default: str) -> int:
+    """Raises InputError for anything but a number."""
+    found = os.environ.get(variable, default)
+    if not found.isdecimal():
+        raise InputError(f"{variable} is {found!r} in the environment; torchrun sets a number.")
+    return int(found)
 
 
 def _meet(device: torch.device, patience: timedelta) -> World:
@@ -198,6 +206,11 @@ def _meet(device: torch.device, patience: timedelta) -> World:
             timeout=patience,
             device_id=device if is_cuda else None,  # NCCL then connects now, not in the first step
         )
+    except ValueError as error:  # a variable is missing, or not a number
+        raise InputError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but there is no group of processes to "
+            f"join ({one_line(error)}). Start all of them with torchrun."
+        ) from error
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise

@@ -28,6 +28,7 @@ from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
     CoolDown,
+    check_origin,
     recipe_of,
     resolve,
 )
@@ -35,12 +36,15 @@ from clozeline.train.pretraining.run_options import RunOptions
 from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
+    from clozeline.train.artifacts.run import RunConfig
     from clozeline.train.engine.distributed import World
     from clozeline.train.pretraining.plan import Plan
     from clozeline.train.pretraining.trainer import Outcome
 
 FOLDER = PathOrUrl()
 OUT = Folder(writes=True)
+#: The model and the weights of a run's beginning.
+ORIGINS = ("preset", "dropout", "start_from", "init", "cool_down_from")
 #: The options that say where the run starts: see `find_start`.
 SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
 
@@ -99,7 +103,7 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             profile=run.profile or 0,
             track=run.track,
             note=plan.note,
-            options=_reproducing(training),
+            options=_reproducing(training, start.continued),
         )
     _report(outcome, out, training)
 
@@ -149,9 +153,14 @@ def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "
         click.echo("\n".join([*plan.lines(), *phase_lines(phases, training)]))
 
 
-def _reproducing(training: PretrainConfig) -> dict[str, Any]:
-    """The options that reproduce the run, even if the recipe has changed since."""
+def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dict[str, Any]:
+    """The options that reproduce the run, even if the recipe has changed since.
+
+    A `continued` run keeps the options of its beginning that its resumption need not repeat.
+    """
     [(name, given)] = recorded_options().items()
+    earlier = continued.options.get(name, {}) if continued else {}
+    given = {x: earlier[x] for x in ORIGINS if x in earlier} | given
     names = (*effective_fields(training.schedule), *KEPT_FIELDS)
     values = {field: getattr(training, field) for field in names}
     changed = {f: x for f, x in values.items() if x != getattr(PretrainConfig, f, None)}
@@ -170,19 +179,8 @@ def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
-    """Check the options before torch is imported. Raises UsageError."""
-    if run.start_from and run.init:
-        raise click.UsageError("--start-from and --init exclude each other; give one.")
-    if run.cool_down_from:
-        for name in ("start_from", "init", "for_", "batch_ramp", "phase"):
-            if (vars(run) | options)[name]:
-                raise click.UsageError(
-                    f"{option_name(name)} does not go with --cool-down-from; leave it out."
-                )
-        if ":" in (options["masked_lm_prob"] or ""):
-            raise click.UsageError(
-                "--masked-lm-prob with several rates does not go with --cool-down-from; give one."
-            )
+    """Check the options before torch is imported. Raises UsageError and InputError."""
+    check_origin(vars(run) | options)
     # A --config file may have both.
     if options["for_"] and _source_of("max_steps") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--for and --max-steps each end the run; give one.")
@@ -194,6 +192,7 @@ def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
     possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
     values = {name: possible[name].value for name in RECIPE_FIELDS}
+    values["optimizer"] = "muon"  # which most options go with; the plan knows whether it is
     config_or_usage_error(PretrainConfig, options | values | given)
 
 

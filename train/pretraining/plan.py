@@ -53,6 +53,7 @@ class Plan:
     manifest: Manifest
     left_out: float = 0.0  # attention dropout that a new run on CUDA drops
     growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
+    is_timed: bool = False  # a time budget ends the run, not a number of steps
     #: Schedules that a continued run keeps, by field of PretrainConfig.
     kept: Mapping[str, Any] = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ class Plan:
     def note(self) -> str | None:
         """Lines about what differs from the recipe or the model, and why."""
         notes, (steps, source) = [], self.settings["max_steps"]
-        if source.startswith(MOST_EPOCHS.source):
+        if source.startswith(MOST_EPOCHS.source) and not self.is_timed:
             examples = self.manifest.num_examples("train")
             notes.append(f"--max-steps {steps}: {source}. The data set has {examples:,} examples.")
         if self.left_out:
@@ -90,7 +91,8 @@ class Plan:
 
     def lines(self) -> list[str]:
         """All numbers that have an effect, as options with their sources, a line each."""
-        rows = [(x, self.settings[x]) for x in effective_fields(self.values["schedule"])]
+        names = effective_fields(self.values["schedule"])
+        rows = [(x, self.settings[x]) for x in names if x != "max_steps" or not self.is_timed]
         rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
         advised = [(name, self.settings[name]) for name in OF_SHARDS if name in self.settings]
         there = self.manifest.config.to_dict()
@@ -118,7 +120,7 @@ def make_plan(
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
     given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
-    there, left_out = start.continued, 0.0
+    there, left_out, is_timed = start.continued, 0.0, bool(options.get("for_"))
     model = _model(manifest, preset, dropout=dropout, start=start)
     if dropout is None and there:
         model = with_dropout_of(there.model, model)
@@ -140,7 +142,7 @@ def make_plan(
             max_seq_length=manifest.config.max_seq_length,
             device=world.device.type,
             world_size=world.size,
-            is_timed=bool(options.get("for_")),
+            is_timed=is_timed,
         )
     settings |= {name: Setting(value, "given") for name, value in given.items()}
     if start.cool_down_from:
@@ -150,7 +152,8 @@ def make_plan(
     kept = _kept_fields(start, options, int(settings["max_steps"].value))
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
-    return replace(plan, left_out=left_out, growth=growth)
+    is_timed = is_timed or bool(kept.get("for_"))
+    return replace(plan, left_out=left_out, growth=growth, is_timed=is_timed)
 
 
 def _model(
@@ -216,6 +219,8 @@ def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[s
             del found["for_"]
     elif start.cool_down_from and start.other:
         step, run = start.cool_down_from, start.other
+        own = ("remask", "skip_spikes", "seed", "length_bins", "unpadded")
+        found = {name: getattr(run.training, name) for name in own}
         rate = phase_at(run.phases, *_position(step, run)).masked_lm_prob
         found["masked_lm_prob"] = None if rate is None else str(rate)
         if options.get("muon_warmup") is None:

@@ -38,7 +38,7 @@ from clozeline.train.pretraining.micro_batch import (
 )
 from clozeline.train.pretraining.open_loader import open_loader
 from clozeline.train.pretraining.plan import make_plan
-from clozeline.train.pretraining.recipes import CoolDown
+from clozeline.train.pretraining.recipes import CoolDown, check_origin
 from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import (
     Start,
@@ -139,6 +139,9 @@ def _planned(
     dropout: float | None,
 ) -> tuple[BertConfig, PretrainConfig]:
     """What is not given, as the command chooses it."""
+    numbers = training.to_dict() if isinstance(training, PretrainConfig) else training
+    origin = {name: getattr(start, name) for name in ("start_from", "init", "cool_down_from")}
+    check_origin({**numbers, **origin})
     if isinstance(model, BertConfig) and isinstance(training, PretrainConfig):
         return model, training
     given = {} if isinstance(training, PretrainConfig) else training

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from clozeline.model.config import BertConfig, full_name
 from clozeline.pipeline.commandline.config_options import option_name
@@ -143,6 +143,23 @@ DEFAULT_PRESET = "nano"
 CONTINUED: Recipe = _BERT | _from(
     GURURANGAN, batch_size=256, examples=25_600_000, learning_rate=1e-4, beta2=0.98
 )
+
+
+def check_origin(options: Mapping[str, Any]) -> None:
+    """Raises InputError where a run starts from two others, or cools one down by a schedule."""
+    if options.get("start_from") and options.get("init"):
+        raise InputError("--start-from and --init exclude each other; give one.")
+    if not options.get("cool_down_from"):
+        return
+    for name in ("start_from", "init", "for_", "batch_ramp", "phase"):
+        if options.get(name):
+            raise InputError(
+                f"{option_name(name)} does not go with --cool-down-from; leave it out."
+            )
+    if ":" in (options.get("masked_lm_prob") or ""):
+        raise InputError(
+            "--masked-lm-prob with several rates does not go with --cool-down-from; give one."
+        )
 
 
 def recipe_of(preset: str) -> Recipe:

@@ -140,6 +140,11 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
                 started_from=there.started_from,
                 damaged=damaged,
             )
+        if there.started_from and not (start.other or start.init):
+            raise InputError(
+                f"{out} has no checkpoint yet, and did not begin with random weights; repeat the "
+                "--start-from, --cool-down-from or --init of its beginning, or give --overwrite."
+            )
     if start.cool_down_from and start.other:
         return _from_step(start.cool_down_from, start.other, config)
     if start.start_from and start.other:
