@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import chdir
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.labelled.baseline import bag_of_words, baseline
 from clozeline.train.labelled.rows import Labelled, Texts
+from tests.support.command import invoke, output_of
 
 pytest.importorskip("sklearn")
 
@@ -76,6 +78,20 @@ def test_rows_from_which_nothing_can_be_learned_are_an_error_that_says_so(texts,
     train = rows(texts, labels)
     with pytest.raises(InputError, match=message):
         bag_of_words(train, train, ("a", "b"))
+
+
+def test_the_next_command_has_the_columns_of_this_one(tmp_path):
+    texts, labels = [GOOD, BAD] * 20, ["+", "-"] * 20
+    pq.write_table(pa.table({"review": texts, "stars": labels}), tmp_path / "x.parquet")
+    line = ("baseline", "x.parquet", "--test", "x.parquet", "--text", "review", "--label", "stars")
+    with chdir(tmp_path):
+        done = invoke(*line)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines()[-1] == (
+        "Next: clozeline finetune RUN x.parquet --test x.parquet --text review --label stars "
+        "--out classifier"
+    )
+    assert "give that, too" in output_of(*line, "--tokenizer", "nowhere", code=2)
 
 
 def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
-from clozeline.train.benchmark.tasks import read_tasks
+from clozeline.train.benchmark.tasks import Task, read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.labelled.rows import read_labelled
@@ -63,6 +63,12 @@ def done(run, glue, tmp_path_factory):
     config = replace(CONFIG, from_scratch=True, seeds=2)
     tasks = read_tasks([glue], out=out)
     return out, tasks, config, benchmark(run, tasks, out=out, config=config)
+
+
+@pytest.mark.parametrize("name", ["../escape", "/tmp/x", "a/b", "", ".", "..", "tables"])
+def test_a_task_is_named_by_a_folder_inside_the_benchmark(name):
+    with pytest.raises(InputError, match="cannot name a folder of its classifier"):
+        Task(name=name, train="train.csv", test=("test.csv",))
 
 
 def test_tables_are_not_written_into_a_folder_of_other_files(glue, tmp_path):

@@ -435,6 +435,14 @@ def test_damaged_folders_are_named(classifier, tmp_path):
     (out / "model.safetensors").write_bytes(b"half")
     with pytest.raises(InputError, match=r"model\.safetensors cannot be read"):
         load_classifier(out)
+    for name, key in (("classifier.json", "text"), ("report.json", "mistakes")):
+        part = shutil.copytree(classifier, tmp_path / name)
+        (part / "SHA256SUMS").unlink()
+        values = json.loads((part / name).read_text())
+        del values[key]
+        (part / name).write_text(json.dumps(values))
+        with pytest.raises(InputError, match=rf"{name} cannot be read \(.*has no {key}"):
+            read_report(part) if name == "report.json" else load_classifier(part)
     shutil.rmtree(out / "tokenizer")
     Tokenizer([*TOKENIZER.tokens, "more"], TOKENIZER.normalization).save(out / "tokenizer")
     with pytest.raises(InputError, match="restore the original tokenizer"):

@@ -17,7 +17,7 @@ from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
 from clozeline.train.inference.predict import Prediction
-from tests.support.command import invoke, output_of
+from tests.support.command import invoke, output_of, refused
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -41,6 +41,19 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
         assert sum(found["probabilities"].values()) == pytest.approx(1)
         assert found["probability"] == max(found["probabilities"].values())
         assert found["probability"] == found["probabilities"][found["label"]]
+
+
+def test_only_its_own_file_is_replaced(classifier, tmp_path):
+    out, words = (
+        tmp_path / "x.jsonl",
+        ("predict", classifier, "a cat", "--out", tmp_path / "x.jsonl"),
+    )
+    for _ in range(2):
+        output_of(*words)
+    rows = '{"text": "a cat", "label": "good"}\n'
+    out.write_text(rows)
+    assert refused(*words) == f"{out} is not a file of predictions; give another --out."
+    assert out.read_text() == rows
 
 
 def test_a_path_given_as_text_is_named(classifier, tmp_path):

@@ -81,6 +81,8 @@ FORM = 'the body is not JSON of the form {"texts": ["...", ...]}'
         ("/classify", {}, {"Content-Length": "9" * 20}, 413, "999"),
         ("/classify", {}, {"Content-Type": "text/plain"}, 415, "Content-Type is not app"),
         ("/other", {"texts": []}, {}, 404, "POST /classify, GET /health or /metrics"),
+        ("/classify/", {"texts": []}, {}, 404, "POST /classify, GET /health or /metrics"),
+        ("/classify", b"{", {"Content-Type": "Application/JSON; charset=utf-8"}, 400, FORM),
         ("/classify", None, {}, 405, "POST /classify, GET /health or /metrics"),
     ],
 )  # fmt: skip

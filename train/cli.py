@@ -193,6 +193,7 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
     shown as spaces. JSON has text, label, probability and probabilities. HF_DIR is a
     BertForSequenceClassification; with --text-pair it reads pairs.
     """
+    from clozeline.train.inference.predict import may_replace
     from clozeline.train.inference.predict import predict as run_prediction
 
     files, out = options.pop("file"), options.pop("out")
@@ -201,6 +202,8 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
             click.echo(f"note: {text} is classified as a text; --file {text} reads it", err=True)
+    if out and not may_replace(out):
+        raise InputError(f"{as_given(out)} is not a file of predictions; give another --out.")
     predictions = run_prediction(classifier, texts, files=files, **options)
     is_empty = True
     with whole_file(out) if out else nullcontext() as file:

@@ -197,7 +197,10 @@ class _OwnSite:
 
 async def json_of(request: Request, *, max_bytes: int) -> Any:
     """The body of a request; None if it is not JSON. Raises HTTPException."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
         raise HTTPException(415, "Content-Type is not application/json")
     length = request.headers.get("content-length")
     if length is None:

@@ -26,7 +26,11 @@ from clozeline.train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
 TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
-METADATA = ("model", "names", "max_seq_length", "pooling", "temperature", "job")
+METADATA = (
+    *("model", "names", "max_seq_length", "pooling", "temperature", "job"),
+    *("text", "text_pair", "tokenizer_digest"),
+)
+REPORTED = ("finetuned", "results", "near_copies", "excluded", "notes", "mistakes")
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
@@ -44,7 +48,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def read_report(folder: Path) -> dict[str, Any]:
     """The content of report.json. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, REPORT, ("finetuned", "results", "near_copies", "excluded", "notes"))
+    return _read_json(folder, REPORT, REPORTED)
 
 
 def is_classifier(folder: Path) -> bool:

@@ -53,6 +53,11 @@ class Task:
     metrics: tuple[str, ...] = ("accuracy",)
 
     def __post_init__(self) -> None:
+        if Path(self.name).name != self.name or self.name in ("", "..", TABLES, RESULTS):
+            raise InputError(
+                f"task {self.name!r} cannot name a folder of its classifier; give another name, "
+                f"without / and not {TABLES} or {RESULTS}."
+            )
         known = REGRESSION if self.is_regression else CLASSIFICATION
         unknown = [metric for metric in self.metrics if metric not in known]
         if unknown or not self.metrics or not self.test:

@@ -7,7 +7,12 @@ from typing import Any
 import click
 
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
-from clozeline.pipeline.commandline.config_options import config_or_usage_error, option, options_of
+from clozeline.pipeline.commandline.config_options import (
+    config_or_usage_error,
+    option,
+    option_name,
+    options_of,
+)
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.paths import AnyPath
@@ -104,9 +109,17 @@ def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
     from clozeline.train.labelled.baseline import baseline as run_baseline
 
-    test = options.pop("test")
+    test, default = options.pop("test"), BaselineOptions()
+    if options["tokenizer"] is not None and options["max_tokens"] is None:
+        raise click.UsageError("--tokenizer counts --max-tokens; give that, too.")
     scores = run_baseline(train, test, **options)
     for line in scores.table():
         click.echo(line)
     click.echo(f"accuracy {scores.accuracy:.4f}")
-    print_next("finetune", "RUN", train, "--test", test, "--out", "classifier")
+    columns = [
+        part
+        for name in ("text", "text_pair", "label")
+        if options[name] != getattr(default, name)
+        for part in (option_name(name), options[name])
+    ]
+    print_next("finetune", "RUN", train, "--test", test, *columns, "--out", "classifier")

@@ -75,7 +75,8 @@ class FinetuneConfig:
         "adamw", "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
     )
     learning_rate: float | Auto = _training(
-        "auto", "Peak learning rate; `auto` tries three on rows held out of the training rows."
+        "auto",
+        "Peak learning rate; `auto` tries three to five on rows held out of the training rows.",
     )
     layer_decay: float = _training(
         1.0, "Multiplies the learning rate once more for each layer further down; 1 disables it."

@@ -224,9 +224,10 @@ def _beyond_the_edge(tried: Mapping[float, tuple[Plan, HeldOut]]) -> float | Non
     if not 3 <= len(rates) < MOST_RATES:
         return None
     best = min(rates, key=lambda rate: _loss(tried[rate]))
-    if best == rates[0]:
-        return best * best / rates[1]
-    return best * best / rates[-2] if best == rates[-1] else None
+    if best not in (rates[0], rates[-1]):
+        return None
+    beside = rates[1] if best == rates[0] else rates[-2]
+    return float(f"{best * best / beside:.6g}")
 
 
 def _loss(tried: tuple[Plan, HeldOut]) -> float:

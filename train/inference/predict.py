@@ -66,6 +66,15 @@ class Prediction:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
+def may_replace(file: Path) -> bool:
+    """Whether a file is missing, empty or of predictions, and nobody's but `predict`'s."""
+    if not file.is_file():
+        return True
+    with file.open("rb") as lines:
+        first = lines.readline()
+    return not first or (first.startswith(b"{") and b'"probabilities": ' in first)
+
+
 def predict(
     folder: GivenPath,
     texts: str | Iterable[str] = (),

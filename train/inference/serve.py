@@ -85,7 +85,9 @@ class _Service:
             Route("/metrics", self._metrics.answer),
         ]
         handlers: Any = {HTTPException: _refusal, Exception: _failure}
-        return self._metrics.counted(Starlette(routes=routes, exception_handlers=handlers))
+        served = Starlette(routes=routes, exception_handlers=handlers)
+        served.router.redirect_slashes = False  # /classify/ is another page, as any other
+        return self._metrics.counted(served)
 
     async def _classify(self, request: Request) -> Response:
         rows = self._rows(await json_of(request, max_bytes=self._limits.max_body_bytes))
