@@ -170,6 +170,15 @@ def test_without_a_test_file_a_share_is_held_out(run, rows):
     assert (len(job.train), len(job.tests["test"])) == (400, 100)
 
 
+def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
+    table = tmp_path / "rare.csv"
+    table.write_text("text,label\n" + "w1 good,1\nw1 bad,0\n" * 50 + "w1 odd,rare\n")
+    config = replace(QUICK, max_examples=8)
+    assert read_job(run, str(table), rows[0], [], replace(config, max_examples=None)).names
+    with pytest.raises(InputError, match="the 8 rows of --max-examples have none of class 'rare'"):
+        read_job(run, str(table), str(table), [], config)
+
+
 def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     report = tuned(tmp_path / "out", replace(QUICK, baseline=True))

@@ -174,6 +174,11 @@ def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folde
     deep = replace(TINY, num_hidden_layers=2)
     with pytest.raises(InputError, match="has another model"):
         train(small_folder, run, model=deep, overwrite=True, start_from=finished)
+    damaged = shutil.copytree(small_folder, tmp_path / "damaged")
+    last = max(damaged.glob("train-*"))
+    last.write_bytes(bytes(last.stat().st_size))
+    with pytest.raises(InputError, match="train-"):  # in the counts for the word vectors
+        train(damaged, run, overwrite=True, word_vectors=True)
     assert weights(run) == before
 
 

@@ -92,7 +92,12 @@ def read_job(
         test = read_labelled(test_source, **columns)
     if config.max_examples is not None:
         train = sample(train, config.max_examples, seed=config.seed)
-        names = names and class_names(train)
+        known, names = names, names and class_names(train)
+        if lost := (set(known) - set(names)).intersection(test.labels):
+            raise InputError(
+                f"{train.source}: the {len(train):,} rows of --max-examples have none of class "
+                f"{min(lost)!r}, which test rows have; give more."
+            )
     others = {source: read_named(source, **columns) for source in also_test}
     *_, largest = config.sizes(len(train))
     if largest > len(train):

@@ -67,7 +67,7 @@ class Prediction:
 
 
 def may_replace(file: Path) -> bool:
-    """Whether a file is missing, empty or of predictions, and nobody's but `predict`'s."""
+    """Whether a file is missing, empty or of predictions, which new ones may replace."""
     if not file.is_file():
         return True
     with file.open("rb") as lines:

@@ -189,23 +189,27 @@ def train_run(
     with deterministic_kernels(training.deterministic):
         config = _with_micro_batch(config, world)
         check_memory(config, world)
-        config = replace(
-            config,
-            started_from=point.started_from,
-            excluded=excluded_from_all(start, point, config),
-            options=options or {},
-        )
-        world.broadcast_from_main(lambda: _write_folder(start, point, config, shards))
-        rows, length = config.training.rows_per_pass(world.size), config.data.max_seq_length
-        what = f"a step with {rows} examples of {length} tokens per forward pass"
-        with out_of_memory_in_one_line(what, less_memory(training)):
+        excluded, origin = excluded_from_all(start, point, config), point.started_from
+        config = replace(config, started_from=origin, excluded=excluded, options=options or {})
+        with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(training)):
             trainer = Trainer(
-                start.out, config, world, data=data, start=point, profile=profile, track=track
+                start.out,
+                config,
+                world,
+                data=data,
+                start=point,
+                prepare=lambda: _write_folder(start, point, config, shards),
+                profile=profile if world.is_main else 0,
+                track=track,
             )
             if world.is_main:
-                lines = run_summary(trainer, config)
-                print_progress("\n".join([note, *lines] if note else lines))
+                print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))
             return trainer.train()
+
+
+def _step_in_words(config: RunConfig, world: World) -> str:
+    rows, length = config.training.rows_per_pass(world.size), config.data.max_seq_length
+    return f"a step with {rows} examples of {length} tokens per forward pass"
 
 
 def _config(
@@ -248,7 +252,7 @@ def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
 
 
 def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:
-    """Called last, so that a run that is refused leaves the old one alone."""
+    """Called when the model is there, so that a run that is refused leaves the old one alone."""
     set_damaged_aside(point)
     if start.existing is None:
         remove_run(start.out)

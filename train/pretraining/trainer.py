@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -62,7 +62,11 @@ class Outcome:
 
 
 class Trainer:
-    """The training of one process, from a resume point to the last step or a stop request."""
+    """The training of one process, from a resume point to the last step or a stop request.
+
+    `prepare`, which may replace the run in `out`, is called by rank 0 when model and optimizer are
+    there: what fails before leaves `out` as it is. `profile` steps of this process are profiled.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Trainer:
         *,
         data: tuple[PhasedLoader, ShardSet | None],
         start: ResumePoint,
+        prepare: Callable[[], None],
         profile: int = 0,
         track: Track = "none",
     ) -> None:
@@ -79,8 +84,7 @@ class Trainer:
         self.out, self.training, self.world = out, training, world
         self.phases, self.is_new = config.phases, config.started_from is None
         self.loader, self.validation = data
-        self.shards = self.loader.main.shards
-        self.manifest = self.shards.manifest
+        self.shards, self.manifest = self.loader.main.shards, self.loader.main.shards.manifest
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.bad_shard: ClozelineError | None = None  # why held-out examples cannot be read
@@ -106,13 +110,13 @@ class Trainer:
             carried=start.state.running_metrics,
             local_time=self._local_time() if world.size > 1 else None,
         )
-        state = start.state.spike_guard
-        self.guard = SpikeGuard(training.skip_spikes, state) if training.skip_spikes else None
+        limit, state = training.skip_spikes, start.state.spike_guard
+        self.guard = SpikeGuard(limit, state) if limit else None
+        world.broadcast_from_main(prepare)
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         self.log = _metrics_log(out, training, self.step, world, track)
-        is_profiled = profile > 0 and world.is_main
-        self.profile = profiler(out, steps=profile, device=world.device) if is_profiled else None
+        self.profile = profiler(out, steps=profile, device=world.device) if profile else None
         self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
 
     def train(self) -> Outcome:
