@@ -22,7 +22,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)
 GPU = World(0, 1, torch.device("cuda", 0))
 #: What small runs have beside their recipe, and keep.
-KEPT = {"log_every", "save_every", "keep", "eval_every"}
+KEPT = {"log_every", "save_every", "keep"}
 
 
 def plan(shards, out, *, world=ALONE, **changes):

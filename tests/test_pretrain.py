@@ -166,6 +166,12 @@ def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder
     assert times(run, "**/*.safetensors") == before
 
 
+def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):
+    for changes, name in (({"batch_ramp": 0.5}, "batch-ramp"), ({"start_from": run}, "start-from")):
+        with pytest.raises(InputError, match=f"--{name} does not go with --cool-down-from"):
+            train(small_folder, tmp_path / "new", cool_down_from=f"{run}@8", **changes)
+
+
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
     before = weights(run)
     for start_from, reason in ((run, "both"), (tmp_path, "give a run")):

@@ -268,6 +268,8 @@ def test_it_keeps_its_seed_its_checkpoints_and_its_origin(small_folder, tmp_path
     output_of(*line, "--out", run, *options, "--save-every", 1, "--keep", 3, "--no-remask")
     output_of(*line, "--out", run, "--resume", "--max-steps", 4)
     assert [step_of(folder) for folder in list_checkpoints(run)[-3:]] == [2, 3, 4]
+    found = read_run(run).training
+    assert (found.save_every, found.keep, found.seed, found.remask) == (1, 3, 3, False)
     output_of("pretrain", "--config", run / "run.json", "--out", again)
     assert read_run(again).model == read_run(run).model
     assert read_run(again).training == read_run(run).training

@@ -287,7 +287,7 @@ KEPT_FIELDS = (
     *("for_", "phase", "masked_lm_prob", "remask"),
     *("muon_warmup", "batch_ramp", "skip_spikes"),
     *("seed", "length_bins", "unpadded", "save_every", "keep"),
-    *("log_every", "eval_every", "eval_examples"),
+    *("log_every", "eval_examples"),
 )
 
 

@@ -127,7 +127,8 @@ def read_onnx_metadata(folder: Path) -> dict[str, Any]:
         wanted = "an ONNX folder of `clozeline export CLASSIFIER --format onnx --out DIR`"
         raise wrong_folder(folder, wanted)
     with json_values(folder / METADATA, "export it again") as values:
-        for name in ("names", "text", "text_pair", "max_seq_length"):
+        of_classifier = ("text", "text_pair") if "names" in values else ()
+        for name in ("max_seq_length", *of_classifier):
             _ = values[name]  # raises KeyError, of which json_values makes one line
         return values
 

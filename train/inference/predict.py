@@ -71,8 +71,8 @@ def may_replace(file: Path) -> bool:
     if not file.is_file():
         return True
     with file.open("rb") as lines:
-        first = lines.readline()
-    return not first or (first.startswith(b"{") and b'"probabilities": ' in first)
+        start = lines.read(1)
+        return not start or (start == b"{" and b'"probabilities": ' in lines.readline())
 
 
 def predict(

@@ -63,7 +63,8 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are not given take their values from the preset's recipe (--print-recipe), and
-    those of a resumed run, and its model, from that run. With --start-from or --init, the
+    those of a resumed run, and its model, from that run, but for those of speed and memory, of
+    shards that are bad or cached, and --eval-every. With --start-from or --init, the
     architecture is that of the given run or folder, unless --preset is given as well. A run that
     starts from another may have longer examples: the model then gets more positions. SIGTERM and
     SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training continues.
@@ -160,10 +161,16 @@ def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dic
     """
     [(name, given)] = recorded_options().items()
     earlier = continued.options.get(name, {}) if continued else {}
-    given = {x: earlier[x] for x in ORIGINS if x in earlier} | given
-    names = (*effective_fields(training.schedule), *KEPT_FIELDS)
-    values = {field: getattr(training, field) for field in names}
-    changed = {f: x for f, x in values.items() if x != getattr(PretrainConfig, f, None)}
+    kept = ORIGINS[:2] if given.keys() & set(ORIGINS[2:]) else ORIGINS
+    given = {x: earlier[x] for x in kept if x in earlier} | given
+    names = {*effective_fields(training.schedule), *KEPT_FIELDS}
+    if given.get("cool_down_from"):
+        names -= {"warmup", "cool_down"}  # which follow from its step and the last one
+    changed = {
+        field.rstrip("_"): getattr(training, field)
+        for field in sorted(names)
+        if getattr(training, field) != getattr(PretrainConfig, field, None)
+    }
     return {name: given | changed}
 
 

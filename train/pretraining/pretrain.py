@@ -190,7 +190,8 @@ def train_run(
         config = _with_micro_batch(config, world)
         check_memory(config, world)
         excluded, origin = excluded_from_all(start, point, config), point.started_from
-        config = replace(config, started_from=origin, excluded=excluded, options=options or {})
+        given = options or (start.continued.options if start.continued else {})
+        config = replace(config, started_from=origin, excluded=excluded, options=given)
         with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(training)):
             trainer = Trainer(
                 start.out,
@@ -286,5 +287,5 @@ def _check_options(model: BertConfig, training: PretrainConfig, start: Start) ->
     if training.unpadded and has_kernel and model.attention_probs_dropout_prob:
         raise InputError(
             "--unpadded: attention over unpadded rows has no dropout on CUDA, but the model uses "
-            f"{model.attention_probs_dropout_prob}; give --dropout 0, or leave --unpadded out."
+            f"{model.attention_probs_dropout_prob}; give --dropout 0 or --no-unpadded."
         )

@@ -156,7 +156,7 @@ def check_origin(options: Mapping[str, Any]) -> None:
             raise InputError(
                 f"{option_name(name)} does not go with --cool-down-from; leave it out."
             )
-    if ":" in (options.get("masked_lm_prob") or ""):
+    if ":" in str(options.get("masked_lm_prob")):
         raise InputError(
             "--masked-lm-prob with several rates does not go with --cool-down-from; give one."
         )

@@ -102,7 +102,7 @@ def find_start(given: Start, world: World) -> Start:
         if other and other.resolve() == out.resolve():
             option = "--cool-down-from" if given.cool_down_from else "--start-from"
             raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
-        has_run = (out / RUN).exists() and (resume or bool(list_checkpoints(out)))
+        has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
         is_read = has_run and (has_failed or not given.overwrite)
         return replace(
             given,
