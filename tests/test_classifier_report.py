@@ -21,7 +21,8 @@ def write_folder(folder, found):
     (folder / "report.json").write_text(json.dumps(found.to_dict()))
     (folder / PREDICTIONS).write_text(PREDICTED.csv())
     metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
-    metadata |= {"pooling": "mean", "temperature": 1.0}
+    metadata |= {"pooling": "mean", "temperature": 1.0, "text": "text", "text_pair": None}
+    metadata |= {"tokenizer_digest": "0" * 64}
     (folder / "classifier.json").write_text(json.dumps(metadata))
     return folder
 
