@@ -25,6 +25,7 @@ from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.schedule import learning_rate_at
 from clozeline.train.pretraining.more_positions import with_positions
+from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.command import invoke
 from tests.support.files import times
 from tests.support.small import make_examples, small_tokenizer
@@ -167,9 +168,11 @@ def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder
 
 
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):
-    for changes, name in (({"batch_ramp": 0.5}, "batch-ramp"), ({"start_from": run}, "start-from")):
-        with pytest.raises(InputError, match=f"--{name} does not go with --cool-down-from"):
-            train(small_folder, tmp_path / "new", cool_down_from=f"{run}@8", **changes)
+    new = {"out": tmp_path / "new", "cool_down_from": f"{run}@8"}
+    with pytest.raises(InputError, match="--batch-ramp does not go with --cool-down-from"):
+        pretrain(small_folder, training={"batch_ramp": 0.5}, **new)
+    with pytest.raises(InputError, match="--start-from does not go with --cool-down-from"):
+        pretrain(small_folder, start_from=run, **new)
 
 
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
