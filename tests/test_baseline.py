@@ -91,7 +91,7 @@ def test_the_next_command_has_the_columns_of_this_one(tmp_path):
         "Next: clozeline finetune RUN x.parquet --test x.parquet --text review --label stars "
         "--out classifier"
     )
-    assert "give that, too" in output_of(*line, "--tokenizer", "nowhere", code=2)
+    assert "of --max-tokens; give both" in output_of(*line, "--tokenizer", "nowhere", code=2)
 
 
 def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch):

@@ -44,15 +44,13 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
 
 
 def test_only_its_own_file_is_replaced(classifier, tmp_path):
-    out, words = (
-        tmp_path / "x.jsonl",
-        ("predict", classifier, "a cat", "--out", tmp_path / "x.jsonl"),
-    )
+    out = tmp_path / "x.jsonl"
+    words = ("predict", classifier, "a cat", "--out", out)
     for _ in range(2):
         output_of(*words)
     rows = '{"text": "a cat", "label": "good"}\n'
     out.write_text(rows)
-    assert refused(*words) == f"{out} is not a file of predictions; give another --out."
+    assert refused(*words) == f"{out} exists and has no predictions in it; give another --out."
     assert out.read_text() == rows
 
 

@@ -281,6 +281,6 @@ def test_before_its_first_checkpoint_its_first_weights_have_to_be_given(small_fo
     output_of(*line, first, "--preset", "bert-tiny")
     output_of(*line, run, "--start-from", first)
     shutil.rmtree(run / "checkpoints")
-    assert "repeat the --start-from, --cool-down-from or --init" in refused(*line, run, "--resume")
+    assert "repeat its --start-from, --cool-down-from or --init" in refused(*line, run, "--resume")
     output_of(*line, run, "--resume", "--start-from", first)
     assert read_run(run).started_from is not None

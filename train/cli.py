@@ -203,7 +203,9 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
             click.echo(f"note: {text} is classified as a text; --file {text} reads it", err=True)
     if out and not may_replace(out):
-        raise InputError(f"{as_given(out)} is not a file of predictions; give another --out.")
+        raise InputError(
+            f"{as_given(out)} exists and has no predictions in it; give another --out."
+        )
     predictions = run_prediction(classifier, texts, files=files, **options)
     is_empty = True
     with whole_file(out) if out else nullcontext() as file:

@@ -197,10 +197,8 @@ class _OwnSite:
 
 async def json_of(request: Request, *, max_bytes: int) -> Any:
     """The body of a request; None if it is not JSON. Raises HTTPException."""
-    if (
-        request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        != "application/json"
-    ):
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
         raise HTTPException(415, "Content-Type is not application/json")
     length = request.headers.get("content-length")
     if length is None:

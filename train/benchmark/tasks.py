@@ -55,8 +55,8 @@ class Task:
     def __post_init__(self) -> None:
         if Path(self.name).name != self.name or self.name in ("", "..", TABLES, RESULTS):
             raise InputError(
-                f"task {self.name!r} cannot name a folder of its classifier; give another name, "
-                f"without / and not {TABLES} or {RESULTS}."
+                f"task {self.name!r}: its classifier is written to a folder of that name; give a "
+                f"name without /, other than {TABLES} and {RESULTS}."
             )
         known = REGRESSION if self.is_regression else CLASSIFICATION
         unknown = [metric for metric in self.metrics if metric not in known]

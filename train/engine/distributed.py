@@ -181,7 +181,7 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
 
 
 def _number(variable: str, default: str) -> int:
-    """Raises InputError for anything but a number."""
+    """An environment variable as a number. Raises InputError where its value is something else."""
     found = os.environ.get(variable, default)
     if not found.isdecimal():
         raise InputError(f"{variable} is {found!r} in the environment; torchrun sets a number.")
@@ -206,10 +206,10 @@ def _meet(device: torch.device, patience: timedelta) -> World:
             timeout=patience,
             device_id=device if is_cuda else None,  # NCCL then connects now, not in the first step
         )
-    except ValueError as error:  # a variable is missing, or not a number
+    except ValueError as error:
         raise InputError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but there is no group of processes to "
-            f"join ({one_line(error)}). Start all of them with torchrun."
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but another variable that torchrun sets is "
+            f"missing or wrong ({one_line(error)}); start all processes with torchrun."
         ) from error
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():

@@ -111,7 +111,7 @@ def baseline(train: str, **options: Any) -> None:
 
     test, default = options.pop("test"), BaselineOptions()
     if options["tokenizer"] is not None and options["max_tokens"] is None:
-        raise click.UsageError("--tokenizer counts --max-tokens; give that, too.")
+        raise click.UsageError("--tokenizer counts the tokens of --max-tokens; give both.")
     scores = run_baseline(train, test, **options)
     for line in scores.table():
         click.echo(line)

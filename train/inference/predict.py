@@ -67,7 +67,7 @@ class Prediction:
 
 
 def may_replace(file: Path) -> bool:
-    """Whether a file is missing, empty or of predictions, which new ones may replace."""
+    """Whether a file can be replaced: it is missing or empty, or has predictions."""
     if not file.is_file():
         return True
     with file.open("rb") as lines:

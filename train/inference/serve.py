@@ -86,7 +86,7 @@ class _Service:
         ]
         handlers: Any = {HTTPException: _refusal, Exception: _failure}
         served = Starlette(routes=routes, exception_handlers=handlers)
-        served.router.redirect_slashes = False  # /classify/ is another page, as any other
+        served.router.redirect_slashes = False  # /classify/ gets a 404, not a redirect
         return self._metrics.counted(served)
 
     async def _classify(self, request: Request) -> Response:

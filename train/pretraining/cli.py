@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FOLDER = PathOrUrl()
 OUT = Folder(writes=True)
-#: The model and the weights of a run's beginning.
+#: Options that choose the model and its first weights.
 ORIGINS = ("preset", "dropout", "start_from", "init", "cool_down_from")
 #: The options that say where the run starts: see `find_start`.
 SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
@@ -63,8 +63,8 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are not given take their values from the preset's recipe (--print-recipe), and
-    those of a resumed run, and its model, from that run, but for those of speed and memory, of
-    shards that are bad or cached, and --eval-every. With --start-from or --init, the
+    those of a resumed run, and its model, from that run, except the options of speed and memory,
+    --check-shards, --skip-bad-shards, --shard-cache and --eval-every. With --start-from or --init, the
     architecture is that of the given run or folder, unless --preset is given as well. A run that
     starts from another may have longer examples: the model then gets more positions. SIGTERM and
     SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training continues.
@@ -157,7 +157,7 @@ def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "
 def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dict[str, Any]:
     """The options that reproduce the run, even if the recipe has changed since.
 
-    A `continued` run keeps the options of its beginning that its resumption need not repeat.
+    Those in ORIGINS that the command leaves out are taken from the `continued` run.
     """
     [(name, given)] = recorded_options().items()
     earlier = continued.options.get(name, {}) if continued else {}
@@ -165,7 +165,7 @@ def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dic
     given = {x: earlier[x] for x in kept if x in earlier} | given
     names = {*effective_fields(training.schedule), *KEPT_FIELDS}
     if given.get("cool_down_from"):
-        names -= {"warmup", "cool_down"}  # which follow from its step and the last one
+        names -= {"warmup", "cool_down"}  # computed from RUN@STEP and --max-steps
     changed = {
         field.rstrip("_"): getattr(training, field)
         for field in sorted(names)
@@ -199,7 +199,7 @@ def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
     possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
     values = {name: possible[name].value for name in RECIPE_FIELDS}
-    values["optimizer"] = "muon"  # which most options go with; the plan knows whether it is
+    values["optimizer"] = "muon"  # the plan checks the options against the optimizer of the recipe
     config_or_usage_error(PretrainConfig, options | values | given)
 
 

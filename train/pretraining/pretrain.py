@@ -253,7 +253,7 @@ def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
 
 
 def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:
-    """Called when the model is there, so that a run that is refused leaves the old one alone."""
+    """Called once the model is built, so that a failure before that leaves the old run alone."""
     set_damaged_aside(point)
     if start.existing is None:
         remove_run(start.out)

@@ -146,7 +146,7 @@ CONTINUED: Recipe = _BERT | _from(
 
 
 def check_origin(options: Mapping[str, Any]) -> None:
-    """Raises InputError where a run starts from two others, or cools one down by a schedule."""
+    """Raises InputError for options that --start-from, --init or --cool-down-from exclude."""
     if options.get("start_from") and options.get("init"):
         raise InputError("--start-from and --init exclude each other; give one.")
     if not options.get("cool_down_from"):

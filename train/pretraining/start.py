@@ -86,7 +86,7 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
 def find_start(given: Start, world: World) -> Start:
     """The start with the configs of its runs; rank 0 reads them for all processes.
 
-    A process that torchrun restarted resumes: `out` holds the run that just failed. With
+    A process that torchrun restarted resumes the run in `out`, if that has a checkpoint. With
     `overwrite` it may still be the older run, which only the config can show. A run without a
     checkpoint counts only with `resume`: its numbers may be the reason why it failed.
     Raises InputError for folders without a run, where the other run is `out` itself, and for both
@@ -142,8 +142,8 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
             )
         if there.started_from and not (start.other or start.init):
             raise InputError(
-                f"{out} has no checkpoint yet, and did not begin with random weights; repeat the "
-                "--start-from, --cool-down-from or --init of its beginning, or give --overwrite."
+                f"{out} has no checkpoint yet, and started from other weights; repeat its "
+                "--start-from, --cool-down-from or --init, or give --overwrite."
             )
     if start.cool_down_from and start.other:
         return _from_step(start.cool_down_from, start.other, config)

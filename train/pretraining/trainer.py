@@ -64,8 +64,8 @@ class Outcome:
 class Trainer:
     """The training of one process, from a resume point to the last step or a stop request.
 
-    `prepare`, which may replace the run in `out`, is called by rank 0 when model and optimizer are
-    there: what fails before leaves `out` as it is. `profile` steps of this process are profiled.
+    Rank 0 calls `prepare`, which may replace the run in `out`, once the model and the optimizer are
+    built; a failure before that leaves `out` unchanged. `profile` steps of this process are profiled.
     """
 
     def __init__(
