@@ -181,7 +181,7 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
 
 
 def _number(variable: str, default: str) -> int:
-    """An environment variable as a number. Raises InputError where its value is something else."""
+    """An environment variable as a number. Raises InputError for any other value."""
     found = os.environ.get(variable, default)
     if not found.isdecimal():
         raise InputError(f"{variable} is {found!r} in the environment; torchrun sets a number.")

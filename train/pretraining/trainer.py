@@ -65,7 +65,8 @@ class Trainer:
     """The training of one process, from a resume point to the last step or a stop request.
 
     Rank 0 calls `prepare`, which may replace the run in `out`, once the model and the optimizer are
-    built; a failure before that leaves `out` unchanged. `profile` steps of this process are profiled.
+    built; a failure before that leaves `out` unchanged. `profile`: how many steps this process
+    profiles.
     """
 
     def __init__(
