@@ -64,10 +64,10 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
 
     Options that are not given take their values from the preset's recipe (--print-recipe), and
     those of a resumed run, and its model, from that run, except the options of speed and memory,
-    --check-shards, --skip-bad-shards, --shard-cache and --eval-every. With --start-from or --init, the
-    architecture is that of the given run or folder, unless --preset is given as well. A run that
-    starts from another may have longer examples: the model then gets more positions. SIGTERM and
-    SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training continues.
+    --check-shards, --skip-bad-shards, --shard-cache and --eval-every. With --start-from or
+    --init, the architecture is that of the given run or folder, unless --preset is given as well.
+    A run that starts from another may have longer examples: the model then gets more positions.
+    SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training continues.
 
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
