@@ -67,7 +67,8 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     --check-shards, --skip-bad-shards, --shard-cache and --eval-every. With --start-from or
     --init, the architecture is that of the given run or folder, unless --preset is given as well.
     A run that starts from another may have longer examples: the model then gets more positions.
-    SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training continues.
+    SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training
+    continues.
 
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
