@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.artifacts.run import TRACKERS, remove_run
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.monitoring.trackers import check_tracker, open_tracker, scalars
@@ -129,7 +130,31 @@ def test_a_tracker_that_refuses_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     refusal = r"--track wandb does not start: No API key configured\. Use `wandb login`"
     with pytest.raises(InputError, match=refusal):
-        open_tracker("wandb", tmp_path, {})
+        open_tracker("wandb", tmp_path, {}, is_new=True)
+
+
+def test_a_tracker_that_refuses_leaves_the_old_run_and_one_that_starts_forgets_it(
+    tmp_path, monkeypatch
+):
+    shards, run = write_data_set(tmp_path / "shards", train=(40,)), tmp_path / "run"
+    monkeypatch.setitem(sys.modules, "wandb", Wandb())
+    train(shards, run, track="wandb")
+    (run / TRACKERS).write_text(json.dumps({"wandb": "the old one", "mlflow": "and its other"}))
+
+    def init(**_):
+        raise RuntimeError("No API key configured.")
+
+    with monkeypatch.context() as refusing:
+        refusing.setitem(
+            sys.modules, "wandb", SimpleNamespace(init=init, __spec__=ModuleSpec("wandb", None))
+        )
+        with pytest.raises(InputError, match="does not start"):
+            train(shards, run, overwrite=True, max_steps=4, track="wandb")
+    assert (run / "summary.json").exists()
+    assert len(list_checkpoints(run)) == 3
+    train(shards, run, overwrite=True, max_steps=4, track="wandb")
+    assert len(list_checkpoints(run)) == 1
+    assert json.loads((run / TRACKERS).read_bytes()) == {"wandb": "first"}
 
 
 @needs["wandb"]

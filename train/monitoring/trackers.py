@@ -28,25 +28,36 @@ def check_tracker(track: Track) -> None:
         check_packages(f"--track {track}", track)
 
 
-def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> "Tracker | None":
+def open_tracker(
+    track: Track, run: Path, config: Mapping[str, Any], *, is_new: bool
+) -> "Tracker | None":
     """The tracked run of this run, continued if it has one; None without tracking.
 
-    Raises InputError where the tracker does not start, as without an account.
+    A new run replaces what `run` may hold. Nothing is written there before `remember`. Raises
+    InputError where the tracker does not start, as without an account.
     """
     if track == "none":
         return None
-    path = run / TRACKERS
-    known: dict[str, str] = {}
-    if path.exists():
-        with json_values(path, "delete it") as known:
-            pass
+    known = {} if is_new else _known_ids(run)
     kind = WandbRun if track == "wandb" else MlflowRun
     try:
-        tracker = kind(run, config, known.get(track))
+        return kind(run, config, known.get(track))
     except Exception as error:  # each library has its own
         raise InputError(f"--track {track} does not start: {one_line(error)}") from error
-    write_json(path, known | {track: tracker.id})
-    return tracker
+
+
+def remember(run: Path, track: Track, tracker: "Tracker") -> None:
+    """Note the tracked run in the run's folder, where a resumed run finds it."""
+    write_json(run / TRACKERS, _known_ids(run) | {track: tracker.id})
+
+
+def _known_ids(run: Path) -> dict[str, str]:
+    """The id of the tracked run of each tracker. Raises InputError for a damaged file."""
+    path = run / TRACKERS
+    if not path.exists():
+        return {}
+    with json_values(path, "delete it") as known:
+        return known
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:

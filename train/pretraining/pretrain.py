@@ -28,7 +28,13 @@ from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.monitoring.trackers import Track, check_tracker
+from clozeline.train.monitoring.trackers import (
+    Track,
+    Tracker,
+    check_tracker,
+    open_tracker,
+    remember,
+)
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.micro_batch import (
     check_memory,
@@ -199,9 +205,8 @@ def train_run(
                 world,
                 data=data,
                 start=point,
-                prepare=lambda: _write_folder(start, point, config, shards),
+                prepare=lambda: _write_folder(start, point, config, shards, track),
                 profile=profile if world.is_main else 0,
-                track=track,
             )
             if world.is_main:
                 print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))
@@ -252,12 +257,22 @@ def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
     return replace(config, training=training, found_micro_batch_size=found)
 
 
-def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:
-    """Called once the model is built, so that a failure before that leaves the old run alone."""
+def _write_folder(
+    start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath, track: Track
+) -> Tracker | None:
+    """Called once the model is built, so that a failure before that leaves the old run alone.
+
+    A tracker that does not start leaves it alone, too.
+    """
+    is_new = start.existing is None
+    tracker = open_tracker(track, start.out, config.training.to_dict(), is_new=is_new)
     set_damaged_aside(point)
-    if start.existing is None:
+    if is_new:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
+    if tracker:
+        remember(start.out, track, tracker)
+    return tracker
 
 
 def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> None:

@@ -40,7 +40,7 @@ from clozeline.train.monitoring.local_time import LocalTime
 from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
 from clozeline.train.monitoring.step_profile import profiler
-from clozeline.train.monitoring.trackers import Track, open_tracker
+from clozeline.train.monitoring.trackers import Tracker
 from clozeline.train.pretraining.initial_weights import ResumePoint, first_model
 from clozeline.train.pretraining.more_positions import continue_positions, grown_moments
 from clozeline.train.pretraining.step import flops_of_step, train_step
@@ -64,9 +64,9 @@ class Outcome:
 class Trainer:
     """The training of one process, from a resume point to the last step or a stop request.
 
-    Rank 0 calls `prepare`, which may replace the run in `out`, once the model and the optimizer are
-    built; a failure before that leaves `out` unchanged. `profile`: how many steps this process
-    profiles.
+    Rank 0 calls `prepare`, which may replace the run in `out` and returns its tracker, once the
+    model and the optimizer are built; a failure before that leaves `out` unchanged. `profile`: how
+    many steps this process profiles.
     """
 
     def __init__(
@@ -77,9 +77,8 @@ class Trainer:
         *,
         data: tuple[PhasedLoader, ShardSet | None],
         start: ResumePoint,
-        prepare: Callable[[], None],
+        prepare: Callable[[], Tracker | None],
         profile: int = 0,
-        track: Track = "none",
     ) -> None:
         training = config.training
         self.out, self.training, self.world = out, training, world
@@ -113,10 +112,11 @@ class Trainer:
         )
         limit, state = training.skip_spikes, start.state.spike_guard
         self.guard = SpikeGuard(limit, state) if limit else None
-        world.broadcast_from_main(prepare)
+        tracker: list[Tracker | None] = []  # of rank 0
+        world.broadcast_from_main(lambda: tracker.append(prepare()))
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
-        self.log = _metrics_log(out, training, self.step, world, track)
+        self.log = _metrics_log(out, training, self.step, world, *tracker)
         self.profile = profiler(out, steps=profile, device=world.device) if profile else None
         self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
 
@@ -318,7 +318,7 @@ class Trainer:
 
 
 def _metrics_log(
-    out: Path, training: PretrainConfig, step: int, world: World, track: Track
+    out: Path, training: PretrainConfig, step: int, world: World, tracker: Tracker | None = None
 ) -> MetricsLog:
     """The log from this step on; rank 0 writes it."""
     total_steps = None if training.budget else training.max_steps
@@ -328,7 +328,7 @@ def _metrics_log(
         max_steps=total_steps,
         writes=world.is_main,
         health=Health(total_steps=total_steps),
-        tracker=open_tracker(track, out, training.to_dict()) if world.is_main else None,
+        tracker=tracker,
     )
 
 
