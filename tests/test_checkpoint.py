@@ -14,6 +14,7 @@ from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     TrainState,
+    after_divergence,
     check_checkpoint,
     checkpoint_of,
     latest_checkpoint,
@@ -234,3 +235,9 @@ def test_weights_that_are_not_finite_are_not_written(value, tmp_path):
             tmp_path, take_snapshot(model, make_optimizer(model)), replace(STATE, step=8)
         )
     assert steps_of(tmp_path) == [7]
+
+
+def test_after_a_divergence_a_run_resumes_if_it_has_a_checkpoint(tmp_path):
+    assert after_divergence(tmp_path).startswith("It had no checkpoint yet: start again with a")
+    save(tmp_path)
+    assert "add --resume and a smaller --learning-rate" in after_divergence(tmp_path)

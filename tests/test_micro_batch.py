@@ -22,12 +22,12 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normaliza
 from clozeline.train.artifacts.run import RunConfig, read_run
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
+from clozeline.train.engine.host_memory import free_memory
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.micro_batch import (
     check_memory,
     find_micro_batch_size,
-    free_memory,
     longest_batch,
     smaller,
     with_found_size,
@@ -88,7 +88,7 @@ def test_a_size_is_tried_with_the_sums_that_training_keeps(small_folder, in_bf16
     assert sums == {torch.bfloat16 if in_bf16 else torch.float32}
 
 
-@pytest.mark.skipif(free_memory(ALONE) is None, reason="asks Linux for its free memory")
+@pytest.mark.skipif(free_memory() is None, reason="asks Linux for its free memory")
 def test_a_batch_that_the_kernel_would_kill_is_refused_before_the_first_step(many_rows, tmp_path):
     with pytest.raises(
         InputError, match=r"1,048,576 examples .* needs at least .*B of memory, and"
@@ -97,6 +97,14 @@ def test_a_batch_that_the_kernel_would_kill_is_refused_before_the_first_step(man
     assert not (tmp_path / "run").exists()
     train(many_rows, tmp_path / "run", batch_size=64, max_steps=1)
     check_memory(read_run(tmp_path / "run"), ALONE)
+
+
+@pytest.mark.skipif(free_memory() is None, reason="asks Linux for its free memory")
+def test_the_processes_of_a_machine_share_its_memory(many_rows, tmp_path, monkeypatch):
+    train(many_rows, tmp_path / "run", batch_size=64, max_steps=1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(1 << 30))
+    with pytest.raises(InputError, match="are free for each process; give a smaller"):
+        check_memory(read_run(tmp_path / "run"), replace(ALONE, size=2))
 
 
 def test_auto_is_the_whole_share_until_a_size_is_found():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from clozeline.model.config import preset
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import DivergedError, InputError
 from clozeline.train.artifacts.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
@@ -332,6 +332,22 @@ def test_a_run_that_reads_what_the_other_has_read_says_so(finished, small_folder
         train(small_folder, tmp_path / str(seed), start_from=finished, max_steps=1, seed=seed)
         note = f"{finished} already read these examples in this order; --seed 1 shuffles them"
         assert (note in capsys.readouterr().err) is said
+
+
+def test_a_run_that_begins_with_moments_of_its_own_says_so(
+    finished, small_folder, tmp_path, capsys
+):
+    for optimizer, said in (("muon", True), ("adamw", False)):
+        out = tmp_path / optimizer
+        train(small_folder, out, start_from=finished, max_steps=1, optimizer=optimizer)
+        note = f"note: {finished} has the moments of --optimizer adamw; its weights alone are taken"
+        assert (note in capsys.readouterr().err) is said
+
+
+def test_a_run_that_diverges_at_once_says_what_to_do(small_folder, tmp_path):
+    reason = "after step .* It had no checkpoint yet: start again with a smaller --learning-rate"
+    with pytest.raises(DivergedError, match=reason):
+        train(small_folder, tmp_path / "run", learning_rate=1e30, warmup=0.0, save_every=0)
 
 
 def test_rotary_positions_get_a_larger_base_in_global_layers():

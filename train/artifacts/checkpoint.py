@@ -58,8 +58,8 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     """
     if name := _not_finite(snapshot.weights):
         raise DivergedError(
-            f"{name} is not finite after step {state.step}, so no checkpoint was written. Resume "
-            "from the one before it: add --resume and a smaller --learning-rate."
+            f"{name} is not finite after step {state.step}, so no checkpoint was written. "
+            f"{after_divergence(run)}"
         )
     folder = checkpoint_folder(run, state.step)
     try:
@@ -76,6 +76,13 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
             f"intact. To continue, {advice(error)} and add --resume."
         ) from error
     return folder
+
+
+def after_divergence(run: Path) -> str:
+    """What to do about a run whose loss or weights are no longer finite."""
+    if list_checkpoints(run):
+        return "Resume from the newest checkpoint: add --resume and a smaller --learning-rate."
+    return "It had no checkpoint yet: start again with a smaller --learning-rate."
 
 
 def load_weights(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]:

@@ -235,12 +235,17 @@ def device_name(device: torch.device) -> str:
 
 def is_main_process() -> bool:
     """Whether this process is rank 0, also before `join_world`."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return _number("RANK", "0") == 0
 
 
 def is_restart() -> bool:
     """Whether torchrun (`--max-restarts`) restarted this process after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _number("TORCHELASTIC_RESTART_COUNT", "0") > 0
+
+
+def processes_here() -> int:
+    """How many of the run's processes this machine has, as torchrun sets it."""
+    return max(_number("LOCAL_WORLD_SIZE", "1"), 1)
 
 
 def parallelize(

@@ -11,7 +11,6 @@ Sizes whose activations alone exceed the free memory are therefore not tried at 
 
 import gc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ from clozeline.train.data.batch import Batch, LoadedBatch, collate
 from clozeline.train.data.batch_reader import SLAB_ROWS, SLAB_TOKENS
 from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
 from clozeline.train.engine.compiler import resolve_compile
-from clozeline.train.engine.distributed import World, parallelize
+from clozeline.train.engine.distributed import World, parallelize, processes_here
+from clozeline.train.engine.host_memory import free_memory
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.step import train_step
@@ -77,12 +77,12 @@ def with_found_size(training: PretrainConfig, found: int, world: World) -> Pretr
 def check_memory(config: RunConfig, world: World) -> None:
     """Raises InputError where a step on the CPU would certainly be killed for its memory."""
     rows = config.training.rows_per_pass(world.size)
-    needed, free = activation_bytes(rows, config), free_memory(world)
+    needed, free = activation_bytes(rows, config), _share_of_memory(world)
     if free is not None and needed > free:
         raise InputError(
             f"a step with {rows:,} examples of {config.data.max_seq_length} tokens per forward "
             f"pass needs at least {size_in_words(needed)} of memory, and {size_in_words(free)} are "
-            f"free; {less_memory(config.training)}."
+            f"free{' for each process' * (world.size > 1)}; {less_memory(config.training)}."
         )
 
 
@@ -108,18 +108,14 @@ def activation_bytes(rows: int, config: RunConfig) -> int:
     return int(tokens * layer * model.num_hidden_layers + logits / 2)
 
 
-def free_memory(world: World) -> int | None:
-    """Bytes of memory that Linux can still give to this process; None: unknown, or on a GPU."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # not Linux
-        return None
-    return free if world.device.type == "cpu" else None
+def _share_of_memory(world: World) -> int | None:
+    """Bytes of free memory for each process of this machine; None: unknown, or on a GPU."""
+    free = free_memory() if world.device.type == "cpu" else None
+    return None if free is None else free // processes_here()
 
 
 def _fits(size: int, config: RunConfig, world: World) -> bool:
-    free = free_memory(world)
+    free = _share_of_memory(world)
     if free is not None and activation_bytes(size, config) > free:
         return False
     try:

@@ -266,10 +266,17 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
             "them differently.",
             file=sys.stderr,
         )
+    optimizer = there.training.optimizer
+    is_same = optimizer == config.training.optimizer
+    if not is_same and not there.averaged:
+        print(
+            f"note: {run} has the moments of --optimizer {optimizer}; its weights alone are taken.",
+            file=sys.stderr,
+        )
     return ResumePoint(
         state=TrainState(step=0),
         checkpoint=checkpoints[-1],
-        has_moments=not there.averaged and there.training.optimizer == config.training.optimizer,
+        has_moments=is_same and not there.averaged,
         started_from=weights_digest(checkpoints[-1]),
         trained_positions=_trained_positions(there, state, config),
     )

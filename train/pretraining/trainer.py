@@ -15,7 +15,7 @@ from torch import Tensor
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
 from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
-from clozeline.train.artifacts.checkpoint import TrainState, load_moments
+from clozeline.train.artifacts.checkpoint import TrainState, after_divergence, load_moments
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
@@ -231,8 +231,7 @@ class Trainer:
         for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
             if not math.isfinite(line.get(name, 0.0)):
                 raise DivergedError(
-                    f"{name} is {line[name]} after step {self.step}. Resume from the newest "
-                    "checkpoint: add --resume and a smaller --learning-rate."
+                    f"{name} is {line[name]} after step {self.step}. {after_divergence(self.out)}"
                 )
         self.log.write(self.step, line)
 
