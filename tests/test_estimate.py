@@ -208,6 +208,24 @@ def test_an_estimate_prints_a_table_and_writes_nothing(line, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("end", "steps", "hours"),
+    [
+        # The batches of the ramp are an eighth, a quarter and half as large as the others.
+        (["--max-steps=100000000000"], 1.0, 0.5 + 0.5 * (1 / 8 + 1 / 4 + 1 / 2) / 3),
+        (["--for=1000h"], 0.5 + 0.5 * (8 + 4 + 2) / 3, 1.0),
+    ],
+)
+def test_the_smaller_batches_of_a_ramp_take_less_time(line, end, steps, hours):
+    def last(*options):
+        printed = output_of(*line, "--estimate", "--batch-size=16", *end, *options)
+        return [float(x.replace(",", "")) for x in printed.splitlines()[2].split()[-3:-1]]
+
+    whole, ramp = last(), last("--batch-ramp=0.5")
+    assert ramp[0] / whole[0] == pytest.approx(steps, rel=1e-3)
+    assert ramp[1] / whole[1] == pytest.approx(hours, rel=1e-2)
+
+
 def test_sharded_memory_has_a_line_for_each_number_of_gpus(line):
     options = ["--gpus=2,4", "--parallel=fsdp", "--preset=bert-medium", "--micro-batch-size=1"]
     printed = output_of(*line, "--estimate", *options, "--batch-size=8")
@@ -227,6 +245,7 @@ def test_sharded_memory_has_a_line_for_each_number_of_gpus(line):
         (["--estimate", "--gpus=3", "--batch-size=8"], "--batch-size 8 cannot be divided among 3"),
         (["--estimate", "--batch-size=8", "--micro-batch-size=3"], "by --micro-batch-size 3; use"),
         (["--estimate", "--price-per-hour=-1"], "--price-per-hour"),
+        (["--estimate", "--price-per-hour=nan"], "--price-per-hour is nan; give a finite number"),
         (
             ["--estimate", "--muon-warmup=0.1"],
             "--muon-warmup is for optimizer muon",

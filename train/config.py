@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import mean
 from typing import Any, Literal, Self
 
 from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
@@ -233,6 +234,11 @@ class PretrainConfig:
         """The global batch sizes of the run, in order."""
         ramp = [self.batch_size // part for part in RAMP] if self.batch_ramp else []
         return [*ramp, self.batch_size]
+
+    @property
+    def whole_batches(self) -> float:
+        """Batches of `batch_size` in `max_steps` steps, some of them smaller during a ramp."""
+        return self.max_steps * (1 - self.batch_ramp * (1 - mean(1 / part for part in RAMP)))
 
     def accumulation(self, world_size: int, batch_size: int | None = None) -> int:
         """Forward passes per step in each of `world_size` processes.

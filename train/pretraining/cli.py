@@ -1,5 +1,6 @@
 """The commands `pretrain` and `average`."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
@@ -120,6 +121,8 @@ def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | No
             raise click.UsageError(
                 f"{option_name(name)} belongs to --estimate; add it, or leave it out."
             )
+    if not math.isfinite(run.price_per_hour or 0.0):
+        raise click.UsageError(f"--price-per-hour is {run.price_per_hour}; give a finite number.")
     numbers = (run.gpus or "1").split(",")
     for number in numbers:
         if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from clozeline.pipeline.commandline.config_options import config_or_usage_error
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
-from clozeline.train.config import PretrainConfig
+from clozeline.train.config import RAMP, PretrainConfig
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import DataPhase, find_phases
 from clozeline.train.engine.distributed import World
@@ -257,10 +258,11 @@ def _row(estimate: Estimate, price: float | None) -> tuple[str, ...]:
     if not estimate.rows:
         return (*start, "0", *["-"] * (len(HEADER) - 4))
     best, guessed = estimate.at_best, estimate.guessed
-    hours = guessed * training.max_steps / 3600
+    hours = guessed * training.whole_batches / 3600  # a smaller batch takes less time
     steps = f"{training.max_steps:,}"
     if training.budget:
-        hours, steps = training.budget / 3600, f"{training.budget / guessed:,.0f}"
+        hours, batches = training.budget / 3600, training.budget / guessed
+        steps = f"{batches * (1 + training.batch_ramp * (mean(RAMP) - 1)):,.0f}"
     return (
         *start,
         str(estimate.rows),

@@ -13,7 +13,6 @@ files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorb
 
 from collections.abc import Sequence
 from itertools import groupby
-from statistics import mean
 
 import torch
 
@@ -21,7 +20,7 @@ from clozeline.model.config import BertConfig
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
-from clozeline.train.config import RAMP, PretrainConfig
+from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.distributed import World, backend_of, device_name
 from clozeline.train.engine.schedule import first_step_from
@@ -85,8 +84,7 @@ def _training(config: RunConfig, examples: int, step: int) -> str:
     batches = f"{training.batch_size} examples"
     if training.budget:
         return f"from step {step + 1:,} with {batches} a step; {rate}, {training.schedule}"
-    missing = training.batch_ramp * (1 - mean(1 / part for part in RAMP))
-    read = training.max_steps * training.batch_size * (1 - missing)
+    read = training.whole_batches * training.batch_size
     epochs = f": {read / max(examples, 1):.1f} epochs"
     epochs *= not training.phase  # those read several data sets
     ramp = " (fewer at first)" if training.batch_ramp else ""
