@@ -111,6 +111,14 @@ def test_results_are_kept_and_written(done, run):
         benchmark(run, tasks[1:], out=out, config=other)
 
 
+def test_a_prompt_belongs_to_one_task(run, glue, tmp_path):
+    tasks = read_tasks([glue], out=tmp_path / "out")
+    config = replace(CONFIG, prompt="It was [MASK]. TEXT")
+    with pytest.raises(InputError, match="are those of one task"):
+        benchmark(run, tasks, out=tmp_path / "out", config=config)
+    assert not (tmp_path / "out" / "CoLA").exists()
+
+
 def test_the_table_ends_with_the_mean_of_the_tasks():
     results = [
         Result(task="A", test="a", rows=10, metric="f1", values={"pretrained": [0.5, 0.7]}),
@@ -140,14 +148,21 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
         'text = "review"\nlabel = "stars"\nmetrics = ["spearman"]\n'
     )
     words = ("benchmark", run, tmp_path / "tasks.toml", "--out", tmp_path / "out")
-    options = ("--no-baseline", "--epochs=2", "--learning-rate=1e-3", "--max-examples=40")
+    options = (
+        "--no-baseline",
+        "--epochs=2",
+        "--learning-rate=1e-3",
+        "--max-examples=40",
+        "--class-weights=balanced",
+    )
     done = invoke(*words, *options)
     assert done.exit_code == 0, done.output
     *_, hotels, mean, checked, last = done.stdout.splitlines()
     assert hotels.split()[:3] == ["hotels", "40", "spearman"]
     assert mean.split()[1] == hotels.split()[3]
     assert checked.startswith("0 of 1 test sets were excluded")
-    assert last == f"1 tasks: {tmp_path}/out"
+    assert last == f"1 task: {tmp_path}/out"
+    assert "note: hotels has no classes, so no --class-weights." in done.stderr
 
 
 def test_targets_must_be_finite_numbers(tmp_path):

@@ -26,6 +26,7 @@ from clozeline.train.artifacts.checkpoint import (
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.artifacts.run import load_run
 from clozeline.train.export.model_card import classifier_card, run_card
+from clozeline.train.finetuning.training_loop import rows_per_step
 from clozeline.train.inference.predict import predict
 from tests.support.command import output_of, refused
 from tests.support.files import no_file_longer_than
@@ -281,6 +282,7 @@ def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
     metadata |= {"model": asdict(TINY), "job": {"batch_size": "auto", "pretrained": "5f"}}
     card = classifier_card(metadata, found, folder="out")
     assert "| F1 of a\\|b | 0.5 |" in card
+    assert f"| batch size | {rows_per_step(found['examples'], 'auto')} |" in card  # not "auto"
 
 
 def hub_results(folder):

@@ -93,9 +93,9 @@ def test_balanced_weights_give_each_class_the_same_total():
 
 
 def test_few_rows_have_small_batches():
-    auto = [rows_per_step(rows, FinetuneConfig()) for rows in (10, 64, 100, 200, 256, 60_000)]
+    auto = [rows_per_step(rows, "auto") for rows in (10, 64, 100, 200, 256, 60_000)]
     assert auto == [8, 8, 12, 25, 32, 32]
-    assert rows_per_step(10, FinetuneConfig(batch_size=16)) == 16
+    assert rows_per_step(10, 16) == 16
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -52,6 +52,8 @@ def test_only_its_own_file_is_replaced(classifier, tmp_path):
     out.write_text(rows)
     assert refused(*words) == f"{out} exists and has no predictions in it; give another --out."
     assert out.read_text() == rows
+    lost = tmp_path / "lost" / "x.jsonl"
+    assert refused(*words[:-1], lost).startswith(f"--out {lost}: there is no folder {lost.parent}")
 
 
 def test_a_path_given_as_text_is_named(classifier, tmp_path):

@@ -206,6 +206,8 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         raise InputError(
             f"{as_given(out)} exists and has no predictions in it; give another --out."
         )
+    if out and not out.parent.is_dir():
+        raise InputError(f"--out {as_given(out)}: there is no folder {out.parent}; make it first.")
     predictions = run_prediction(classifier, texts, files=files, **options)
     is_empty = True
     with whole_file(out) if out else nullcontext() as file:

@@ -47,7 +47,7 @@ def benchmark(
 ) -> list[Result]:
     """Fine-tune and score the model on every task; write benchmark.json into `out`.
 
-    Raises InputError as `finetune` does, and under torchrun.
+    Raises InputError as `finetune` does, under torchrun, and for a config with a prompt.
     """
     with join_world() as world:
         if world.size > 1:
@@ -55,6 +55,11 @@ def benchmark(
                 "a benchmark runs in one process; start it without torchrun, or fine-tune on each "
                 "task with `clozeline finetune`."
             )
+    if config.prompt or config.label_words:
+        raise InputError(
+            "a prompt and its label_words are those of one task; fine-tune on it with `clozeline "
+            "finetune --prompt`."
+        )
     started = any((out / task.name).is_dir() for task in tasks)
     check_kind(out, "a benchmark", is_own=started or is_benchmark(out))
     results: list[Result] = []
@@ -136,6 +141,8 @@ def _regression(
 ) -> tuple[Sequence[ModelResult[Any]], dict[str, int | None]]:
     """The results of the compared models, which OUT/results keeps, and Job.excluded."""
     first, *others = task.test
+    if config.class_weights != "none":
+        print(f"note: {task.name} has no classes, so no --class-weights.", file=sys.stderr)
     job = read_job(run, task.train, first, others, config, is_regression=True)
     with join_world() as world, own_folder(out, overwrite):
         store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)

@@ -9,6 +9,7 @@ from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.folder_option import Folder
 
@@ -46,5 +47,5 @@ def benchmark(
     results = run_benchmark(run, found, out=out, config=config, overwrite=overwrite)
     for line in as_table(results):
         click.echo(line)
-    click.echo(f"{len(found)} tasks: {as_given(out)}")
+    click.echo(f"{counted(len(found), 'task')}: {as_given(out)}")
     print_next_for(run)

@@ -71,7 +71,7 @@ def _free_in(group: Path, files: _Files) -> Iterator[int]:
         used = int((group / files.used).read_text())
         stat = (group / "memory.stat").read_text()
         pages = sum(_number_of(stat, name) for name in files.pages)
-    except (OSError, ValueError):  # "max" is no number
+    except (OSError, ValueError):  # "max", no limit
         return
     yield max(limit - used + pages, 0)
 

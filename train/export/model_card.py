@@ -12,6 +12,7 @@ from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.phased_loader import states_of
 from clozeline.train.data.phases import data_sets_of
+from clozeline.train.finetuning.training_loop import rows_per_step
 
 HEAD = """\
 ---
@@ -95,7 +96,7 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "maximum sequence length": metadata["max_seq_length"],
         "training examples": report["examples"],
         "epochs": plan["epochs"],
-        "batch size": job["batch_size"],
+        "batch size": rows_per_step(report["examples"], job["batch_size"]),
         "learning rate": plan["learning_rate"],
         "seed": report["seed"],
         "pretrained weights digest": job["pretrained"],

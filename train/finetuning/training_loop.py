@@ -22,7 +22,7 @@ from clozeline.train.engine.precision import (
 )
 from clozeline.train.engine.replicas import same_weights, sum_gradients
 from clozeline.train.engine.schedule import schedule_factor
-from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, evaluation_batches, training_batches
 from clozeline.train.labelled.rows import Rows
 
@@ -62,7 +62,7 @@ def train_classifier(
     optimizer = build_optimizer(model, config, world)
     targets = torch.from_numpy(labels)
     loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
-    batch_size = rows_per_step(len(rows), config)
+    batch_size = rows_per_step(len(rows), config.batch_size)
     total = plan.epochs * -(-len(rows) // batch_size)
     step = 0
     model.train()
@@ -91,10 +91,10 @@ def train_classifier(
     same_weights(model, world)
 
 
-def rows_per_step(rows: int, config: FinetuneConfig) -> int:
-    """The batch size: 32, or an eighth of fewer than 256 rows, so that an epoch has some steps."""
-    if config.batch_size != "auto":
-        return config.batch_size
+def rows_per_step(rows: int, batch_size: int | Auto) -> int:
+    """With auto 32, or an eighth of fewer than 256 rows, so that an epoch has some steps."""
+    if batch_size != "auto":
+        return batch_size
     return max(SMALLEST_BATCH, min(LARGEST_BATCH, rows // FEWEST_STEPS))
 
 
