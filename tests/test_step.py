@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
@@ -223,8 +224,8 @@ def test_what_is_dropped_depends_on_seed_step_and_rank_alone():
 
 def test_some_steps_are_profiled(small_folder, tmp_path):
     """`--profile` writes a trace and a table, and changes nothing of the training."""
-    train(small_folder, tmp_path / "plain", max_steps=4)
-    training, run = replace(SHORT, max_steps=4), tmp_path / "run"
+    train(small_folder, tmp_path / "plain", max_steps=5)
+    training, run = replace(SHORT, max_steps=5), tmp_path / "run"
     pretrain(small_folder, out=run, model=TINY, training=training, profile=2)
     assert_same_run(run, tmp_path / "plain")
     trace = json.loads((run / "profile" / "trace.json").read_text())
@@ -235,3 +236,16 @@ def test_some_steps_are_profiled(small_folder, tmp_path):
     assert 0 < len(table) <= 10  # of the ten operations that took longest
     train(small_folder, run, overwrite=True, max_steps=1)
     assert not (run / "profile").exists()
+
+
+@pytest.mark.parametrize(
+    ("steps", "fix"),
+    [(6, "give --profile 3 at most, or more --max-steps"), (3, "give more --max-steps")],
+)
+def test_a_run_that_ends_before_the_last_profiled_step_is_refused(
+    steps, fix, small_folder, tmp_path
+):
+    training, run = replace(SHORT, max_steps=steps), tmp_path / "run"
+    with pytest.raises(InputError, match=f"after 3 steps, and {steps} are left; {fix}"):
+        pretrain(small_folder, out=run, model=TINY, training=training, profile=4)
+    assert not (run / "run.json").exists()

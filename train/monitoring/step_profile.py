@@ -9,11 +9,28 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.run import PROFILE, PROFILE_FILES
+from clozeline.train.config import PretrainConfig
 
 TRACE, OPERATIONS = PROFILE_FILES
 SKIPPED = 3  # compilation, warm-up of kernels and of the profiler
 ROWS = 10
+
+
+def check_profile(steps: int, training: PretrainConfig, done: int) -> None:
+    """Raises InputError where a run with `done` steps ends before the last profiled one."""
+    left = training.max_steps - done
+    if steps and training.budget is None and left < SKIPPED + steps:
+        most = max(left - SKIPPED, 0)
+        fix = (
+            f"give --profile {most} at most, or more --max-steps"
+            if most
+            else "give more --max-steps"
+        )
+        raise InputError(
+            f"--profile {steps} profiles after {SKIPPED} steps, and {left} are left; {fix}."
+        )
 
 
 def profiler(run: Path, *, steps: int, device: torch.device) -> profile:

@@ -28,6 +28,7 @@ from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.monitoring.step_profile import check_profile
 from clozeline.train.monitoring.trackers import (
     Track,
     Tracker,
@@ -192,6 +193,7 @@ def train_run(
     data = open_loader(shards, config, world, state=point.state.loader)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
+    check_profile(profile, training, point.state.step)
     with deterministic_kernels(training.deterministic):
         config = _with_micro_batch(config, world)
         check_memory(config, world)
