@@ -3,6 +3,7 @@
 test.parquet  ->  5b2c....excluded  ->  Excluded: 13-grams, hashes of the texts, their sources
 """
 
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation.exclusion import Excluded, grams_of, texts_digest
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import ExcludedSource
+from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import HASH, read_rows, write_rows
 from clozeline.pipeline.sources.documents import TRUNCATED
@@ -23,10 +25,13 @@ LISTED: Final = 1000  #: texts found in the corpus that the manifest lists, for 
 
 
 def read_excluded(context: JobContext) -> Excluded:
-    """The excluded texts of a job. Raises InputError for a source without text."""
+    """The excluded texts of a job; raises as `write_excluded` does."""
     path = context.excluded_path
     if not path.exists():
         write_excluded(context)
+    [counts] = read_counts([path])
+    for early in [] if context.allow_truncated else counts.rejected:  # another job allowed it
+        raise not_whole(early["where"], early["reason"])
     [grams], [texts] = (list(read_rows([path], n, kind)) for n, kind in enumerate((GRAM, TEXT)))
     return Excluded(
         context.config.exclude_ngram,
@@ -39,7 +44,7 @@ def read_excluded(context: JobContext) -> Excluded:
 
 def write_excluded(context: JobContext) -> None:
     """Write the file. Raises InputError, and JobFailedError for a source that ends early."""
-    found, sources = [], []
+    found, sources, counts = [], [], Counts()
     for number, (source, blocks) in enumerate(context.excluded):
         texts = []
         for block in blocks:
@@ -49,6 +54,8 @@ def write_excluded(context: JobContext) -> None:
                         raise InputError(f"--exclude: {bad.where}: {bad.reason}; fix it first.")
                     if not context.allow_truncated:
                         raise not_whole(block.path, bad.reason)
+                    counts.read[TRUNCATED] += 1
+                    counts.rejected.append(asdict(bad))
                 texts += chunk.texts
         if not texts:
             raise InputError(f"--exclude {source} has no text; check its columns (?text=..).")
@@ -65,7 +72,8 @@ def write_excluded(context: JobContext) -> None:
     grams["gram"], grams["row"] = hashes, first
     rows["hash"]["high"], rows["hash"]["low"] = hash_documents(found)
     rows["source"] = sources
-    write_rows(context.excluded_path, iter([(0, grams), (1, rows)]), partitions=2)
+    parts = iter([(0, grams), (1, rows)])
+    write_rows(context.excluded_path, parts, partitions=2, counts=counts)
 
 
 def excluded_sources(

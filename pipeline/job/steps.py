@@ -270,6 +270,8 @@ class Steps:
             counts.add(self.cache.counts())
             if drops is not None:
                 counts.add(*read_counts([self.context.drops_path]))
+            if self.context.excluded:  # whether its sources end early
+                counts.add(*read_counts([self.context.excluded_path]))
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
 
