@@ -158,7 +158,7 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
     if findings:
         raise CheckFailedError(
             f"{counted(len(findings), 'problem')} in {shards}. Delete the damaged files and rerun "
-            "`clozeline shards`, or rerun it with --overwrite."
+            "`clozeline shards`, or, without --task, rerun it with --overwrite."
         )
     click.echo(summary(read_manifest(shards), sources))
     print_next_for(shards)

@@ -9,10 +9,16 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry, read_manifest, write_manifest
+from clozeline.pipeline.dataset.manifest import (
+    CARD,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+    write_manifest,
+)
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.dataset_card import CARD, card_text, source_name, write_card
+from clozeline.pipeline.report.dataset_card import card_text, source_name, write_card
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import python
 

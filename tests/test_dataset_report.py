@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from clozeline.pipeline.common.paths import path_of
-from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.manifest import CARD, REPORT, read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.charts import draw_lines, draw_points
-from clozeline.pipeline.report.dataset_card import CARD
 from clozeline.pipeline.report.html import Section, Table, printable
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.pipeline.view.site import REPORT, Site, Tab
+from clozeline.pipeline.view.site import Site, Tab
 from tests.support.command import invoke, refused
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set

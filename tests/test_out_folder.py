@@ -10,8 +10,9 @@ import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import sealed
-from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, read_manifest
+from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, read_manifest
 from clozeline.pipeline.job.job import plan_shards
+from clozeline.pipeline.report.dataset_card import write_card
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify
@@ -172,6 +173,19 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     assert sorted(shard_digests(out)) == [*OF_TWO, theirs[2].name]
     assert list(verify(out)) == [f"{theirs[2].name}: not in the manifest"]
     assert list((copy / "cache").glob("*.tokens"))  # kept, for it was named
+
+
+def test_overwrite_removes_page_and_card_of_the_old_data_set_but_not_an_edited_card(copy):
+    out = copy / "out"
+    for is_edited in (False, True):
+        assert write_card(out)
+        text = (out / CARD).read_text() + "Mine." * is_edited
+        (out / CARD).write_text(text)
+        (out / REPORT).write_text("<!doctype html>")
+        shards(copy, TWO, OVERWRITE)
+        assert not (out / REPORT).exists()
+        assert (out / CARD).exists() == is_edited
+    assert (out / CARD).read_text() == text
 
 
 def test_an_unfinished_job_of_another_config_is_replaced(copy):

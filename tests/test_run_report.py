@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.view.site import REPORT
+from clozeline.pipeline.dataset.manifest import REPORT
 from clozeline.train.artifacts.run import RunConfig, write_run, write_summary
 from tests.support.command import invoke, refused
 from tests.support.small import small_tokenizer

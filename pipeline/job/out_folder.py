@@ -23,12 +23,15 @@ from clozeline.pipeline.common.paths import (
     old_partials,
     remove_named,
 )
+from clozeline.pipeline.common.signed_text import is_edited
 from clozeline.pipeline.common.store import is_file, sizes_in
 from clozeline.pipeline.dataset.manifest import (
+    CARD,
     DROPPED,
     JOB,
     MANIFEST,
     REJECTED,
+    REPORT,
     SHARD_NAME,
     TOKENIZER,
     Manifest,
@@ -115,8 +118,10 @@ def prepare_folders(
         return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
     gone = _owned_shards(context) - (set() if tasks else wanted)
-    for name in (MANIFEST, LOG, REJECTED, DROPPED, *sorted(gone)):
+    for name in (MANIFEST, LOG, REJECTED, DROPPED, REPORT, *sorted(gone)):
         (context.out_dir / name).unlink(missing_ok=True)
+    if not is_edited(context.out_dir / CARD):
+        (context.out_dir / CARD).unlink(missing_ok=True)
     start = {"clozeline": own_version(), "files": sorted(wanted)}
     write_json(context.out_dir / JOB, start)  # before anything else: the folder is a job's
     _write_tokenizer(context, tokenizer)

@@ -4,22 +4,20 @@ The head lists the files of each split, so that `datasets.load_dataset(FOLDER)` 
 line is a digest of the text above it, by which an edited card is recognized and kept.
 """
 
-import hashlib
 import json
 import re
 from typing import Any
 
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
-from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import CARD, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import id_type
 from clozeline.pipeline.dataset.shards import SUFFIXES
 from clozeline.pipeline.report.dataset_summary import read_job
 from clozeline.pipeline.report.html import fill_template
 
-CARD = "README.md"
-SIGNATURE = re.compile(r"(.*)<!-- clozeline report ([0-9a-f]{64}) -->\n", re.DOTALL)
 # The Hub's size categories, by the number of examples below which they apply.
 SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
 SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1B<n<10B"}
@@ -29,7 +27,7 @@ SIZES |= {10**11: "10B<n<100B", 10**12: "100B<n<1T"}
 def write_card(folder: AnyPath) -> bool:
     """Write the card and return True; keep one that was edited by hand and return False."""
     path = folder / CARD
-    if _is_edited(path):
+    if is_edited(path):
         return False
     text = card_text(read_manifest(folder), read_job(folder))
     with whole_file(path) as file:
@@ -53,7 +51,7 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
         sources=[source_name(source) for source in job.get("sources", ())],
         id_type=str(id_type(manifest.vocab_size)),
     )
-    return f"{text}<!-- clozeline report {_digest(text)} -->\n"
+    return signed(text)
 
 
 def _options(manifest: Manifest) -> dict[str, Any]:
@@ -99,15 +97,3 @@ def _front_matter(manifest: Manifest, splits: list[str], title: str) -> str:
 
 def _size(examples: int) -> str:
     return next((name for limit, name in SIZES.items() if examples < limit), "n>1T")
-
-
-def _is_edited(path: AnyPath) -> bool:
-    """Whether there is a README.md that differs from what `card_text` returned."""
-    if not path.exists():
-        return False
-    signed = SIGNATURE.fullmatch(path.read_text(encoding="utf-8", errors="replace"))
-    return signed is None or _digest(signed[1]) != signed[2]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

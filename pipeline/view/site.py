@@ -20,7 +20,6 @@ from clozeline.pipeline.report.html import asset, fill_template
 if TYPE_CHECKING:
     from clozeline.pipeline.common.http_server import HttpServer
 
-REPORT = "report.html"  # the file that `clozeline report` writes
 STYLE = "clozeline.pipeline.view/page.css"
 
 Values = Mapping[str, Any]  # of a query, or of the JSON that was posted

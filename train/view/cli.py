@@ -149,8 +149,8 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     Several folders share the page of the first: up to four runs are compared. For a data set, also
     a data set card for the Hugging Face Hub, SHARDS/README.md; an edited card is kept.
     """
-    from clozeline.pipeline.report.dataset_card import CARD, write_card
-    from clozeline.pipeline.view.site import REPORT
+    from clozeline.pipeline.dataset.manifest import CARD, REPORT
+    from clozeline.pipeline.report.dataset_card import write_card
     from clozeline.train.view.view import shown_kind
 
     data_sets = [folder for folder in folders if shown_kind(folder) == "data set"]
