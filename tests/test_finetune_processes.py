@@ -158,9 +158,10 @@ def test_three_processes_train_one_model_or_two_as_one_does(tmp_path):
     assert three.returncode == 0, three.stderr
     trained = re.findall(r"[-a-z ]+, 17 rows, seed \d: accuracy", three.stderr)
     assert len(trained) == 1 + 2 * 2 + 3
-    for number, wanted in enumerate(rows):  # each row once, by one of them
+    for number, wanted in enumerate(rows):  # each row once, by one of them; each has some
         shares = [int((tmp_path / f"rows.{number}.{rank}").read_text()) for rank in range(3)]
-        assert sum(shares) == wanted > 1.9 * max(shares)
+        assert sum(shares) == wanted
+        assert min(shares) > 0
     for name, wanted in (("one-3", "one"), ("two-3", "two"), ("two-killed", "two")):
         found, others = load_classifier(tmp_path / name), load_classifier(tmp_path / wanted)
         weights = dict(others.model.named_parameters())

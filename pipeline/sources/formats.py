@@ -14,7 +14,7 @@ its scheme, else by its file name, else by its first bytes; the first row that m
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, tee
 from typing import Any
 
 import pyarrow as pa
@@ -131,8 +131,8 @@ def list_blocks(
     Raises InputError for a missing file, a glob without a match, a file of an unknown format, a
     table without one of the text columns, a wrong option, and if there is nothing to read.
     """
-    blocks: list[Block] = []
-    seen: set[Block] = set()  # two globs may name the same file
+    listed: dict[Block, list[Block]] = {}  # of each file, which two globs may name
+    most: dict[Block, tuple[bool, int]] = {}  # how much of it
     for source in sources:
         name, options = split_options(source, is_url=has_scheme(source) is not None)
         chosen: dict[str, Any] = {
@@ -147,19 +147,36 @@ def list_blocks(
         for whole in wholes if options.text_columns else ():
             if not BY_NAME[whole.format].has_columns:
                 raise InputError(f"{whole.path} has no columns; give it without text=")
-        new = [whole for whole in wholes if whole not in seen]
-        cut = (BY_NAME[whole.format].list_blocks(whole, block_bytes) for whole in new)
-        found = list(chain.from_iterable(cut))
-        if options.limit is not None:
-            found = list(first_documents(found, options.limit))
-            paths = {block.path for block in found}  # other sources may name what is left out
-            new = [whole for whole in new if whole.path in paths or has_scheme(whole.path)]
-        seen.update(new)
-        blocks += found
-    if not blocks:
+        if options.limit is None:
+            wholes = [x for x in wholes if not most.get(replace(x, query=""), (False, -1))[0]]
+        for whole, blocks in _cut(wholes, block_bytes, options.limit).items():
+            much = options.limit is None, sum(block.text_bytes for block in blocks)
+            file = replace(whole, query="")  # with ?limit= and without, it is one
+            if much > most.get(file, (False, -1)):
+                listed[file], most[file] = blocks, much
+    found = list(chain.from_iterable(listed.values()))
+    if not found:
         named = ", ".join(sources) or "no source"
         raise InputError(f"nothing to read in {named}; give a source that is not empty.")
-    return [replace(block, index=index) for index, block in enumerate(blocks)]
+    return [replace(block, index=index) for index, block in enumerate(found)]
+
+
+def _cut(wholes: Sequence[Block], block_bytes: int, limit: int | None) -> dict[Block, list[Block]]:
+    """The blocks of each file of a source; with a limit, of those that hold the first documents."""
+    pairs = (
+        (whole, block)
+        for whole in wholes
+        for block in BY_NAME[whole.format].list_blocks(whole, block_bytes)
+    )
+    if limit is not None:
+        every, again = tee(pairs)
+        kept = first_documents((block for _, block in again), limit)
+        # The limit ends first, before the next file is looked at.
+        pairs = ((whole, block) for block, (whole, _) in zip(kept, every, strict=False))
+    found: dict[Block, list[Block]] = {}
+    for whole, block in pairs:
+        found.setdefault(whole, []).append(block)
+    return found
 
 
 def first_documents(blocks: Iterable[Block], limit: int) -> Iterator[Block]:
