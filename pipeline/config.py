@@ -65,7 +65,7 @@ class DataConfig:
     )
     min_characters: int = _text(16, "Drop paragraphs and documents with fewer characters.")
     text_columns: tuple[str, ...] = _text(
-        ("text",), "Columns (or JSON keys) of the text; several are joined, one per line."
+        ("text",), "Column (or JSON key) of the text; repeatable: several are joined, one per line."
     )
     max_document_bytes: int = _text(
         64_000_000, "Reject documents of more bytes, so that a single one cannot take all memory."

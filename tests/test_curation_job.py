@@ -371,7 +371,7 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
         (["--similarity=0.7"], "similarity is for --deduplicate near; add that"),
         (["--exclude-ngram=7"], "ngram is for --exclude; add that, or leave it out."),
         (["--exclude={}/empty.jsonl"], "empty.jsonl"),
-        (["--exclude={}/nothing.jsonl"], "nothing.jsonl"),
+        (["--exclude={}/nothing.jsonl"], "--exclude: "),
         (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
         (["--exclude={}/bad.jsonl"], "bad.jsonl:2: not a JSON object; fix it first."),
         (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),

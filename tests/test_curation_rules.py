@@ -72,7 +72,7 @@ def test_the_first_broken_rule_is_the_reason_and_its_value_is_told():
     assert quality_of(["gopher", "min_words=2"]).check("Too short.")[1:] == few
     assert quality_of(["gopher", "min_words=5"]).check(GOOD)[1] == "max_top_3gram"
     assert quality_of(["none"]).check("") == ("", "", 0.0)
-    assert quality_of([]) == quality_of(["none"])
+    assert quality_of([]) == quality_of(["none"]) == quality_of(["gopher", "none"])
 
 
 def test_a_threshold_itself_is_allowed():

@@ -132,7 +132,10 @@ def blocks_of(
 
 def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], ...]:
     """The blocks of each source of --exclude. Raises InputError for one that cannot be read."""
-    return tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
+    try:
+        return tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
+    except InputError as error:  # the data set may name it relative to another folder
+        raise InputError(f"--exclude: {error}") from error
 
 
 @contextmanager

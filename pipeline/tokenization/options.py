@@ -44,7 +44,7 @@ class TokenizerOptions:
     )
     language: str = option("english", "Language of the sentence splitter.", group="Text")
     text_columns: tuple[str, ...] = option(
-        ("text",), "Columns (or JSON keys) of the text.", group="Text"
+        ("text",), "Column (or JSON key) of the text; repeatable.", group="Text"
     )
     max_megabytes: int = option(
         200, "Maximum megabytes of text to learn from.", group="Text", type=AT_LEAST_ONE
