@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig

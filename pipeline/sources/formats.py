@@ -171,7 +171,7 @@ def _cut(wholes: Sequence[Block], block_bytes: int, limit: int | None) -> dict[B
     if limit is not None:
         every, again = tee(pairs)
         kept = first_documents((block for _, block in again), limit)
-        # The limit ends first, before the next file is looked at.
+        # The limit ends first, before the next file is opened.
         pairs = ((whole, block) for block, (whole, _) in zip(kept, every, strict=False))
     found: dict[Block, list[Block]] = {}
     for whole, block in pairs:
