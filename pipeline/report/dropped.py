@@ -7,33 +7,11 @@ cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; .
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from clozeline.pipeline.curation.rules import RULES
+from clozeline.pipeline.curation.reasons import REASONS, documents_read
 from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
 
-#: What each reason counts, and what it means.
-REASONS: Mapping[str, tuple[str, str]] = {
-    "empty": ("documents", "no text in them"),
-    "redirect": ("documents", "redirects"),
-    "other_namespace": ("documents", "pages that are not articles"),
-    "short_document": ("documents", "every paragraph is shorter than --min-characters"),
-    "no_tokens": ("documents", "nothing but control characters"),
-    "duplicate_document": ("documents", "the same text as another document"),
-    "near_duplicate": ("documents", "near copies of another document; see --similarity"),
-    "beyond_budget": ("documents", "beyond the tokens of their source"),
-    "excluded": ("documents", "words in a row with a text of --exclude"),
-    **{f"quality_{rule}": ("documents", f"--quality {rule}") for rule in RULES},
-    "short_paragraph": ("paragraphs", "shorter than --min-characters"),
-    "single_sentence_paragraph": ("paragraphs", "a single sentence, so no pair"),
-    "surplus_random_pair": ("pairs", "more random pairs than following ones; see --pairs"),
-    "no_other_document": ("pairs", "no other document in the shard for a random B"),
-    "lone_sentence": ("pairs", "a single sentence, which has no order"),
-    "nothing_to_mask": ("pairs", "no token that may be masked"),
-    "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
-}
-#: Documents that were counted as read before they were found.
-FOUND_LATER = ("duplicate_document", "near_duplicate", "beyond_budget")
 #: What was cleaned in documents that were kept, by its count.
 CLEANED: Mapping[str, str] = {
     "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; if the text is in another encoding, "
@@ -50,13 +28,13 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
     read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
     copies = manifest.config.dupe_factor
     totals = Counter(
-        documents=read["documents"] - sum(dropped[reason] for reason in FOUND_LATER),
         paragraphs=read["paragraphs"] * copies,
         pairs=manifest.num_examples("train") + manifest.num_examples("validation"),
         tokens=read["tokens"] * copies - dropped["cut_tokens"],
     )
     for reason, (unit, _) in REASONS.items():
         totals[unit] += dropped[reason]
+    totals["documents"] = documents_read(read, dropped)
     for reason, (unit, words) in REASONS.items():
         yield from _line("dropped", dropped[reason], totals[unit], unit, words)
     for reason, words in CLEANED.items():
