@@ -405,6 +405,30 @@ def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
     assert not (data_set / REPORT).exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rejected.jsonl", '{"where": "x", "rea'),
+        ("rejected.jsonl", "null"),
+        ("rejected.jsonl", '{"where": "x", "reason": 5}'),
+        ("rejected.jsonl", '{"where": "x", "reason": "\xff"}'),
+        ("dropped.jsonl", '{"reason": "near_duplicate"}'),
+        ("dropped.jsonl", '{"reason": "a", "document": "b", "text": "c", "value": "d"}'),
+        ("job.json", '{"stages": 5}'),
+        ("job.json", '{"stages": {"read": -1}}'),
+        ("job.json", '{"seconds": "x"}'),
+        ("job.json", '{"sources": [5]}'),
+    ],
+)
+def test_what_a_job_left_there_is_refused_in_one_line_where_it_is_damaged(name, content, data_set):
+    (data_set / name).write_bytes(content.encode("latin-1"))
+    said = refused("report", data_set)
+    assert said.startswith(f"{data_set / name} cannot be read (")
+    assert said.endswith("); delete it.")
+    (data_set / name).unlink()
+    report_of(data_set)
+
+
 def test_a_line_whose_name_begins_with_an_underscore_is_in_the_legend():
     lines = {"_other": (np.arange(3), np.arange(3)), "one": (np.arange(3), np.arange(3))}
     svg = draw_lines("lines", lines, x_label="x", y_label="y")

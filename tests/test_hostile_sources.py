@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.counter_rng import random_bits
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.reasons import REASONS
 from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
-from clozeline.pipeline.report.dropped import CLEANED, REASONS, dropped_lines
+from clozeline.pipeline.report.dropped import CLEANED, dropped_lines
 from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_block
 from clozeline.pipeline.sources.record_boundaries import TooLong, cut_chunks
 from clozeline.pipeline.sources.text_files import BOUNDARIES
@@ -263,10 +264,14 @@ def test_memory_does_not_follow_a_document_without_end(name, tmp_path):
 # --- what is left out -----------------------------------------------------------------------------
 
 
-def manifest(*, dropped, **counts):
+DEFAULT = DataConfig()
+
+
+def manifest(*, dropped, config=DEFAULT, tokens_kept=0, **counts):
     digests = {"sha256": "", "rows_sha256": "", "checksum": 0}
     entry = ShardEntry(name="", split="train", rows=90, bytes=0, length_histogram=[], **digests)
-    facts = {"config": DataConfig(), "tokenizer_digest": "", "vocab_size": 5}
+    facts = {"config": config, "tokenizer_digest": "", "vocab_size": 5}
+    facts["token_counts"] = [tokens_kept]
     return Manifest(**facts, shards=[entry], counts=counts, dropped=dropped)
 
 
@@ -274,12 +279,31 @@ def test_what_is_dropped_is_told_in_words_above_one_percent():
     dropped = {
         "duplicate_document": 3, "short_paragraph": 2, "surplus_random_pair": 10, "cut_tokens": 10,
     }  # fmt: skip
-    found = manifest(documents=100, paragraphs=198, tokens=1000, dropped=dropped)
+    found = manifest(documents=100, paragraphs=198, tokens_kept=990, dropped=dropped)
     assert list(dropped_lines(found)) == [
         "dropped 3 of 100 documents (3.0%): the same text as another document",
         "dropped 10 of 100 pairs (10.0%): more random pairs than following ones; see --pairs",
     ]
     assert list(dropped_lines(manifest(dropped={}))) == []
+
+
+def test_shares_are_of_all_uses_or_left_out_where_those_are_not_known():
+    twice = DataConfig(pairs="sentences", dupe_factor=2)
+    dropped = {"short_paragraph": 20, "single_sentence_paragraph": 80, "cut_tokens": 60}
+    words = {
+        "short": "shorter than --min-characters",
+        "single": "a single sentence, so no pair",
+        "cut": "cut off pairs that are longer than --max-seq-length",
+    }
+    found = manifest(config=twice, paragraphs=80, tokens_kept=240, dropped=dropped)
+    assert list(dropped_lines(found)) == [
+        f"dropped 20 of 100 paragraphs (20.0%): {words['short']}",
+        f"dropped 80 of 160 paragraphs (50.0%): {words['single']}",
+        f"dropped 60 of about 300 tokens (20.0%): {words['cut']}",
+    ]
+    for unknown in ({"repeat": 10}, {"dropped": {**dropped, "beyond_budget": 1}}):
+        facts = {"dropped": dropped, "documents": 1000, "paragraphs": 80, **unknown}
+        assert f"dropped 80 paragraphs: {words['single']}" in dropped_lines(manifest(**facts))
 
 
 def test_every_reason_has_its_words():

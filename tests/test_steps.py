@@ -239,3 +239,12 @@ def test_more_than_the_fraction_of_rejected_documents_fails(
     total = Counts(read=Counter(documents=good), rejected=[entry] * bad)
     with pytest.raises(JobFailedError, match="were rejected") if fails else nullcontext():
         _check_rejected(total, context)
+
+
+def test_documents_that_curation_dropped_count_among_those_that_were_read(tmp_path):
+    _, context = work(tmp_path, replace(CONFIG, max_rejected=0.01))
+    dropped = Counter(short_document=148, quality_min_words=1, duplicate_document=100, cut_tokens=9)
+    rejected = [{"where": "a.jsonl:1", "reason": "not JSON"}] * 4
+    _check_rejected(Counts(Counter(documents=149), dropped, rejected[:3]), context)
+    with pytest.raises(JobFailedError, match=r"^4 of 302 documents were rejected"):
+        _check_rejected(Counts(Counter(documents=149), dropped, rejected), context)

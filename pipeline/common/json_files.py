@@ -37,11 +37,17 @@ def add_to_json(path: AnyPath, values: Mapping[str, Any]) -> None:
 def json_values(path: AnyPath, advice: str, *, seal: bool = False) -> Iterator[dict[str, Any]]:
     """The object in a file, without its seal, which is checked; `seal` says that it has one.
 
-    Raises InputError, with the advice, where the file cannot be read, and where its values turn out
-    not to be what the block expects.
+    Raises InputError as `refuse_malformed` does.
     """
-    try:
+    with refuse_malformed(path, advice):
         yield unsealed(json.loads(read_file(path)), required=seal)
+
+
+@contextmanager
+def refuse_malformed(path: AnyPath, advice: str) -> Iterator[None]:
+    """Raises InputError, with the advice, where the block cannot read the file or its values."""
+    try:
+        yield
     except InputError:
         raise
     except (OSError, *MALFORMED) as error:

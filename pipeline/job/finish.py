@@ -13,6 +13,7 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFa
 from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.store import read_ranges, sizes_in
+from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
@@ -123,7 +124,7 @@ def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:
 def _check_rejected(total: Counts, context: JobContext) -> None:
     # An option of their own decides about sources that end early.
     rejected = [entry for entry in total.rejected if entry.get("kind") != TRUNCATED]
-    seen = len(rejected) + total.read["documents"]
+    seen = len(rejected) + documents_read(total.read, total.dropped)
     allowed = math.floor(seen * context.config.max_rejected + 1e-6)  # 100 * 0.29 is below 29
     if len(rejected) > allowed:
         first = rejected[0]

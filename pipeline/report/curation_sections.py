@@ -1,10 +1,9 @@
 """The sections of the data set report about documents: left out, and used how often."""
 
 from collections import Counter
-from typing import Any
 
 from clozeline.pipeline.report.charts import draw_bars
-from clozeline.pipeline.report.dataset_summary import DatasetSummary
+from clozeline.pipeline.report.dataset_summary import DatasetSummary, DroppedDocument
 from clozeline.pipeline.report.dropped import uses_in_words
 from clozeline.pipeline.report.html import Chart, Section, Table
 
@@ -15,14 +14,14 @@ TEXTS = {"text": "text", "kept_text": "text of the document that was kept"}  #: 
 def dropped(summary: DatasetSummary) -> Section:
     manifest, rejected = summary.manifest, summary.rejected
     found = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
-    reasons = Counter(entry["reason"] for entry in rejected)
+    reasons = Counter(entry.reason for entry in rejected)
     tables = [
         _count_table("read", manifest.counts),
         _count_table("dropped, by reason", found),
         _count_table("rejected, by reason", dict(reasons.most_common())),
         Table(
             heads=("rejected", "reason"),
-            rows=[(entry["where"], entry["reason"]) for entry in rejected[:REJECTED_SHOWN]],
+            rows=[(entry.where, entry.reason) for entry in rejected[:REJECTED_SHOWN]],
             is_numeric=False,
         ),
     ]
@@ -45,15 +44,18 @@ def samples(summary: DatasetSummary) -> Section | None:
     """Samples of what curation dropped; a near copy stands beside the document that was kept."""
     if not summary.dropped:
         return None
-    reasons: dict[str, list[dict[str, Any]]] = {}
+    reasons: dict[str, list[DroppedDocument]] = {}
     for sample in summary.dropped:
-        reasons.setdefault(sample["reason"], []).append(sample)
+        reasons.setdefault(sample.reason, []).append(sample)
     tables = []
     for reason, shown in sorted(reasons.items()):
-        texts = [name for name in TEXTS if name in shown[0]]
+        texts = [name for name in TEXTS if any(getattr(sample, name) for sample in shown)]
         heads = (f"{reason.replace('_', ' ')}: value (document)", *(TEXTS[name] for name in texts))
         rows = [
-            (f"{sample['value']:.4g} ({sample['document'][:8]})", *(sample[name] for name in texts))
+            (
+                f"{sample.value:.4g} ({sample.document[:8]})",
+                *(getattr(sample, name) for name in texts),
+            )
             for sample in shown
         ]
         tables.append(Table(heads=heads, rows=rows, is_numeric=False))

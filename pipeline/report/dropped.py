@@ -7,33 +7,11 @@ cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; .
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from clozeline.pipeline.curation.rules import RULES
+from clozeline.pipeline.curation.reasons import FOUND_LATER, REASONS, documents_read
 from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
 
-#: What each reason counts, and what it means.
-REASONS: Mapping[str, tuple[str, str]] = {
-    "empty": ("documents", "no text in them"),
-    "redirect": ("documents", "redirects"),
-    "other_namespace": ("documents", "pages that are not articles"),
-    "short_document": ("documents", "every paragraph is shorter than --min-characters"),
-    "no_tokens": ("documents", "nothing but control characters"),
-    "duplicate_document": ("documents", "the same text as another document"),
-    "near_duplicate": ("documents", "near copies of another document; see --similarity"),
-    "beyond_budget": ("documents", "beyond the tokens of their source"),
-    "excluded": ("documents", "words in a row with a text of --exclude"),
-    **{f"quality_{rule}": ("documents", f"--quality {rule}") for rule in RULES},
-    "short_paragraph": ("paragraphs", "shorter than --min-characters"),
-    "single_sentence_paragraph": ("paragraphs", "a single sentence, so no pair"),
-    "surplus_random_pair": ("pairs", "more random pairs than following ones; see --pairs"),
-    "no_other_document": ("pairs", "no other document in the shard for a random B"),
-    "lone_sentence": ("pairs", "a single sentence, which has no order"),
-    "nothing_to_mask": ("pairs", "no token that may be masked"),
-    "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
-}
-#: Documents that were counted as read before they were found.
-FOUND_LATER = ("duplicate_document", "near_duplicate", "beyond_budget")
 #: What was cleaned in documents that were kept, by its count.
 CLEANED: Mapping[str, str] = {
     "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; if the text is in another encoding, "
@@ -45,22 +23,38 @@ CLEANED: Mapping[str, str] = {
 def dropped_lines(manifest: Manifest) -> Iterator[str]:
     """A line for each reason that left out or cleaned more than 1 % of what there was of its kind.
 
-    Each total is what was kept plus what was left out.
+    Each total is what was kept plus what was left out, where the counts give it.
     """
     read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
-    copies = manifest.config.dupe_factor
-    totals = Counter(
-        documents=read["documents"] - sum(dropped[reason] for reason in FOUND_LATER),
-        paragraphs=read["paragraphs"] * copies,
-        pairs=manifest.num_examples("train") + manifest.num_examples("validation"),
-        tokens=read["tokens"] * copies - dropped["cut_tokens"],
-    )
-    for reason, (unit, _) in REASONS.items():
-        totals[unit] += dropped[reason]
+    totals = _totals(manifest)
+    # Paragraphs of copies, and of documents that are used several times or never, are counted once.
+    is_known = not read["repeat"] and not any(dropped[reason] for reason in FOUND_LATER)
+    of = {"single_sentence_paragraph": "of" if is_known else "", "cut_tokens": "of about"}
     for reason, (unit, words) in REASONS.items():
-        yield from _line("dropped", dropped[reason], totals[unit], unit, words)
+        found = dropped[reason], totals[reason]
+        yield from _line("dropped", *found, unit, words, of=of.get(reason, "of"))
     for reason, words in CLEANED.items():
-        yield from _line("cleaned", read[reason], totals["documents"], "documents", words)
+        yield from _line("cleaned", read[reason], totals["empty"], "documents", words)
+
+
+def _totals(manifest: Manifest) -> dict[str, int]:
+    """What there was, by the reason that left out a part of it.
+
+    Documents and their short paragraphs are counted once, as they are read; what is left out when
+    pairs are made, at each use of a document.
+    """
+    read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
+    in_train = manifest.num_examples("train")
+    kept = in_train + manifest.num_examples("validation")
+    pairs = kept + sum(dropped[reason] for reason, (unit, _) in REASONS.items() if unit == "pairs")
+    uses = manifest.config.dupe_factor * max(read["repeat"], 1)  # at most
+    by_unit = {"documents": documents_read(read, dropped), "pairs": pairs}
+    return {reason: by_unit[unit] for reason, (unit, _) in REASONS.items() if unit in by_unit} | {
+        "short_paragraph": read["paragraphs"] + dropped["short_paragraph"],
+        "single_sentence_paragraph": read["paragraphs"] * uses,
+        # Counted in training examples, without [UNK]; those of validation are about as long.
+        "cut_tokens": sum(manifest.token_counts) * kept // max(in_train, 1) + dropped["cut_tokens"],
+    }
 
 
 def mixture_lines(manifest: Manifest) -> Iterator[str]:
@@ -85,7 +79,10 @@ def uses_in_words(source: MixedSource) -> str:
     return f"all {source.documents:,} documents {times}{more}"
 
 
-def _line(verb: str, count: int, total: int, unit: str, words: str) -> Iterator[str]:
-    total = max(total, count)
+def _line(
+    verb: str, count: int, total: int, unit: str, words: str, *, of: str = "of"
+) -> Iterator[str]:
+    """`of` says whether the total is exact ("of"), an estimate or, if it is "", not known."""
     if count > THRESHOLD * total:
-        yield f"{verb} {count:,} of {total:,} {unit} ({count / total:.1%}): {words}"
+        share = f"{of} {total:,} {unit} ({count / total:.1%})" if of else unit
+        yield f"{verb} {count:,} {share}: {words}"

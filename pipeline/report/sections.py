@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from clozeline.pipeline.common.units import size_in_words
 from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
 from clozeline.pipeline.report.curation_sections import dropped, mixture, samples
-from clozeline.pipeline.report.dataset_summary import DatasetSummary
+from clozeline.pipeline.report.dataset_summary import MEASURED, DatasetSummary
 from clozeline.pipeline.report.html import Chart, Section, Table
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, fraction
 
@@ -17,13 +17,6 @@ COLUMNS = 64  # of a histogram, at most
 TOKENS_SHOWN = 30
 RANKS_SHOWN = 200
 BALANCED = (0.48, 0.52)  # fraction of random or swapped pairs
-#: Key in job.json, label, unit.
-MEASURED = (
-    ("seconds", "wall time", "s"),
-    ("cpu_seconds", "CPU time", "s"),
-    ("megabytes_per_second", "text read", "MB/s"),
-    ("peak_memory_megabytes", "peak memory", "MB"),
-)
 
 
 def _config(summary: DatasetSummary) -> Section:
