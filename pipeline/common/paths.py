@@ -37,14 +37,16 @@ OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 
 def path_of(given: GivenPath) -> AnyPath:
-    """The path that a user gave.
+    """The path that a user gave; a "~" at its start is the home folder, also in a --config file.
 
-    Raises InputError for a URL that is none, and for a store that cannot be reached.
+    Raises InputError for what no path can be, and for a store that cannot be reached.
     """
     if not isinstance(given, str):
         return Path(given) if isinstance(given, os.PathLike) else given
+    if not given or "\0" in given:
+        raise InputError(f"{given!r} is not a path; give the name of a file or folder.")
     if "://" not in given:
-        return Path(given)
+        return Path(os.path.expanduser(given))  # noqa: PTH111 (Path("./~") has lost its "./")
     _check_url(given)
     try:
         from upath import UPath
