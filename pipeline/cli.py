@@ -1,5 +1,6 @@
 """The commands from text to shards. Each parses its options, calls once and prints the result."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -53,7 +54,19 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
         click.echo(line, err=True)
     click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
     given = sources or ("SOURCE...",)
-    print_next("shards", *given, "--tokenizer", out, "--out", beside(out, "shards"))
+    words = ("shards", *given, *_also_of_shards(**options))
+    print_next(*words, "--tokenizer", out, "--out", beside(out, "shards"))
+
+
+def _also_of_shards(
+    *, text_columns: tuple[str, ...], allow_truncated: bool, **_: Any
+) -> Iterator[str]:
+    """The options of `clozeline tokenizer` that `clozeline shards` needs, too."""
+    if text_columns != TokenizerOptions.text_columns:
+        for column in text_columns:
+            yield from ("--text-columns", column)
+    if allow_truncated:
+        yield "--allow-truncated"
 
 
 class BeamCommand(Command):

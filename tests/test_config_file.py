@@ -16,7 +16,7 @@ from clozeline.pipeline.commandline.config_options import NumberOrWord
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
-from tests.support.command import output_of
+from tests.support.command import output_of, refused
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import assert_same_run, command_line
@@ -218,3 +218,27 @@ def test_the_file_of_a_classifier_starts_the_same_fine_tuning(tmp_path):
     output_of("finetune", "--config", first / "classifier.json", "--out", again)
     for name in ("classifier.json", "report.json", "model.safetensors"):
         assert (first / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_folders_of_a_file_may_be_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "tokenizer.toml"
+    file.write_text(
+        'out = "~/tokenizer"\nsources = ["sample:articles?size=20KB"]\nvocab_size = 200'
+    )
+    output_of("tokenizer", "--config", file)
+    assert (tmp_path / "home/tokenizer/tokenizer.json").is_file()
+    assert not (tmp_path / "~").exists()
+    assert 'out = "~/tokenizer"' in output_of("tokenizer", "--config", file, "--print-config")
+    run = output_of("fill", "~/run", "[MASK]", code=2)
+    assert run == f"Error: {tmp_path}/home/run does not exist; check the path.\n"
+
+
+@pytest.mark.parametrize("out", ["", r"a\u0000b"])
+def test_what_no_path_can_be_is_one_line(out, tmp_path):
+    file = tmp_path / "tokenizer.toml"
+    file.write_text(f'out = "{out}"\nsources = ["a.txt"]\nvocab_size = 200')
+    assert refused("tokenizer", "--config", file).endswith(
+        "is not a path; give the name of a file or folder."
+    )

@@ -386,9 +386,9 @@ def test_a_data_set_in_a_store_has_the_same_report(hostile):
 
 def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
     said = refused("report", data_set, "--out", tmp_path)
-    assert "is a folder; give --out the name of a file" in said
+    assert "is a folder; give the name of a file" in said
     said = refused("report", data_set, "--out", tmp_path / "lost" / "page.html")
-    assert f"{tmp_path / 'lost'} is not a folder; give --out a file" in said
+    assert f"{tmp_path / 'lost'} is not a folder; give a file" in said
     (data_set / "job.json").write_text("{")
     assert "job.json cannot be read" in refused("report", data_set)
     (data_set / "job.json").unlink()

@@ -122,3 +122,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 )
 def test_bare_names_have_no_folder_query_or_compression(path: str, name: str) -> None:
     assert bare_name(path) == name
+
+
+def test_an_empty_name_is_no_folder():
+    with pytest.raises(InputError, match="a source has an empty name"):
+        find_files("")

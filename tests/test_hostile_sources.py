@@ -106,6 +106,13 @@ def test_text_that_is_none_is_refused_by_its_first_bytes(name, data, message, en
         find_sources(str(source))
 
 
+def test_the_command_that_converts_a_file_takes_its_name(tmp_path):
+    source = tmp_path / "my data.csv"
+    source.write_bytes(TEXT.encode("utf-16"))
+    with pytest.raises(InputError, match=rf"iconv -f UTF-16 -t UTF-8 '{source}' > FILE"):
+        find_sources(str(source))
+
+
 def test_utf8_with_a_mark_and_text_with_a_nul_are_text(tmp_path):
     for name, data in (("a.txt", b"\xef\xbb\xbfOne."), ("b.txt", b"\0Two\0\0."), ("c.txt", b"\0")):
         (tmp_path / name).write_bytes(data)

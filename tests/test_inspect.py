@@ -12,6 +12,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.inspect import inspect_dataset, show_example
+from tests.support.command import invoke
 from tests.support.small import small_tokenizer
 from tests.test_steps import build, work
 
@@ -129,3 +130,9 @@ def test_a_changed_byte_in_a_shard_is_named_and_not_shown(data_set, tmp_path):
         path.write_bytes(data)
     with pytest.raises(CorruptDataError, match=r"train-0000\d-of-\d+\.\w+ is damaged"):
         list(inspect_dataset(folder, number=1, seed=0, width=80))
+
+
+def test_a_seed_that_is_too_large_is_refused(data_set):
+    done = invoke("inspect", data_set, "--seed", 2**64)
+    assert done.exit_code == 2
+    assert "18446744073709551616 is not in the range" in done.stderr

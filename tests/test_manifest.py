@@ -138,6 +138,14 @@ def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
         (tmp_path / name).unlink()
 
 
+def test_the_command_that_finishes_a_data_set_takes_its_folder(tmp_path):
+    folder = tmp_path / "my shards"
+    folder.mkdir()
+    (folder / "job.json").touch()
+    with pytest.raises(InputError, match=f"--out '{folder}'` again"):
+        read_manifest(folder)
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

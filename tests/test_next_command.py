@@ -65,6 +65,22 @@ def test_folders_in_a_store_have_no_folder_for_a_run_beside_them():
     assert beside(Path("work/shards"), "run") == "work/run"
 
 
+def test_a_folder_is_not_beside_itself():
+    assert beside(Path("work/run"), "run") == "work/run-2"
+    assert beside(Path("shards"), "shards") == "shards-2"
+
+
+def test_the_next_command_reads_the_same_columns(tmp_path, monkeypatch):
+    """Also if the tokenizer has the name that the shards would have."""
+    monkeypatch.chdir(tmp_path)
+    Path("a b.jsonl").write_text('{"title": "The cat", "body": "It sat on the mat."}\n' * 9)
+    how = "--text-columns title --text-columns body --allow-truncated"
+    done = invoke("tokenizer", "a b.jsonl", "--vocab-size", 100, "--out", "shards", *how.split())
+    expected = f"clozeline shards 'a b.jsonl' {how} --tokenizer shards --out shards-2"
+    assert done.stderr.splitlines()[-1] == f"Next: {expected}"
+    parse(expected)
+
+
 def test_words_are_quoted_and_another_folder_has_nothing_after_it(tmp_path, capsys):
     print_next("shards", "my texts/*.txt", "--out", "a")
     assert capsys.readouterr().err == "Next: clozeline shards 'my texts/*.txt' --out a\n"

@@ -21,6 +21,7 @@ from clozeline.pipeline.job.job_log import log_file
 from clozeline.pipeline.report.inspect import inspect_dataset
 from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from clozeline.pipeline.verify.verify import verify
 from clozeline.train.data.loader import Loader
 from tests.support.small import PUNKT, small_tokenizer
@@ -172,6 +173,8 @@ def test_a_store_that_refuses_is_named_in_one_line(store, tmp_path, monkeypatch)
     message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); fix this and"
     with pytest.raises(StoreError, match=message):
         shards(tmp_path, out=store / "out")
+    with pytest.raises(StoreError, match=message):
+        make_tokenizer("sample:articles?size=20KB", out=store / "out", vocab_size=100)
 
 
 def test_a_glob_has_every_file_also_where_a_request_for_one_fails(store, monkeypatch):

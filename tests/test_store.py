@@ -8,6 +8,7 @@ import pytest
 
 from clozeline.pipeline.common import store
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, StoreError
+from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.paths import remove_named
 from clozeline.pipeline.common.store import is_file, read_file, sizes_in
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -18,6 +19,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.open_shards import FETCHES, OpenShards
 from clozeline.train.data.order import Order
 from clozeline.train.data.shard_set import ShardSet
+from tests.support.command import refused
 from tests.support.failing_store import failing_folder
 from tests.support.small_data import write_data_set
 
@@ -97,6 +99,17 @@ def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder):
     folder.fs.info_failures["there"] = [TimeoutError()] * 3
     with pytest.raises(StoreError, match=r"/there cannot be used in its store, after 3 attempts"):
         is_file(folder / "there")
+
+
+@pytest.mark.parametrize("command", ["report", "view", "inspect"])
+def test_a_store_that_does_not_answer_is_not_a_path_that_does_not_exist(folder, command):
+    write_data_set(folder, train=(13,))
+    folder.fs.info_failures["manifest.json"] = [HttpError("503")] * 3
+    said = refused(command, folder, code=1)
+    assert said.startswith(f"{folder}/manifest.json cannot be used in its store, after 3 attempts")
+    folder.fs.info_failures["gone"] = [HttpError("503")] * 3
+    with pytest.raises(StoreError, match=r"/gone cannot be used in its store, after 3 attempts"):
+        wrong_folder(folder / "gone", "a run")
 
 
 def test_a_source_is_asked_for_again_and_then_named(folder):

@@ -13,7 +13,7 @@ from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
-from tests.support.files import contents
+from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
 from tests.support.small_jobs import articles
 from tests.test_steps import TEXT
@@ -146,6 +146,17 @@ def test_a_folder_with_files_is_left_alone(tmp_path, corpus):
     with pytest.raises(InputError, match="out exists already; give another --out, or --overwrite"):
         make(tmp_path / "out", corpus, vocab_size=300)
     assert contents(tmp_path / "out") == before
+
+
+def test_overwrite_without_space_leaves_the_old_tokenizer_whole(tmp_path, corpus):
+    make(tmp_path / "out", corpus, vocab_size=200)
+    before = contents(tmp_path / "out")
+    with no_file_longer_than(1024), pytest.raises(OSError, match="File too large"):
+        make(tmp_path / "out", corpus, vocab_size=300, model="bpe", overwrite=True)
+    assert contents(tmp_path / "out") == before
+    made = make(tmp_path / "out", corpus, vocab_size=300, model="bpe", overwrite=True)
+    assert load_tokenizer(tmp_path / "out").digest == made.tokenizer.digest
+    assert contents(tmp_path / "out").keys() == before.keys() - {"vocab.txt"}
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])

@@ -345,6 +345,10 @@ def test_what_a_user_can_fix_is_one_line(small_folder, run, classifier, tmp_path
     assert "5 folders are a run; a page shows at most 4" in refused("view", *[run] * 5)
     assert "2 folders are a classifier" in refused("view", classifier, run, classifier)
     assert "is a folder; give" in refused("view", small_folder, "--export", tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}')
+    for line in (("view", small_folder, "--export"), ("report", small_folder, "--out")):
+        assert "exists and is not an HTML page" in refused(*line, tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_text() == '{"text": "One."}'
     short = write_data_set(tmp_path / "long", train=(3,), config=replace(SMALL, max_seq_length=32))
     assert "reads 16 at most; give shorter ones" in refused("view", short, run)
     copy = shutil.copytree(run, tmp_path / "run")

@@ -1,6 +1,7 @@
 """`clozeline`: all commands, in data-flow order."""
 
 import os
+import shlex
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,7 +202,8 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
-            click.echo(f"note: {text} is classified as a text; --file {text} reads it", err=True)
+            option = shlex.join(["--file", text])
+            click.echo(f"note: {text} is classified as a text; {option} reads it", err=True)
     if out and not may_replace(out):
         raise InputError(
             f"{as_given(out)} exists and has no predictions in it; give another --out."

@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from clozeline.pipeline.commandline.command import grouped_option
+from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.paths import AnyPath, path_of
 
 if TYPE_CHECKING:
@@ -56,8 +57,12 @@ class PathOrUrl(ParamType):
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
-        """Raises InputError for a store that cannot be reached."""
-        return path_of(value)
+        """Raises InputError for what is not a path, and for a store that cannot be reached."""
+        path = path_of(value)
+        if ctx and str(value).startswith("~"):
+            with ctx.scope(cleanup=False):
+                note_given(path, str(value))
+        return path
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]

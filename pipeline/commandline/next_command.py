@@ -28,5 +28,10 @@ def print_next_for(folder: AnyPath) -> None:
 
 
 def beside(folder: AnyPath, name: str) -> str:
-    """A folder of this name next to another; in the working directory if that is in a store."""
-    return name if "://" in as_given(folder) else str(folder.parent / name)
+    """A folder of this name next to another; in the working directory if that is in a store.
+
+    work/shards, "run" -> work/run    work/run, "run" -> work/run-2
+    """
+    if "://" in as_given(folder):
+        return name
+    return str(folder.parent / (f"{name}-2" if folder.name == name else name))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.paths import AnyPath, names_in
+from clozeline.pipeline.common.store import exists, is_file
 
 
 class Kind(NamedTuple):
@@ -44,13 +45,16 @@ FILES = {
 
 
 def kind_of(folder: AnyPath) -> str | None:
-    """The key of KINDS whose marker the folder has; None without one."""
-    return next((name for name, kind in KINDS.items() if (folder / kind.marker).exists()), None)
+    """The key of KINDS whose marker the folder has; None without one.
+
+    Raises StoreError where a store does not say.
+    """
+    return next((name for name, kind in KINDS.items() if is_file(folder / kind.marker)), None)
 
 
 def wrong_folder(path: AnyPath, wanted: str) -> InputError:
     """The error for a path that is not `wanted`, such as "a run of `clozeline pretrain`"."""
-    if not path.exists():
+    if not exists(path):
         return InputError(f"{path} does not exist; check the path.")
     return InputError(f"{path} is {what_is(path)}; give {wanted}.")
 

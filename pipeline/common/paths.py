@@ -10,7 +10,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,14 +37,16 @@ OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 
 def path_of(given: GivenPath) -> AnyPath:
-    """The path that a user gave.
+    """The path that a user gave; a "~" at its start is the home folder, also in a --config file.
 
-    Raises InputError for a URL that is none, and for a store that cannot be reached.
+    Raises InputError for what no path can be, and for a store that cannot be reached.
     """
     if not isinstance(given, str):
         return Path(given) if isinstance(given, os.PathLike) else given
+    if not given or "\0" in given:
+        raise InputError(f"{given!r} is not a path; give the name of a file or folder.")
     if "://" not in given:
-        return Path(given)
+        return Path(os.path.expanduser(given))  # noqa: PTH111 (Path("./~") has lost its "./")
     _check_url(given)
     try:
         from upath import UPath
@@ -93,16 +95,49 @@ def whole_file(path: AnyPath) -> Iterator[BinaryIO]:
     The temporary name is unique, so processes that write the same file do not disturb each other;
     the last to finish wins.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    partial = _partial(path)
     try:
-        with partial.open("wb") as file:
+        with _written(partial) as file:
             yield file
-            file.flush()
-            if is_local(path):
-                os.fsync(file.fileno())
         partial.rename(path)  # type: ignore[arg-type]  # both of one kind
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_together(
+    folder: AnyPath, contents: Mapping[str, bytes], *, removed: Iterable[str] = ()
+) -> None:
+    """Write files of a folder, and remove others, only once all of them have been written.
+
+    If that fails, for lack of space, nothing has changed. Then the `removed` ones go, in this
+    order, and the files get their names, in that of `contents`.
+    """
+    partials = {name: _partial(folder / name) for name in contents}
+    try:
+        for name, partial in partials.items():
+            with _written(partial) as file:
+                file.write(contents[name])
+        for name in removed:
+            (folder / name).unlink(missing_ok=True)
+        for name, partial in partials.items():
+            partial.rename(folder / name)  # type: ignore[arg-type]  # both of one kind
+    finally:
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)
+
+
+def _partial(path: AnyPath) -> AnyPath:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+
+
+@contextmanager
+def _written(path: AnyPath) -> Iterator[BinaryIO]:
+    """Open a file; at the end, a local one is on the disk."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        if is_local(path):
+            os.fsync(file.fileno())
 
 
 def names_in(folder: AnyPath) -> set[str]:

@@ -28,10 +28,15 @@ def is_file(path: AnyPath) -> bool:
     return path.is_file() if is_local(path) else kind_in_store(path.fs, path.path, path) == "file"
 
 
+def exists(path: AnyPath) -> bool:
+    """Whether there is such a file or folder. Raises StoreError where a store does not say."""
+    return path.exists() if is_local(path) else bool(kind_in_store(path.fs, path.path, path))
+
+
 def kind_in_store(store: Any, name: str, path: AnyPath | str) -> str | None:
     """ "file" or "directory"; None where a store has neither. Errors name it as `path`.
 
-    Raises StoreError after the last attempt: `isfile` would take an error of the store for "no".
+    Raises StoreError after the last attempt: `isfile` and `exists` would take an error for "no".
     """
 
     def ask() -> str | None:

@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,7 @@ def not_a_data_set(folder: AnyPath) -> InputError:
     if JOB in names or any(map(SHARD_NAME.fullmatch, names)):
         return InputError(
             f"{folder} has no {MANIFEST}: its shards are not finished. Run the same "
-            f"`clozeline shards ... --out {folder}` again to continue."
+            f"`clozeline shards ... --out {quote(str(folder))}` again to continue."
         )
     return wrong_folder(folder, "a data set of `clozeline shards`")
 

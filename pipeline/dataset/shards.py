@@ -14,6 +14,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from itertools import chain
+from shlex import quote
 from typing import Any, Final
 
 import numpy as np
@@ -114,7 +115,8 @@ def read_batches(
         if getattr(error, "errno", None) is not None:
             raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
         raise CorruptDataError(
-            f"{path} is damaged ({error}); `clozeline verify {path.parent}` lists damaged shards."
+            f"{path} is damaged ({error}); `clozeline verify {quote(str(path.parent))}` lists "
+            "damaged shards."
         ) from error
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
+from clozeline.pipeline.common.folder_owner import check_kind, first_names
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import (
@@ -146,9 +146,11 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
 
 def _write_tokenizer(context: JobContext, tokenizer: Tokenizer) -> None:
     folder = context.out_dir / TOKENIZER
-    if not _has_tokenizer(context):
-        remove_files(folder, TOKENIZER_FILES)
-    tokenizer.save(folder, max_seq_length=context.config.max_seq_length)
+    tokenizer.save(
+        folder,
+        max_seq_length=context.config.max_seq_length,
+        overwrite=not _has_tokenizer(context),
+    )
 
 
 def _has_tokenizer(context: JobContext) -> bool:

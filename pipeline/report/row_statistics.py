@@ -4,6 +4,7 @@ They add up: a shard's are the sum of its batches', a split's the sum of its sha
 """
 
 from dataclasses import dataclass, fields
+from shlex import quote
 from typing import Self
 
 import numpy as np
@@ -163,5 +164,6 @@ def _fill_rows(pieces: Ragged, lengths: Counts) -> bool:
 
 def _mismatch(path: AnyPath) -> InputError:
     return InputError(
-        f"{path} does not match the manifest; `clozeline verify {path.parent}` lists what is wrong."
+        f"{path} does not match the manifest; `clozeline verify {quote(str(path.parent))}` lists "
+        "what is wrong."
     )

@@ -4,6 +4,7 @@ b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.
 """
 
 import codecs
+import shlex
 
 from clozeline.pipeline.common.errors import InputError
 
@@ -36,7 +37,7 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
     if found is None and len(head) >= 64 and head.count(0) * 3 > len(head):
         found = "UTF-16 without a byte-order mark, or binary data"
     if found in ("UTF-32", "UTF-16"):
-        raise InputError(f"{path} is {found}; convert it: iconv -f {found} -t UTF-8 {path} > FILE")
+        raise InputError(f"{path} is {found}; convert it: {_conversion(found, path)}")
     if found:
         raise InputError(f"{path} is {found}, not text in UTF-8; convert it, or rename it.")
     invalid, valid = _count_non_ascii(head)
@@ -44,8 +45,12 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
         raise InputError(
             f"{path} is not in UTF-8 ({invalid:,} of its first {len(head):,} bytes are invalid). "
             "If it is text in Latin-1 or Windows-1252, convert it: "
-            f"iconv -f WINDOWS-1252 -t UTF-8 {path} > FILE"
+            f"{_conversion('WINDOWS-1252', path)}"
         )
+
+
+def _conversion(encoding: str, path: str) -> str:
+    return f"iconv -f {encoding} -t UTF-8 {shlex.quote(path)} > FILE"
 
 
 def _count_non_ascii(head: bytes) -> tuple[int, int]:

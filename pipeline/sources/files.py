@@ -52,8 +52,10 @@ class File:
 def find_files(source: str) -> list[File]:
     """The files that a path, glob or URL names, sorted.
 
-    Raises InputError for a missing file, a glob without a match and a folder.
+    Raises InputError for an empty name, a missing file, a glob without a match and a folder.
     """
+    if not source:
+        raise InputError("a source has an empty name; give the path of a file, a glob or a URL.")
     try:
         store, path = _store_of(source)
         if isinstance(store, LocalFileSystem) and (closed := _closed_folder(path)):

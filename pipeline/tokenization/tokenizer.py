@@ -32,8 +32,7 @@ from clozeline.pipeline.common.paths import (
     make_folder,
     names_in,
     path_of,
-    remove_named,
-    whole_file,
+    write_together,
 )
 from clozeline.pipeline.common.store import is_file, read_file
 from clozeline.pipeline.tokenization.token_texts import shown_token, token_texts
@@ -55,7 +54,7 @@ from clozeline.pipeline.tokenization.vocabulary import (
 
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
-#: In the order in which they are written: without the last, a folder is not a tokenizer.
+#: In the order in which they appear: without the last, a folder is not a tokenizer.
 TOKENIZER_FILES = (
     VOCAB_TXT,
     PUNKT_JSON,
@@ -169,12 +168,13 @@ class Tokenizer:
         *,
         max_seq_length: int | None = None,
         has_segments: bool = True,
+        overwrite: bool = False,
     ) -> None:
-        """Write the folder.
+        """Write the folder, all of it or, where that fails, nothing.
 
         The two files for `transformers` get the maximum length, if it is known, and whether the
         model has segments. In a folder with the same tokenizer, only these are brought up to date.
-        Raises InputError for a folder that holds anything else.
+        Raises InputError for a folder that holds anything else, unless `overwrite` replaces it.
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.startswith(".")}
@@ -185,7 +185,7 @@ class Tokenizer:
             has_segments=has_segments,
         )
         known: dict[str, bytes] = {}
-        if TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES):
+        if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):
             self._check_same(folder)
             own = names & set(TOKENIZER_FILES) - {SUMS}
             known = {name: read_file(folder / name) for name in own}
@@ -195,14 +195,18 @@ class Tokenizer:
         if contents == known:
             return
         make_folder(folder)
-        # A kill leaves a finished folder without sums, which is accepted.
-        remove_named(folder, names & set(TOKENIZER_FILES) - contents.keys())
         contents = {name: contents[name] for name in TOKENIZER_FILES if name in contents}
         contents[SUMS] = sums_of(contents)
-        for name in TOKENIZER_FILES:
-            if name in contents and contents[name] != known.get(name):
-                with whole_file(folder / name) as file:
-                    file.write(contents[name])
+        changed = {
+            name: contents[name]
+            for name in TOKENIZER_FILES
+            if name in contents and contents[name] != known.get(name)
+        }
+        # A kill leaves no tokenizer.json, or a finished folder without sums, which is accepted.
+        markers = changed.keys() & {SUMS, TOKENIZER_JSON}
+        gone = names & (set(TOKENIZER_FILES) - contents.keys() | markers)
+        first_to_last = sorted(gone, key=TOKENIZER_FILES.index, reverse=True)
+        write_together(folder, changed, removed=first_to_last)
 
     def _own_files(self) -> dict[str, str]:
         # Not the library's own save: it reports a full disk as a bare Exception.

@@ -11,10 +11,11 @@ import numpy as np
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.folder_owner import check_kind, remove_files
+from clozeline.pipeline.common.folder_owner import check_kind
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
+from clozeline.pipeline.common.store import naming_store
 from clozeline.pipeline.sentences.punkt import (
     PunktData,
     find_punkt,
@@ -152,12 +153,11 @@ def make_tokenizer(
     )
     out = path_of(out)
     other = load_tokenizer(compare) if compare else None
-    _check_out(out, overwrite=overwrite)
-    with locked_folder(out):
-        made = _learn_or_adopt(list(each_given(sources)), options, other)
-        if overwrite:
-            remove_files(out, TOKENIZER_FILES)
-        made.tokenizer.save(out)
+    with naming_store(out):
+        _check_out(out, overwrite=overwrite)
+        with locked_folder(out):
+            made = _learn_or_adopt(list(each_given(sources)), options, other)
+            made.tokenizer.save(out, overwrite=overwrite)
     return made
 
 

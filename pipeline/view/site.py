@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.report.html import asset, fill_template
 
 if TYPE_CHECKING:
     from clozeline.pipeline.common.http_server import HttpServer
 
+PAGE_START = b"<!doctype html"
 STYLE = "clozeline.pipeline.view/page.css"
 
 Values = Mapping[str, Any]  # of a query, or of the JSON that was posted
@@ -116,12 +118,20 @@ class Site:
 
 def _check_file(path: AnyPath) -> None:
     """Before the pages are made, which may take long."""
-    if not is_local(path):  # a store has no folders
-        return
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give --out the name of a file.")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder; give --out a file in an existing folder.")
+    if is_local(path):  # a store has no folders
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; give the name of a file.")
+        if not path.parent.is_dir():
+            raise InputError(f"{path.parent} is not a folder; give a file in an existing folder.")
+    if is_file(path) and not _is_page(path):
+        raise InputError(f"{path} exists and is not an HTML page; give another file.")
+
+
+def _is_page(path: AnyPath) -> bool:
+    """Whether a file may be replaced by a page: it is one, or is empty."""
+    with path.open("rb") as file:
+        start = file.read(len(PAGE_START))
+    return start.lower() in (b"", PAGE_START)
 
 
 def number_of(values: Values, name: str) -> int:

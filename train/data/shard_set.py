@@ -9,6 +9,7 @@ What happens to a bad shard where bad shards are skipped:
 
 import sys
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,8 @@ class ShardSet:
 
     def _damaged(self, path: AnyPath, how: str) -> CorruptDataError:
         return CorruptDataError(
-            f"{path} is damaged ({how}); `clozeline verify {self.folder}` lists damaged shards."
+            f"{path} is damaged ({how}); `clozeline verify {quote(str(self.folder))}` lists "
+            "damaged shards."
         )
 
     def _check_tokenizer(self, digest: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ def load_huggingface_classifier(
     if found.config.architecture not in CLASSIFICATION:
         raise InputError(
             f"{folder} is a {found.config.architecture or 'BERT'}, not a {CLASSIFICATION[0]}; "
-            f"fine-tune it first: `clozeline finetune {folder} TRAIN --out DIR`."
+            f"fine-tune it first: `clozeline finetune {quote(str(folder))} TRAIN --out DIR`."
         )
     config = found.config
     model = BertForClassification(config.model, len(config.labels), pooling=config.pooling)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import torch
@@ -137,7 +138,7 @@ def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Class
     if kind == "run":
         raise InputError(
             f"{folder} is a pretraining run, not a classifier; make one with "
-            f"`clozeline finetune {folder} TRAIN --out DIR`."
+            f"`clozeline finetune {quote(str(folder))} TRAIN --out DIR`."
         )
     if kind == "Hugging Face":
         return load_huggingface_classifier(folder, text_pair=text_pair, device=device)

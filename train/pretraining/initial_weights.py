@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -132,9 +133,10 @@ def check_initial(init: Path, model: BertConfig, shards: AnyPath) -> str:
     if differs := "; ".join(vocabulary_differences(tokenizer, load_tokenizer(shards / TOKENIZER))):
         options = _options_of(tokenizer.normalization)
         names = (name for name in (VOCAB_TXT, TOKENIZER_JSON) if (init / name).exists())
+        vocab = quote(str(init / next(names)))
         raise InputError(
             f"{init} has another tokenizer than {shards} ({differs}); build shards with the one of "
-            f"`clozeline tokenizer --vocab {init / next(names)} --out DIR{options}`."
+            f"`clozeline tokenizer --vocab {vocab} --out DIR{options}`."
         )
     if absent := [PARTS[part] for part in PARTS if part in found.absent]:
         print(

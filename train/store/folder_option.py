@@ -23,7 +23,11 @@ class Folder(PathOrUrl):
 
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Path:
         """Raises InputError for a store that cannot be reached, or that another process writes."""
-        if "://" not in str(value) or ctx is None:
+        if "://" not in str(value):
+            path = super().convert(value, param, ctx)
+            assert is_local(path)
+            return path
+        if ctx is None:
             return Path(value)
         with ctx.scope(cleanup=False):
             if ctx.resilient_parsing or ctx.meta.get(PRINTS):  # nothing will be read or written

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--seed",
     default=0,
     show_default=True,
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 2**63 - 1),
     help="Random seed.",
     group="Examples",
 )
