@@ -22,7 +22,14 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.store.remote_folder import copy_path, fetched, publish, remote_folder
+from clozeline.train.store.folder_files import local_files
+from clozeline.train.store.remote_folder import (
+    RemoteFolder,
+    copy_path,
+    fetched,
+    publish,
+    remote_folder,
+)
 from tests.support import files
 from tests.support.command import invoke, output_of
 from tests.support.small_data import write_data_set
@@ -364,6 +371,19 @@ def test_a_writer_waits_for_a_download_on_its_machine(store):
             with pytest.raises(TimeoutError):
                 writer.result(0.1)
         writer.result(30)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_process_that_waited_for_a_download_goes_on_from_it(writes, store, cache, capsys):
+    """Both began before either had a copy; the second moves and downloads nothing."""
+    shutil.rmtree(cache)
+    first, second = RemoteFolder(url_of(store)), RemoteFolder(url_of(store))
+    with first.read():
+        before = local_files(first.local)
+        with second.written() if writes else second.read():
+            assert local_files(first.local) == before
+    assert contents(first.local) == FILES
+    assert "moved to" not in capsys.readouterr().err
 
 
 def test_under_torchrun_rank_0_alone_opens_a_folder_that_is_written(store, cache, monkeypatch):

@@ -117,14 +117,18 @@ class RemoteFolder:
             FileLock(folder / f".{name}.{kind}.lock", fallback_to_soft=False)
             for kind in ("sync", "write")
         )
-        self._owner, self._known = self._read_memory()
+        # Read from the disk under the lock: another process may be downloading now.
+        self._owner = ""
+        self._known: dict[str, Any] = {}
         self.wakes, self._is_over = threading.Event(), False  #: asked to upload; asked to end
 
     @contextmanager
     def read(self) -> Iterator[None]:
         """Sync the copy, unless a writer of this machine keeps it newer than the store."""
-        with self._syncing, suppress(Timeout), self._writing.acquire(blocking=False):
-            self.download(is_newer=self._is_newer())
+        with self._syncing:
+            self._owner, self._known = self._read_memory()
+            with suppress(Timeout), self._writing.acquire(blocking=False):
+                self.download(is_newer=self._is_newer())
         yield
 
     @contextmanager
@@ -135,6 +139,7 @@ class RemoteFolder:
         """
         with ExitStack() as stack:
             with self._syncing:
+                self._owner, self._known = self._read_memory()
                 try:
                     stack.enter_context(self._writing.acquire(blocking=False))
                 except Timeout as error:
