@@ -250,6 +250,33 @@ def test_a_copy_that_was_not_downloaded_whole_is_not_the_newer_one(
     assert contents(store) == FILES | NEWER
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_an_interrupted_download_goes_on_with_what_is_missing(
+    writes, store, tmp_path, other_machine, monkeypatch
+):
+    """Nothing is moved beside the copy, and no file comes twice."""
+    other_machine(tmp_path / "elsewhere")
+    kind, opens = type(path_of(url_of(store))), set()
+    whole = kind.open
+
+    def open_first(path, *args, **options):
+        opens.update({path.name} - {LEASE})
+        if len(opens) > 1:
+            raise ConnectionError("cut off")
+        return whole(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "open", open_first)
+        with pytest.raises(StoreError, match="cut off"):
+            opened(store, writes=writes).__enter__()
+    first = local_files(copy_path(url_of(store)))
+    assert len(first) == 1
+    with opened(store, writes=writes) as folder:
+        assert contents(folder) == FILES
+        assert first.items() < local_files(folder).items()
+    assert not folder.with_name("run.aside-1").exists()
+
+
 @pytest.mark.parametrize("remove", [shutil.rmtree, empty])
 def test_a_store_that_lost_the_run_gets_it_back_from_the_only_copy(store, capsys, remove):
     remove(store)
