@@ -334,7 +334,10 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
                     first = store / "checkpoints/step-1/state.json"
                     wait_for(lambda: uploads < 3 or first.exists())  # noqa: B023
 
-    what_to_do = r"403.*What is missing there is in .*/run; rerun"
+    what_to_do = (
+        r"403.*What is missing there is in .*/run; rerun the same command on this machine, with "
+        "--resume if it has that option"
+    )
     with uploads_fail(store, after=uploads), pytest.raises(JobFailedError, match=what_to_do):
         train()
     other_machine(tmp_path / "elsewhere")

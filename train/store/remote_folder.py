@@ -263,8 +263,8 @@ class RemoteFolder:
             with_retries(self.upload, self.remote)
         except StoreError as error:
             raise JobFailedError(
-                f"{error} What is missing there is in {self.local}; rerun the command with "
-                "--resume on this machine."
+                f"{error} What is missing there is in {self.local}; rerun the same "
+                "command on this machine, with --resume if it has that option."
             ) from error
 
     def _is_gone(self, name: str) -> bool:
