@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, combinations
 from operator import eq
@@ -265,6 +265,21 @@ def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, tmp
     late = model.fill("the [MASK]", top=3)
     assert [late] == fill(run, ["the [MASK]"], top=3)
     assert late != early
+
+
+def test_another_run_of_as_many_steps_in_the_folder_answers_itself(small_folder, run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    site = make_site([small_folder, copy])
+    [rows] = [tab.data for tab in site.tabs if tab.path == "/examples"]
+    asked = {"text": "the [MASK]", "run": 0}
+    old = site.actions["/fill"](asked), rows({"only": "wrong", "shard": 1})
+    steps = [copy / "checkpoints" / f"step-{step:08d}" for step in (4, 12)]
+    shutil.rmtree(steps[1])
+    steps[0].rename(steps[1])
+    filled, ranked = site.actions["/fill"](asked), rows({"only": "wrong", "shard": 1})
+    assert filled != old[0]
+    assert ranked != old[1]
+    assert [filled["guesses"]] == [asdict(found)["guesses"] for found in fill(copy, ["the [MASK]"])]
 
 
 def test_the_loss_of_a_row_is_that_of_an_evaluation(run, small_folder):
