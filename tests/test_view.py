@@ -146,6 +146,19 @@ def test_a_run_without_evaluations_has_a_page(run, tmp_path):
         assert len(request(server, "/learning.json").json["evaluations"]) == 3
 
 
+def test_a_diverged_run_has_a_page_that_a_browser_can_read(run, tmp_path):
+    """JSON has no NaN: `JSON.parse` would fail, and with it the whole script of the page."""
+    copy = shutil.copytree(run, tmp_path / "run")
+    text = (copy / LEARNING).read_text()
+    (copy / LEARNING).write_text(re.sub(r"\d\.\d+", "NaN", text))
+    with running(make_site([copy]).server()) as server:
+        page = request(server, "/learning").text
+        answer = request(server, "/learning.json").text
+    assert "NaN" not in re.search(r"data-values>(.*?)</script>", page, re.S)[1] + answer
+    last = embedded(page)["evaluations"][-1]
+    assert {*chain(*last["probabilities"], *last["of_answers"], last["label_1"])} == {None}
+
+
 # --- curves
 
 
