@@ -15,7 +15,7 @@ from clozeline.train.benchmark.tasks import Task, read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.labelled.rows import read_labelled
-from tests.support.command import invoke
+from tests.support.command import invoke, refused
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -163,6 +163,12 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
     assert checked.startswith("0 of 1 test sets were excluded")
     assert last == f"1 task: {tmp_path}/out"
     assert "note: hotels has no classes, so no --class-weights." in done.stderr
+
+
+def test_a_file_without_tasks_is_named(run, tmp_path):
+    (tmp_path / "none.toml").write_text("# none\n")
+    words = ("benchmark", run, tmp_path / "none.toml", "--out", tmp_path / "out")
+    assert refused(*words).startswith(f"{tmp_path}/none.toml has no tasks; give a table for each")
 
 
 def test_targets_must_be_finite_numbers(tmp_path):

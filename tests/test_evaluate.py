@@ -17,6 +17,7 @@ from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import World
 from clozeline.train.evaluation.evaluate import Evaluation, as_table, evaluate, evaluate_run
+from tests.support.command import refused
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run
@@ -182,3 +183,19 @@ def test_shards_that_do_not_fit_are_refused(run, small_folder, tmp_path):
             measure(run, shards)
     with pytest.raises(InputError, match="has no test examples"):
         measure(run, small_folder, split="test")
+
+
+def test_a_file_for_the_results_is_checked_before_the_work(tmp_path):
+    """Neither folder is there: an evaluation would be refused for that."""
+    run_json, earlier = tmp_path / "run.json", tmp_path / "earlier.json"
+    run_json.write_text('{"model": {}}')
+    earlier.write_text('{"mlm_loss": 2.5}')
+    lost = tmp_path / "lost" / "x.json"
+    for file, said in (
+        (tmp_path, f"--json {tmp_path} is a folder; give the name of a file."),
+        ("", "--json . is a folder; give the name of a file."),
+        (lost, f"--json {lost}: there is no folder {lost.parent}; make it first."),
+        (run_json, f"{run_json} cannot be read (it has no results of `clozeline evaluate`); give"),
+        (earlier, f"{tmp_path}/run does not exist; check the path."),
+    ):
+        assert refused("evaluate", tmp_path / "run", tmp_path, "--json", file).startswith(said)

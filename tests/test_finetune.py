@@ -1,7 +1,6 @@
 """From a pretrained run and labelled texts to a classifier's folder, and what it answers."""
 
 import gzip
-import io
 import json
 import shutil
 import subprocess
@@ -33,6 +32,7 @@ from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.inference.predict import predict
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.start import Start, excluded_from_all
+from tests.support.command import standard_input
 from tests.support.files import contents, no_file_longer_than, times
 from tests.support.small_jobs import articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -497,7 +497,7 @@ def test_files_are_read_by_column_or_by_line_and_recognized_as_sources_are(
     assert [p.text for p in found] == texts
     assert [p.label for p in found if p.text in ("good", "bad")] == list("01011011")
     assert [p.label for p in predicted((), "x.csv?limit=1", text="review")] == ["0"]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\nbad")))
+    monkeypatch.setattr(sys, "stdin", standard_input(b"good\nbad"))
     assert [p.label for p in predict(classifier, files=["-"])] == ["1", "0"]
 
     utf16 = "good\n".encode("utf-16")
@@ -510,7 +510,7 @@ def test_files_are_read_by_column_or_by_line_and_recognized_as_sources_are(
     ):
         with pytest.raises(InputError, match=message):
             predicted((), name)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(utf16)))
+    monkeypatch.setattr(sys, "stdin", standard_input(utf16))
     with pytest.raises(InputError, match="is UTF-16; convert it: iconv"):
         list(predict(classifier, files=["-"]))
 

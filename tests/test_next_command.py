@@ -6,6 +6,7 @@ import pytest
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
+from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.paths import path_of
 from tests.support.command import invoke
 from tests.support.small_classifier import write_small_classifier
@@ -86,3 +87,12 @@ def test_words_are_quoted_and_another_folder_has_nothing_after_it(tmp_path, caps
     assert capsys.readouterr().err == "Next: clozeline shards 'my texts/*.txt' --out a\n"
     print_next_for(tmp_path)
     assert capsys.readouterr().err == ""
+
+
+def test_an_export_to_a_store_is_named_as_it_was_given(work, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    out = f"file://{tmp_path}/export"
+    done = invoke("export", work / "run", "--out", f"{out}/")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines()[-1] == f"Next: {out}/README.md shows how to load it"

@@ -1,6 +1,9 @@
 """What `predict` and `fill` print, and models that they refuse."""
 
+import bz2
+import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +19,8 @@ from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
-from clozeline.train.inference.predict import Prediction
-from tests.support.command import invoke, output_of, refused
+from clozeline.train.inference.predict import Prediction, predict
+from tests.support.command import invoke, output_of, refused, standard_input
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -70,6 +73,29 @@ def test_a_file_without_a_text_is_named(classifier, tmp_path):
     done = invoke("predict", classifier, "--file", file, "--out", out)
     assert (done.exit_code, done.stderr) == (0, f"note: no text to classify in {file}\n")
     assert out.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (gzip.compress(b"a cat\n" * 50), "- is compressed (gz); unpack it first, or name the file"),
+        (bz2.compress(b"a cat\n" * 50), "- is compressed (bz2); unpack it first"),
+        (b"a cat\n" + b"caf\xe9 du chat\n" * 30, "- is not in UTF-8 (30 of its first"),
+    ],
+    ids=["gz", "bz2", "latin-1"],
+)
+def test_standard_input_that_is_no_text_in_utf8_is_refused(classifier, data, message, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", standard_input(data))
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        list(predict(classifier, files=["-"]))
+
+
+def test_a_character_may_be_cut_where_the_first_part_of_standard_input_ends(
+    classifier, monkeypatch
+):
+    lines = ["a cat", "caf\u00e9" * 2000, "\u6f22" * 9000]
+    monkeypatch.setattr(sys, "stdin", standard_input("\n".join(lines).encode()))
+    assert [found.text for found in predict(classifier, files=["-"])] == lines
 
 
 def test_a_class_with_a_tab_does_not_shift_the_columns():

@@ -117,8 +117,13 @@ def test_documents_are_those_of_the_shards_and_their_steps_are_found(shards, tmp
     every = range(1, STEPS + 1)
     for document in list(seen)[:10]:
         assert dict(read.steps_of(document, every)) == seen[document]
-    [last] = document_lines(read, "0123456789abcdef" * 2, every)
-    assert last == "0123456789abcdef was read in 0 of steps 1 to 12"
+    hash = "0123456789abcdef"
+    for given in (hash * 2, f"0x{hash}", f" {hash.upper()}\n"):
+        [last] = document_lines(read, given, every)
+        assert last == f"{hash} was read in 0 of steps 1 to 12"
+    for wrong in (hash[:15], f"0x{hash[:14]}", f"-{hash}", "0_1_2_3_4_5_6_7_8"):
+        with pytest.raises(InputError, match="is not a hash; give its first 16 digits"):
+            list(document_lines(read, wrong, every))
 
 
 def test_a_run_that_read_other_examples_is_named(shards, tmp_path):

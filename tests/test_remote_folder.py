@@ -22,7 +22,14 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.store.remote_folder import copy_path, fetched, publish, remote_folder
+from clozeline.train.store.folder_files import local_files
+from clozeline.train.store.remote_folder import (
+    RemoteFolder,
+    copy_path,
+    fetched,
+    publish,
+    remote_folder,
+)
 from tests.support import files
 from tests.support.command import invoke, output_of
 from tests.support.small_data import write_data_set
@@ -243,6 +250,33 @@ def test_a_copy_that_was_not_downloaded_whole_is_not_the_newer_one(
     assert contents(store) == FILES | NEWER
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_an_interrupted_download_goes_on_with_what_is_missing(
+    writes, store, tmp_path, other_machine, monkeypatch
+):
+    """Nothing is moved beside the copy, and no file comes twice."""
+    other_machine(tmp_path / "elsewhere")
+    kind, opens = type(path_of(url_of(store))), set()
+    whole = kind.open
+
+    def open_first(path, *args, **options):
+        opens.update({path.name} - {LEASE})
+        if len(opens) > 1:
+            raise ConnectionError("cut off")
+        return whole(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "open", open_first)
+        with pytest.raises(StoreError, match="cut off"):
+            opened(store, writes=writes).__enter__()
+    first = local_files(copy_path(url_of(store)))
+    assert len(first) == 1
+    with opened(store, writes=writes) as folder:
+        assert contents(folder) == FILES
+        assert first.items() < local_files(folder).items()
+    assert not folder.with_name("run.aside-1").exists()
+
+
 @pytest.mark.parametrize("remove", [shutil.rmtree, empty])
 def test_a_store_that_lost_the_run_gets_it_back_from_the_only_copy(store, capsys, remove):
     remove(store)
@@ -300,7 +334,10 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
                     first = store / "checkpoints/step-1/state.json"
                     wait_for(lambda: uploads < 3 or first.exists())  # noqa: B023
 
-    what_to_do = r"403.*What is missing there is in .*/run; rerun"
+    what_to_do = (
+        r"403.*What is missing there is in .*/run; rerun the same command on this machine, with "
+        "--resume if it has that option"
+    )
     with uploads_fail(store, after=uploads), pytest.raises(JobFailedError, match=what_to_do):
         train()
     other_machine(tmp_path / "elsewhere")
@@ -364,6 +401,19 @@ def test_a_writer_waits_for_a_download_on_its_machine(store):
             with pytest.raises(TimeoutError):
                 writer.result(0.1)
         writer.result(30)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_process_that_waited_for_a_download_goes_on_from_it(writes, store, cache, capsys):
+    """Both began before either had a copy; the second moves and downloads nothing."""
+    shutil.rmtree(cache)
+    first, second = RemoteFolder(url_of(store)), RemoteFolder(url_of(store))
+    with first.read():
+        before = local_files(first.local)
+        with second.written() if writes else second.read():
+            assert local_files(first.local) == before
+    assert contents(first.local) == FILES
+    assert "moved to" not in capsys.readouterr().err
 
 
 def test_under_torchrun_rank_0_alone_opens_a_folder_that_is_written(store, cache, monkeypatch):

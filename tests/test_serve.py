@@ -12,10 +12,12 @@ from http.client import HTTPException
 import numpy as np
 import pytest
 
+from clozeline.train.cli import HOST
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.labelled.rows import Texts
+from tests.support.command import output_of
 from tests.support.http_clients import ask, ask_once, connect, latencies, running
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import ROOT
@@ -190,3 +192,13 @@ def test_the_command_serves_until_sigterm(folder):
         assert process.wait(30) == 0
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
+
+
+@pytest.mark.parametrize("name", ["proxy.example:443", "https://proxy.example", "::1", ""])
+def test_a_further_host_that_no_request_could_name_is_refused(name, folder):
+    said = output_of("serve", folder, "--host", "", "--allowed-host", name, code=2)
+    assert f"--allowed-host {name!r}: give the name without a port." in said
+
+
+def test_a_further_host_is_a_name_or_an_address():
+    assert all(map(HOST.fullmatch, ("proxy.example", "10.0.0.1", "[::1]")))

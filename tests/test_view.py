@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, combinations
 from operator import eq
@@ -146,6 +146,19 @@ def test_a_run_without_evaluations_has_a_page(run, tmp_path):
         assert len(request(server, "/learning.json").json["evaluations"]) == 3
 
 
+def test_a_diverged_run_has_a_page_that_a_browser_can_read(run, tmp_path):
+    """JSON has no NaN: `JSON.parse` would fail, and with it the whole script of the page."""
+    copy = shutil.copytree(run, tmp_path / "run")
+    text = (copy / LEARNING).read_text()
+    (copy / LEARNING).write_text(re.sub(r"\d\.\d+", "NaN", text))
+    with running(make_site([copy]).server()) as server:
+        page = request(server, "/learning").text
+        answer = request(server, "/learning.json").text
+    assert "NaN" not in re.search(r"data-values>(.*?)</script>", page, re.S)[1] + answer
+    last = embedded(page)["evaluations"][-1]
+    assert {*chain(*last["probabilities"], *last["of_answers"], last["label_1"])} == {None}
+
+
 # --- curves
 
 
@@ -265,6 +278,21 @@ def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, tmp
     late = model.fill("the [MASK]", top=3)
     assert [late] == fill(run, ["the [MASK]"], top=3)
     assert late != early
+
+
+def test_another_run_of_as_many_steps_in_the_folder_answers_itself(small_folder, run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    site = make_site([small_folder, copy])
+    [rows] = [tab.data for tab in site.tabs if tab.path == "/examples"]
+    asked = {"text": "the [MASK]", "run": 0}
+    old = site.actions["/fill"](asked), rows({"only": "wrong", "shard": 1})
+    steps = [copy / "checkpoints" / f"step-{step:08d}" for step in (4, 12)]
+    shutil.rmtree(steps[1])
+    steps[0].rename(steps[1])
+    filled, ranked = site.actions["/fill"](asked), rows({"only": "wrong", "shard": 1})
+    assert filled != old[0]
+    assert ranked != old[1]
+    assert [filled["guesses"]] == [asdict(found)["guesses"] for found in fill(copy, ["the [MASK]"])]
 
 
 def test_the_loss_of_a_row_is_that_of_an_evaluation(run, small_folder):

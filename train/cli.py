@@ -1,6 +1,7 @@
 """`clozeline`: all commands, in data-flow order."""
 
 import os
+import re
 import shlex
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import inspect, report, view
 
 OUT = Folder(writes=True)
+HOST = re.compile(r"[^/:]+|\[[^/\]]+\]")  # a name or an IPv4 address, or an IPv6 address
 Engine = Literal["torch", "onnx"]
 ENGINE = "`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU."
 
@@ -237,6 +239,9 @@ def serve(classifier: Path, text_pair: str | None, engine: Any, **options: Any) 
     SIGTERM or SIGINT, requests that have begun are answered first.
     """
     limits = config_or_usage_error(Limits, options)
+    for name in options["allowed_host"]:
+        if not HOST.fullmatch(name):
+            raise click.UsageError(f"--allowed-host {name!r}: give the name without a port.")
     check_packages("serve", "starlette", "uvicorn", "prometheus_client")
     from clozeline.train.inference.predict import load_any_classifier
     from clozeline.train.inference.serve import classifier_server
@@ -286,9 +291,9 @@ def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {as_given(out)}")
     if format == "onnx" and kind_of(folder) == "classifier":
-        print_next("predict", out, "TEXT", "--engine", "onnx")
+        print_next("predict", as_given(out), "TEXT", "--engine", "onnx")
     elif (out / "README.md").exists():  # of the formats, only transformers gets one
-        click.echo(f"Next: {out / 'README.md'} shows how to load it", err=True)
+        click.echo(f"Next: {as_given(out).rstrip('/')}/README.md shows how to load it", err=True)
 
 
 @main.command(cls=Command, example="clozeline completion bash")

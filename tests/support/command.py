@@ -1,5 +1,7 @@
 """`clozeline` called in this process: its output, or the one line with which it refuses."""
 
+import io
+
 from click.testing import CliRunner, Result
 
 from clozeline.train.cli import main
@@ -25,3 +27,8 @@ def refused(*words: object, code: int = 2) -> str:
     [line] = [line for line in done.output.splitlines() if line and "%|" not in line]
     assert line.startswith("Error: ")
     return line.removeprefix("Error: ")
+
+
+def standard_input(data: bytes) -> io.TextIOWrapper:
+    """What a process finds as `sys.stdin` when these bytes are piped into it."""
+    return io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]

@@ -104,6 +104,8 @@ def _toml_tasks(path: Path) -> Iterator[Task]:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
         raise InputError(f"{path} is not TOML ({error}).") from error
+    if not tables:
+        raise InputError(f"{path} has no tasks; give a table for each: [name], train, test.")
     for name, values in tables.items():
         try:
             test, metrics = values.pop("test"), values.pop("metrics", "accuracy")

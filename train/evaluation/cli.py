@@ -14,7 +14,8 @@ from clozeline.pipeline.commandline.config_options import (
     options_of,
 )
 from clozeline.pipeline.commandline.next_command import print_next_for
-from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.store.folder_option import Folder
 
 
@@ -44,6 +45,8 @@ def evaluate(run: Path, shards: Path, json: Path | None, **options: Any) -> None
     from clozeline.train.engine.distributed import is_main_process
     from clozeline.train.evaluation.evaluate import as_table, evaluate_run
 
+    if json:
+        _check_room(json)
     result = evaluate_run(run, shards, **options)
     if not is_main_process():
         return
@@ -52,3 +55,15 @@ def evaluate(run: Path, shards: Path, json: Path | None, **options: Any) -> None
     if json:
         write_json(json, result.to_dict())
     print_next_for(run)
+
+
+def _check_room(file: Path) -> None:
+    """Raises InputError where no results can be written, or other values would be replaced."""
+    if file.is_dir():
+        raise InputError(f"--json {file} is a folder; give the name of a file.")
+    if not file.parent.is_dir():
+        raise InputError(f"--json {file}: there is no folder {file.parent}; make it first.")
+    if file.exists():
+        with json_values(file, "give another --json") as values:
+            if "mlm_loss" not in values:
+                raise ValueError("it has no results of `clozeline evaluate`")

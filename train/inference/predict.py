@@ -4,6 +4,7 @@ Texts are read one batch at a time, so standard input may be endless. Each line 
 classifier of text pairs, a tab separates the two; without a tab the second text is empty.
 """
 
+import io
 import json
 import math
 import sys
@@ -23,6 +24,7 @@ from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
+    MAGIC,
     bare_name,
     check_undamaged,
     find_files,
@@ -182,20 +184,31 @@ def _is_table(source: str) -> bool:
 def _lines(source: str) -> Iterator[str]:
     """Lines of a file or of standard input, as valid Unicode without line endings."""
     if source == STANDARD_INPUT:
-        yield from _decoded(source, sys.stdin.buffer)
+        assert isinstance(sys.stdin.buffer, io.BufferedReader)
+        _check_standard_input(sys.stdin.buffer.peek())
+        yield from _decoded(sys.stdin.buffer)
         return
     for file in find_files(source):
         head, compression = unpacked_head(file.path)
         check_utf8(file.path, head)
         with open_unpacked(file.path, compression) as stream:
-            yield from _decoded(file.path, stream)
+            yield from _decoded(stream)
             check_undamaged(file.path, stream)
 
 
-def _decoded(path: str, lines: Iterable[bytes]) -> Iterator[str]:
-    """Raises InputError where the first line shows that it is not text in UTF-8."""
+def _check_standard_input(head: bytes) -> None:
+    """Raises InputError where the bytes that came first show that it is not text in UTF-8."""
+    for magic, compression in MAGIC.items():
+        if head.startswith(magic):
+            raise InputError(
+                f"{STANDARD_INPUT} is compressed ({compression}); unpack it first, or name the "
+                "file: --file FILE unpacks it."
+            )
+    check_utf8(STANDARD_INPUT, head)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
     for number, line in enumerate(lines):
         if number == 0:
-            check_utf8(path, line)
             line = line.removeprefix(BYTE_ORDER_MARK)
         yield line.rstrip(b"\r\n").decode("utf-8", "replace")

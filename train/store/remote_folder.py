@@ -117,14 +117,18 @@ class RemoteFolder:
             FileLock(folder / f".{name}.{kind}.lock", fallback_to_soft=False)
             for kind in ("sync", "write")
         )
-        self._owner, self._known = self._read_memory()
+        # Read from the disk under the lock: another process may be downloading now.
+        self._owner = ""
+        self._known: dict[str, Any] = {}
         self.wakes, self._is_over = threading.Event(), False  #: asked to upload; asked to end
 
     @contextmanager
     def read(self) -> Iterator[None]:
         """Sync the copy, unless a writer of this machine keeps it newer than the store."""
-        with self._syncing, suppress(Timeout), self._writing.acquire(blocking=False):
-            self.download(is_newer=self._is_newer())
+        with self._syncing:
+            self._owner, self._known = self._read_memory()
+            with suppress(Timeout), self._writing.acquire(blocking=False):
+                self.download(is_newer=self._is_newer())
         yield
 
     @contextmanager
@@ -135,6 +139,7 @@ class RemoteFolder:
         """
         with ExitStack() as stack:
             with self._syncing:
+                self._owner, self._known = self._read_memory()
                 try:
                     stack.enter_context(self._writing.acquire(blocking=False))
                 except Timeout as error:
@@ -178,7 +183,6 @@ class RemoteFolder:
         else:
             if only_here := here.keys() - (remote.keys() & agreed):
                 self._move_beside(only_here)
-            self._memory.unlink(missing_ok=True)  # an incomplete copy counts as new next time
             kept = {name for name in agreed if self._known[name][0] == remote.get(name)}
             for name in agreed - kept:
                 (self.local / name).unlink(missing_ok=True)
@@ -186,6 +190,8 @@ class RemoteFolder:
         for name in remote.keys() - kept:
             self._known[name] = [remote[name], None]
             if not is_weights(name):
+                if not is_newer:
+                    self._write_unfinished()
                 self._download_file(name)
         remove_empty_folders(self.local)
         self._write_memory(self._known)
@@ -257,8 +263,8 @@ class RemoteFolder:
             with_retries(self.upload, self.remote)
         except StoreError as error:
             raise JobFailedError(
-                f"{error} What is missing there is in {self.local}; rerun the command with "
-                "--resume on this machine."
+                f"{error} What is missing there is in {self.local}; rerun the same "
+                "command on this machine, with --resume if it has that option."
             ) from error
 
     def _is_gone(self, name: str) -> bool:
@@ -309,9 +315,17 @@ class RemoteFolder:
         """The name of this copy, and `_known` as of its last command."""
         try:
             with json_values(self._memory, "remove it") as memory:
-                return memory["owner"], memory["files"]
+                return memory["owner"] or uuid.uuid4().hex, memory["files"]
         except InputError:  # a new copy
             return uuid.uuid4().hex, {}
+
+    def _write_unfinished(self) -> None:
+        """Note what is downloaded so far, so that after an interruption only the rest is.
+
+        No lease has this owner: an unfinished copy is never the last to write to the store.
+        """
+        finished = {name: agreed for name, agreed in self._known.items() if agreed[1]}
+        write_json(self._memory, {"owner": "", "files": finished})
 
     def _write_memory(self, known: dict[str, Any]) -> None:
         write_json(self._memory, {"owner": self._owner, "files": known})

@@ -1,5 +1,6 @@
 """The Learning page: what a run answers for the same held-out rows, evaluation by evaluation."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,13 @@ class LearningPages:
             "labels": [row.next_sentence_label for row in rows],
             "answers": _texts([row.answers for row in rows], tokens),
             "evaluations": [
-                {"step": step}
-                | vars(guesses[step])
-                | {"guesses": _texts(guesses[step].guesses, tokens)}
+                {
+                    "step": step,
+                    "guesses": _texts(guesses[step].guesses, tokens),
+                    "probabilities": [_finite(row) for row in guesses[step].probabilities],
+                    "of_answers": [_finite(row) for row in guesses[step].of_answers],
+                    "label_1": _finite(guesses[step].label_1),
+                }
                 for step in steps
             ],
         }
@@ -115,6 +120,11 @@ def _examples(row: HeldOutRow) -> Examples:
         piece_lengths=ragged(pieces) if pieces else None,
         piece_documents=ragged([0] * len(pieces)) if pieces else None,
     )
+
+
+def _finite(values: Sequence[float | None]) -> list[float | None]:
+    """None for what JSON has no number for: a diverged run answers NaN."""
+    return [None if p is None or not math.isfinite(p) else p for p in values]
 
 
 def _texts(rows: Sequence[Sequence[int]], tokens: Sequence[str]) -> list[list[str]]:

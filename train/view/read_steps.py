@@ -10,6 +10,7 @@ A step's examples are the same for any number of processes and any accumulation.
 has the data digest of a step, it is compared.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -269,12 +270,10 @@ def document_lines(
     read: ReadSteps, document: str, steps: range, sources: Sequence[str] = ()
 ) -> Iterator[str]:
     """The steps that read a document, given by the first 16 digits of its hash or more."""
-    try:
-        hash = int(document[:16], 16)
-    except ValueError:
-        hash = -1
-    if hash < 0 or len(document) < 16:
+    found = re.match(r"(?:0x)?([0-9a-f]{16})", document.strip().lower())
+    if not found:
         raise InputError(f"--document {document!r} is not a hash; give its first 16 digits.")
+    hash = int(found[1], 16)
     count = 0
     for step, examples in read.steps_of(hash, steps):
         count += 1

@@ -7,12 +7,13 @@ from threading import Lock
 import numpy as np
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.report.shown_example import ShownGuess
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.train.artifacts.checkpoint import latest_checkpoint
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, weights_digest
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.artifacts.run import check_fits, read_run
 from clozeline.train.data.batch import collate
@@ -33,7 +34,7 @@ class RunModel:
     def __init__(self, run: Path) -> None:
         self.run = run
         self._lock = Lock()
-        self._checkpoint: Path | None = None
+        self._weights: tuple[Path, str] | None = None
         self._loaded: tuple[Pretrained, BertForPretraining] | None = None
 
     def fill(self, text: str, *, top: int) -> Filled:
@@ -66,13 +67,26 @@ class RunModel:
         """Raises InputError where the run cannot read the rows of a data set."""
         check_fits(folder, manifest, self.run, read_run(self.run))
 
+    def newest_weights(self) -> tuple[Path, str] | None:
+        """The newest checkpoint and its digest: another run in the folder has the same steps.
+
+        Raises InputError where it cannot be read.
+        """
+        while (folder := latest_checkpoint(self.run)) is not None:
+            try:
+                return folder, weights_digest(folder)
+            except InputError:  # a run that is training may have replaced it
+                if folder == latest_checkpoint(self.run):
+                    raise
+        return None
+
     def _newest(self) -> tuple[Pretrained, BertForPretraining]:
-        newest = latest_checkpoint(self.run)
-        if self._loaded is None or newest != self._checkpoint:
+        newest = self.newest_weights()
+        if self._loaded is None or newest != self._weights:
             pretrained = load_pretrained(self.run)
             model = BertForPretraining(pretrained.model)
             model.load_state_dict(pretrained.weights)
-            self._loaded, self._checkpoint = (pretrained, model.eval()), newest
+            self._loaded, self._weights = (pretrained, model.eval()), newest
         return self._loaded
 
 

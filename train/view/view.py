@@ -6,7 +6,6 @@ a classifier Classifier, Try it     a data set and a run: Examples, most wrong f
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -78,11 +77,8 @@ def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
     """With the guesses of the first run, if there is one."""
     if not models:
         return ExamplePages(folder)
-    from clozeline.train.artifacts.checkpoint import latest_checkpoint
-
     model = models[0]
-    newest = partial(latest_checkpoint, model.run)
-    pages = ExamplePages(folder, guess=model.guess_rows, checkpoint=newest)
+    pages = ExamplePages(folder, guess=model.guess_rows, checkpoint=model.newest_weights)
     model.check_fits(folder, pages.manifest)
     return pages
 
