@@ -9,7 +9,7 @@ from clozeline.train.finetuning.label_efficiency import label_efficiency_table
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.labelled.predictions import PREDICTIONS
 from clozeline.train.view.view import make_site
-from tests.support.command import invoke
+from tests.support.command import invoke, refused
 from tests.support.small_classifier import PREDICTED, report
 
 pytest.importorskip("matplotlib")
@@ -104,3 +104,11 @@ def test_the_command_reports_on_a_classifier_of_a_single_size_without_a_curve(tm
     html = (folder / "report.html").read_text()
     assert "Label efficiency" not in html
     assert html.count("<svg") == 4
+
+
+@pytest.mark.parametrize("rows", [0, 99])
+def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
+    folder = write_folder(tmp_path / "c", report())
+    (folder / PREDICTIONS).write_text(PREDICTED.csv(range(rows)))
+    said = f"{folder / PREDICTIONS} has {rows} rows, but 100 test rows are in the report; restore"
+    assert refused("report", folder).startswith(said)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -23,8 +24,9 @@ NAMES = ("a,b", '"', "c")
 def some(rows, seed=0):
     rng = np.random.default_rng(seed)
     probabilities = rng.dirichlet([1, 1, 1], rows).round(2)
+    texts = [f"text {i}" for i in range(rows)]
     return Predictions(
-        NAMES, rng.integers(0, 3, rows), probabilities, [f"text {i}" for i in range(rows)]
+        NAMES, rng.integers(0, 3, rows), probabilities, texts, probabilities.argmax(1)
     )
 
 
@@ -32,12 +34,21 @@ def some(rows, seed=0):
 def test_the_file_gives_back_every_text(tmp_path_factory, texts):
     rows = some(len(texts))
     path = tmp_path_factory.getbasetemp() / PREDICTIONS
-    written = Predictions(NAMES, rows.labels, rows.probabilities.reshape(-1, 3), texts)
+    written = replace(rows, texts=texts)
     path.write_bytes(written.csv().encode())
     read = Predictions.read(path)
     assert (read.names, list(read.texts)) == (NAMES, texts)
     np.testing.assert_array_equal(read.labels, written.labels)
     np.testing.assert_allclose(read.probabilities.reshape(-1, 3), written.probabilities, atol=1e-6)
+
+
+def test_the_predicted_class_is_read_where_the_rounded_probabilities_are_equal(tmp_path):
+    written = Predictions(
+        ("neg", "pos"), np.array([0]), np.array([[0.49999999, 0.50000001]]), ["x"], np.array([1])
+    )
+    (tmp_path / PREDICTIONS).write_text(written.csv())
+    assert "neg,pos,0.500000,0.500000,0.500000" in (tmp_path / PREDICTIONS).read_text()
+    assert Predictions.read(tmp_path / PREDICTIONS).predicted.tolist() == [1]
 
 
 def test_a_row_of_the_file():
@@ -127,7 +138,8 @@ def test_whole_texts_are_on_the_page_and_stay_text(server):
     assert "the cat" not in html  # it is right
     download = request(server, "/predictions.csv?only=all&label=1")
     assert download.headers["Content-Type"] == "text/csv; charset=utf-8"
-    assert [line[0] for line in csv.reader(io.StringIO(download.text))] == ["row", "3", "1"]
+    rows = [line[0] for line in csv.reader(io.StringIO(download.text))]
+    assert (rows[:4], len(rows)) == (["row", "3", "1", "4"], 100)
 
 
 @pytest.mark.parametrize("query", ["only=x", "label=x", "least=-1"])

@@ -18,12 +18,13 @@ from clozeline.train.labelled.scores import Scores
 from tests.support.small import small_tokenizer
 from tests.support.small_training import STILL
 
-#: Three test rows; the second and the third are wrong.
+#: The 100 test rows of the report; the second and the third are wrong.
 PREDICTED = Predictions(
     ("bad", "<b>good</b>"),
-    np.array([1, 0, 1]),
-    np.array([[0.25, 0.75], [0.125, 0.875], [1.0, 0.0]]),
-    ["the cat", '<script>"a",\nb', "long " * 300],
+    np.array([1, 0, 1] + 97 * [1]),
+    np.array([[0.25, 0.75], [0.125, 0.875], [1.0, 0.0]] + 97 * [[0.25, 0.75]]),
+    ["the cat", '<script>"a",\nb', "long " * 300] + 97 * ["the cat"],
+    np.array([1, 1, 0] + 97 * [1]),
 )
 PLAN = Plan(learning_rate=1e-3, epochs=6)
 HELD_OUT = HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5)

@@ -5,7 +5,7 @@
     DIR/tokenizer/          a copy
     DIR/report.json         scores on held-out rows, and what they are compared with
     DIR/predictions.csv     probabilities and texts of these rows
-    DIR/SHA256SUMS          of these files
+    DIR/SHA256SUMS          of these files but predictions.csv, which no prediction needs
 
 The folder is whole or absent, except for DIR/results/, those of an unfinished comparison.
 """

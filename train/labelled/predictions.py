@@ -35,17 +35,13 @@ class Predictions:
     labels: Rows  # [N], numbers of classes
     probabilities: Floats  # [N, C]
     texts: Sequence[str]  # [N]
+    predicted: Rows  # [N], the most probable classes; the file rounds the probabilities
 
     @classmethod
     def of(cls, test: Labelled, names: Sequence[str], probabilities: Floats) -> Self:
         """From the test rows and the classifier's probabilities for them."""
-        return cls(tuple(names), class_ids(test, names), probabilities, test.texts.joined())
-
-    @property
-    def predicted(self) -> Rows:
-        """The most probable class of each row, [N]."""
-        found: Rows = self.probabilities.argmax(1)
-        return found
+        labels, predicted = class_ids(test, names), probabilities.argmax(1)
+        return cls(tuple(names), labels, probabilities, test.texts.joined(), predicted)
 
     @property
     def confidence(self) -> Floats:
@@ -79,6 +75,7 @@ class Predictions:
                 np.array([names.index(line[1]) for line in lines], np.int64),
                 np.array([line[first:last] for line in lines], np.float64),
                 [line[last] for line in lines],
+                np.array([names.index(line[2]) for line in lines], np.int64),
             )
         except (OSError, ValueError, IndexError, csv.Error) as error:
             raise InputError(

@@ -38,6 +38,12 @@ class ClassifierPages:
         self._report = FinetuneReport.from_dict(read_report(folder))
         self.metadata = read_metadata(folder)
         self.predictions = Predictions.read(folder / PREDICTIONS)
+        rows, tested = len(self.predictions.texts), self._report.finetuned.scores.examples
+        if rows != tested:
+            raise InputError(
+                f"{folder / PREDICTIONS} has {rows:,} rows, but {tested:,} test rows are in the "
+                "report; restore it, or make it again with `clozeline finetune`."
+            )
 
     def tab(self) -> Tab:
         template = "clozeline.pipeline.view/sections.html.jinja"
