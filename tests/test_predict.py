@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -55,6 +56,9 @@ def test_only_its_own_file_is_replaced(classifier, tmp_path):
     out.write_text(rows)
     assert refused(*words) == f"{out} exists and has no predictions in it; give another --out."
     assert out.read_text() == rows
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert refused(*words[:-1], pipe).startswith(f"{pipe} is not a file, and would be replaced")
+    assert pipe.is_fifo()
     lost = tmp_path / "lost" / "x.jsonl"
     assert refused(*words[:-1], lost).startswith(f"--out {lost}: there is no folder {lost.parent}")
 

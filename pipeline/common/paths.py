@@ -93,8 +93,10 @@ def whole_file(path: AnyPath) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only when it is complete.
 
     The temporary name is unique, so processes that write the same file do not disturb each other;
-    the last to finish wins.
+    the last to finish wins. Raises InputError for a device or a pipe, which it would replace.
     """
+    if is_local(path) and path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file, and would be replaced; give another name.")
     partial = _partial(path)
     try:
         with _written(partial) as file:

@@ -97,7 +97,7 @@ def quality_of(names: Sequence[str]) -> Quality:
     for name in names:
         rule, _, value = name.partition("=")
         if not value and rule in SETS:
-            chosen = chosen | SETS[rule] if SETS[rule] else {}
+            chosen = {**chosen, **SETS[rule]} if SETS[rule] else {}
         elif rule in RULES or rule == BOILERPLATE:
             chosen[rule] = _threshold(rule, value)
         else:
