@@ -166,7 +166,7 @@ def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dic
     [(name, given)] = recorded_options().items()
     earlier = continued.options.get(name, {}) if continued else {}
     kept = ORIGINS[:2] if given.keys() & set(ORIGINS[2:]) else ORIGINS
-    given = {x: earlier[x] for x in kept if x in earlier} | given
+    given |= {x: earlier[x] for x in kept if x in earlier and x not in given}
     names = {*effective_fields(training.schedule), *KEPT_FIELDS}
     if given.get("cool_down_from"):
         names -= {"warmup", "cool_down"}  # computed from RUN@STEP and --max-steps
@@ -175,7 +175,7 @@ def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dic
         for field in sorted(names)
         if getattr(training, field) != getattr(PretrainConfig, field, None)
     }
-    return {name: given | changed}
+    return {name: dict(sorted((given | changed).items()))}  # in whatever order they came
 
 
 def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:
