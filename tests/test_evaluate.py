@@ -192,10 +192,10 @@ def test_a_file_for_the_results_is_checked_before_the_work(tmp_path):
     earlier.write_text('{"mlm_loss": 2.5}')
     lost = tmp_path / "lost" / "x.json"
     for file, said in (
-        (tmp_path, f"--json {tmp_path} is a folder; give the name of a file."),
-        ("", "--json . is a folder; give the name of a file."),
+        (tmp_path, f"--json {tmp_path} is a folder, device or pipe; give the name"),
+        ("", "--json . is a folder, device or pipe; give the name"),
         (lost, f"--json {lost}: there is no folder {lost.parent}; make it first."),
-        (run_json, f"{run_json} cannot be read (it has no results of `clozeline evaluate`); give"),
+        (run_json, f"--json {run_json} exists and has no results of `clozeline evaluate`; give"),
         (earlier, f"{tmp_path}/run does not exist; check the path."),
     ):
         assert refused("evaluate", tmp_path / "run", tmp_path, "--json", file).startswith(said)

@@ -197,7 +197,7 @@ def test_the_command_serves_until_sigterm(folder):
 @pytest.mark.parametrize("name", ["proxy.example:443", "https://proxy.example", "::1", ""])
 def test_a_further_host_that_no_request_could_name_is_refused(name, folder):
     said = output_of("serve", folder, "--host", "", "--allowed-host", name, code=2)
-    assert f"--allowed-host {name!r}: give the name without a port." in said
+    assert f"--allowed-host {name!r}: give a host's name, without a port." in said
 
 
 def test_a_further_host_is_a_name_or_an_address():

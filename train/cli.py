@@ -241,7 +241,7 @@ def serve(classifier: Path, text_pair: str | None, engine: Any, **options: Any) 
     limits = config_or_usage_error(Limits, options)
     for name in options["allowed_host"]:
         if not HOST.fullmatch(name):
-            raise click.UsageError(f"--allowed-host {name!r}: give the name without a port.")
+            raise click.UsageError(f"--allowed-host {name!r}: give a host's name, without a port.")
     check_packages("serve", "starlette", "uvicorn", "prometheus_client")
     from clozeline.train.inference.predict import load_any_classifier
     from clozeline.train.inference.serve import classifier_server

@@ -8,6 +8,7 @@ import hashlib
 import re
 
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.store import exists
 
 SIGNATURE = re.compile(r"(.*)<!-- clozeline report ([0-9a-f]{64}) -->\n", re.DOTALL)
 
@@ -19,7 +20,7 @@ def signed(text: str) -> str:
 
 def is_edited(path: AnyPath) -> bool:
     """Whether there is a file that `signed` did not return."""
-    if not path.exists():
+    if not exists(path):
         return False
     found = SIGNATURE.fullmatch(path.read_text(encoding="utf-8", errors="replace"))
     return found is None or _digest(found[1]) != found[2]

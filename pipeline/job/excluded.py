@@ -30,8 +30,9 @@ def read_excluded(context: JobContext) -> Excluded:
     if not path.exists():
         write_excluded(context)
     [counts] = read_counts([path])
-    for early in [] if context.allow_truncated else counts.rejected:  # another job allowed it
-        raise not_whole(early["where"], early["reason"])
+    if counts.rejected and not context.allow_truncated:  # another job, with this cache, allowed it
+        first = counts.rejected[0]
+        raise not_whole(first["where"], first["reason"])
     [grams], [texts] = (list(read_rows([path], n, kind)) for n, kind in enumerate((GRAM, TEXT)))
     return Excluded(
         context.config.exclude_ngram,

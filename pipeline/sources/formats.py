@@ -131,8 +131,8 @@ def list_blocks(
     Raises InputError for a missing file, a glob without a match, a file of an unknown format, a
     table without one of the text columns, a wrong option, and if there is nothing to read.
     """
-    listed: dict[Block, list[Block]] = {}  # of each file, which two globs may name
-    most: dict[Block, tuple[bool, int]] = {}  # how much of it
+    # Of each file, which two globs may name: is it whole, how many bytes of text, and its blocks.
+    listed: dict[Block, tuple[bool, int, list[Block]]] = {}
     for source in sources:
         name, options = split_options(source, is_url=has_scheme(source) is not None)
         chosen: dict[str, Any] = {
@@ -147,14 +147,12 @@ def list_blocks(
         for whole in wholes if options.text_columns else ():
             if not BY_NAME[whole.format].has_columns:
                 raise InputError(f"{whole.path} has no columns; give it without text=")
-        if options.limit is None:
-            wholes = [x for x in wholes if not most.get(replace(x, query=""), (False, -1))[0]]
         for whole, blocks in _cut(wholes, block_bytes, options.limit).items():
-            much = options.limit is None, sum(block.text_bytes for block in blocks)
-            file = replace(whole, query="")  # with ?limit= and without, it is one
-            if much > most.get(file, (False, -1)):
-                listed[file], most[file] = blocks, much
-    found = list(chain.from_iterable(listed.values()))
+            part = options.limit is None, sum(block.text_bytes for block in blocks), blocks
+            file = replace(whole, query="")  # one file with ?limit= and without
+            if file not in listed or part[:2] > listed[file][:2]:
+                listed[file] = part
+    found = [block for *_, blocks in listed.values() for block in blocks]
     if not found:
         named = ", ".join(sources) or "no source"
         raise InputError(f"nothing to read in {named}; give a source that is not empty.")

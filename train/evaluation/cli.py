@@ -46,7 +46,7 @@ def evaluate(run: Path, shards: Path, json: Path | None, **options: Any) -> None
     from clozeline.train.evaluation.evaluate import as_table, evaluate_run
 
     if json:
-        _check_room(json)
+        _check_json(json)
     result = evaluate_run(run, shards, **options)
     if not is_main_process():
         return
@@ -57,13 +57,16 @@ def evaluate(run: Path, shards: Path, json: Path | None, **options: Any) -> None
     print_next_for(run)
 
 
-def _check_room(file: Path) -> None:
+def _check_json(file: Path) -> None:
     """Raises InputError where no results can be written, or other values would be replaced."""
-    if file.is_dir():
-        raise InputError(f"--json {file} is a folder; give the name of a file.")
+    if file.exists() and not file.is_file():
+        raise InputError(f"--json {file} is a folder, device or pipe; give the name of a file.")
     if not file.parent.is_dir():
         raise InputError(f"--json {file}: there is no folder {file.parent}; make it first.")
-    if file.exists():
+    if file.exists() and file.stat().st_size:
         with json_values(file, "give another --json") as values:
             if "mlm_loss" not in values:
-                raise ValueError("it has no results of `clozeline evaluate`")
+                raise InputError(
+                    f"--json {file} exists and has no results of `clozeline evaluate`; give "
+                    "another name."
+                )
