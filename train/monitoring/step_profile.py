@@ -19,17 +19,14 @@ ROWS = 10
 
 
 def check_profile(steps: int, training: PretrainConfig, done: int) -> None:
-    """Raises InputError where a run with `done` steps ends before the last profiled one."""
-    left = training.max_steps - done
-    if steps and training.budget is None and left < SKIPPED + steps:
-        most = max(left - SKIPPED, 0)
-        fix = (
-            f"give --profile {most} at most, or more --max-steps"
-            if most
-            else "give more --max-steps"
-        )
+    """Raises InputError where a new run ends before its last profiled step.
+
+    A run with `done` steps continues: a restart repeats the command of the new run.
+    """
+    if steps and not done and training.budget is None and training.max_steps < SKIPPED + steps:
         raise InputError(
-            f"--profile {steps} profiles after {SKIPPED} steps, and {left} are left; {fix}."
+            f"--profile {steps} needs {SKIPPED + steps} steps, since the first {SKIPPED} are left "
+            f"out, and --max-steps is {training.max_steps}; give more steps, or profile fewer."
         )
 
 

@@ -33,8 +33,8 @@ def open_tracker(
 ) -> "Tracker | None":
     """The tracked run of this run, continued if it has one; None without tracking.
 
-    A new run replaces what `run` may hold. Nothing is written there before `remember`. Raises
-    InputError where the tracker does not start, as without an account.
+    A new run leaves the ids that `run` may hold alone until `remember`. Raises InputError where the
+    tracker does not start, as without an account.
     """
     if track == "none":
         return None
