@@ -47,6 +47,8 @@ def test_a_telling_word_is_learned_and_words_beyond_the_cut_are_not_read(tmp_pat
     assert (scores.names, scores.accuracy, scores.examples) == (("+", "-"), 1.0, 40)
     assert baseline(source, source, max_tokens=4).accuracy == 1.0
     assert baseline(source, source, max_tokens=3).accuracy == 0.5
+    for truncate in ("start", "middle"):
+        assert baseline(source, source, max_tokens=3, truncate=truncate).accuracy == 1.0
 
 
 def test_with_a_tokenizer_the_cut_is_that_of_a_classifier(tmp_path):

@@ -165,17 +165,18 @@ def test_an_exported_tokenizer_gives_the_same_ids(tokenizers, text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling"), [("Bert", "cls"), ("ModernBert", "mean"), ("ModernBert", "cls")]
+    ("kind", "pooling", "truncate"),
+    [("Bert", "cls", "end"), ("ModernBert", "mean", "start"), ("ModernBert", "cls", "end")],
 )
 def test_an_exported_classifier_predicts_the_same_in_transformers(
-    kind, pooling, classifier, bert, modern, rows, tmp_path
+    kind, pooling, truncate, classifier, bert, modern, rows, tmp_path
 ):
     folder, out = classifier, bert
     if kind == "ModernBert":
         folder = tmp_path / "classifier"
-        finetuned(modern, rows, folder, "--pooling", pooling)
+        finetuned(modern, rows, folder, "--pooling", pooling, "--truncate", truncate)
         out = exported_classifier(folder, tmp_path / "out", kind)
-    texts = ["the cat sat", "dog", "it ran to the river"]
+    texts = ["the cat sat", "dog", "it ran to the river", "the cat sat " * 9 + "dog " * 9]
     predictions = output_of("predict", folder, *texts)
     assert output_of("predict", out, *texts) == predictions
     model, tokenizer = in_transformers(out, "AutoModelForSequenceClassification")
@@ -184,6 +185,13 @@ def test_an_exported_classifier_predicts_the_same_in_transformers(
         label, shown, _ = line.split("\t")
         assert model.config.id2label[row.argmax().item()] == label
         assert float(shown) == pytest.approx(row.max().item(), abs=1e-4)
+
+
+def test_a_classifier_of_texts_without_their_middle_is_not_exported(modern, rows, tmp_path):
+    finetuned(modern, rows, tmp_path / "middle", "--truncate", "middle")
+    said = refused("export", tmp_path / "middle", "--out", tmp_path / "out")
+    assert "fine-tune with --truncate start, or export it with --format onnx" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_mean_pooled_classifier_is_not_exported(run, rows, tmp_path):
@@ -309,8 +317,12 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     said = refused("export", other, "--out", out)
     assert "holds a different export; choose another --out, or add --overwrite" in said
     assert weights_sha256(out) == weights_sha256(exported)
-    output_of("export", other, "--out", out, "--overwrite")
+    said = output_of("export", other, "--out", out, "--overwrite")
+    assert "; README.md has been edited and is kept: " in said
+    assert (out / "README.md").read_text() == "edited"
     assert weights_sha256(out) != weights_sha256(exported)
+    shutil.copy(exported / "README.md", out)
+    assert "edited" not in output_of("export", run, "--out", out, "--overwrite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
 
 

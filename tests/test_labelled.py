@@ -1,5 +1,6 @@
 """Labelled texts to tensors: columns, classes, truncation, batches, samples."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,13 @@ def test_a_smaller_sample_begins_a_larger_one():
 # Token ids
 
 
+def as_text(row):
+    """The tokens of a row, those of B with a bar."""
+    [input_ids], [token_types], [mask] = row.inputs(np.array([0]))
+    found = zip(input_ids[mask], token_types[mask], strict=True)
+    return " ".join("|" * int(is_b) + TOKENIZER.tokens[i] for i, is_b in found)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "row"),
     [
@@ -188,23 +196,59 @@ def test_a_smaller_sample_begins_a_larger_one():
     ],
 )
 def test_rows_literally(first, second, row):
-    """As text, with a bar where B begins."""
     encoder = Encoder(TOKENIZER, max_seq_length=8)
-    rows = encoder.encode(Texts([first], None if second is None else [second]))
-    [input_ids], [token_types], [mask] = rows.inputs(np.array([0]))
-    found = zip(input_ids[mask], token_types[mask], strict=True)
-    assert " ".join("|" * int(is_b) + TOKENIZER.tokens[i] for i, is_b in found) == row
+    assert as_text(encoder.encode(Texts([first], None if second is None else [second]))) == row
+
+
+@pytest.mark.parametrize(
+    ("truncate", "row"),
+    [
+        ("end", "[CLS] a b b b b b [SEP] |, |, |[SEP]"),
+        ("start", "[CLS] b b b b b c [SEP] |, |, |[SEP]"),
+        ("middle", "[CLS] a b b b b c [SEP] |, |, |[SEP]"),
+    ],
+)
+def test_the_longer_text_of_a_pair_loses_its_end_its_start_or_its_middle(truncate, row):
+    encoder = Encoder(TOKENIZER, max_seq_length=11, truncate=truncate)
+    assert as_text(encoder.encode(Texts(["a b b b b b b b c"], [", ,"]))) == row
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
-def test_rows_are_those_of_the_library(rows, max_seq_length, is_pair):
+def test_without_its_middle_a_quarter_of_what_is_kept_is_the_start(rows, max_seq_length, is_pair):
+    texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
+    end, start, middle = (
+        Encoder(TOKENIZER, max_seq_length=max_seq_length, truncate=truncate).encode(texts)
+        for truncate in ("end", "start", "middle")
+    )
+    whole = Encoder(TOKENIZER, max_seq_length=99).encode(texts)
+    assert middle.length_a.tolist() == end.length_a.tolist() == start.length_a.tolist()
+    assert middle.is_cut.tolist() == (middle.input_ids.lengths < whole.input_ids.lengths).tolist()
+    for row, length_a in enumerate(middle.length_a.tolist()):
+        first, last, found = (
+            encoded.input_ids.take(np.array([row])).values.tolist()
+            for encoded in (end, start, middle)
+        )
+        ends = [length_a, len(found)] if is_pair else [length_a]
+        for begin, after in pairwise([1, *ends]):
+            quarter = begin + (after - 1 - begin) // 4  # [SEP] apart
+            assert found[begin:after] == first[begin:quarter] + last[quarter:after]
+
+
+@given(
+    st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6),
+    st.integers(8, 14),
+    st.booleans(),
+    st.sampled_from([("end", "right"), ("start", "left")]),
+)
+def test_rows_are_those_of_the_library(rows, max_seq_length, is_pair, sides):
+    truncate, direction = sides
     library = tokenizers.Tokenizer.from_str(TOKENIZER.library.to_str())
     library.encode_special_tokens = True
-    library.enable_truncation(max_seq_length, strategy="longest_first")
+    library.enable_truncation(max_seq_length, strategy="longest_first", direction=direction)
     asked: list[Any] = rows if is_pair else [a for a, _ in rows]
     wanted = library.encode_batch(asked)
     texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
-    found = Encoder(TOKENIZER, max_seq_length=max_seq_length).encode(texts)
+    found = Encoder(TOKENIZER, max_seq_length=max_seq_length, truncate=truncate).encode(texts)
     input_ids, token_types, mask = found.inputs(np.arange(len(rows)))
     for i, encoding in enumerate(wanted):
         assert input_ids[i][mask[i]].tolist() == encoding.ids
@@ -222,6 +266,15 @@ def test_cut_texts_have_the_tokens_that_are_read(rows, max_seq_length, is_pair):
     assert short.input_ids.values.tolist() == whole.input_ids.values.tolist()
     for before, after in zip(texts.columns, truncated.columns, strict=True):
         assert all(b.startswith(a) for a, b in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("truncate", "kept"), [("end", "a, bcs"), ("start", "bcs a b"), ("middle", "a cs a b")]
+)
+def test_the_characters_of_what_is_kept(truncate, kept):
+    """Five of the tokens a , b ##c ##s a b; a space where the middle was."""
+    encoder = Encoder(TOKENIZER, max_seq_length=7, truncate=truncate)
+    assert encoder.truncate(Texts(["a, bcs a b", "a"])).first == [kept, "a"]
 
 
 def test_of_two_long_texts_the_second_keeps_the_odd_token():

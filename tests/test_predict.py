@@ -52,6 +52,10 @@ def test_only_its_own_file_is_replaced(classifier, tmp_path):
     words = ("predict", classifier, "a cat", "--out", out)
     for _ in range(2):
         output_of(*words)
+    (link := tmp_path / "link.jsonl").symlink_to(out)
+    output_of("predict", classifier, "a dog", "--out", link)
+    assert link.is_symlink()
+    assert json.loads(out.read_text())["text"] == "a dog"
     rows = '{"text": "a cat", "label": "good"}\n'
     out.write_text(rows)
     assert refused(*words) == f"{out} exists and has no predictions in it; give another --out."

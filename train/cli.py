@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import inspect, report, view
 
 OUT = Folder(writes=True)
+OTHERS_WAIT = 3.0  # seconds; torchrun sees within a tenth of one that a process has ended
 HOST = re.compile(r"[^/:]+|\[[^/\]]+\]")  # a name or an IPv4 address, or an IPv6 address
 Engine = Literal["torch", "onnx"]
 ENGINE = "`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU."
@@ -125,6 +127,16 @@ class InOrder(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return self._invoke(ctx)
+        except click.ClickException:
+            # Processes of torchrun meet the same bad input, and the first that ends ends the
+            # others: one of each machine says what is wrong.
+            if os.environ.get("LOCAL_RANK", "0") != "0":
+                time.sleep(OTHERS_WAIT)
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ClozelineError as error:
@@ -214,7 +226,8 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         raise InputError(f"--out {as_given(out)}: there is no folder {out.parent}; make it first.")
     predictions = run_prediction(classifier, texts, files=files, **options)
     is_empty = True
-    with whole_file(out) if out else nullcontext() as file:
+    # Follow a link: renaming would replace the link, not its file.
+    with whole_file(out.resolve()) if out else nullcontext() as file:
         for prediction in predictions:
             is_empty = False
             if file:

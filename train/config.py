@@ -23,6 +23,7 @@ from clozeline.train.run_parts import parse_parts, parse_rates
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
+Truncate = Literal["end", "start", "middle"]  # what a text of too many tokens loses
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)

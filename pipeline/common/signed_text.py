@@ -10,12 +10,12 @@ import re
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.store import exists
 
-SIGNATURE = re.compile(r"(.*)<!-- clozeline report ([0-9a-f]{64}) -->\n", re.DOTALL)
+SIGNATURE = re.compile(r"(.*)<!-- clozeline [a-z]+ ([0-9a-f]{64}) -->\n", re.DOTALL)
 
 
-def signed(text: str) -> str:
-    """The text with its last line."""
-    return f"{text}<!-- clozeline report {_digest(text)} -->\n"
+def signed(text: str, command: str) -> str:
+    """The text with its last line, which names the command that writes it."""
+    return f"{text}<!-- clozeline {command} {_digest(text)} -->\n"
 
 
 def is_edited(path: AnyPath) -> bool:

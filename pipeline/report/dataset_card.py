@@ -51,7 +51,7 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
         sources=[source_name(source) for source in job.get("sources", ())],
         id_type=str(id_type(manifest.vocab_size)),
     )
-    return signed(text)
+    return signed(text, "report")
 
 
 def _options(manifest: Manifest) -> dict[str, Any]:

@@ -168,13 +168,15 @@ class Tokenizer:
         *,
         max_seq_length: int | None = None,
         has_segments: bool = True,
+        cuts_start: bool = False,
         overwrite: bool = False,
     ) -> None:
         """Write the folder, all of it or, where that fails, nothing.
 
-        The two files for `transformers` get the maximum length, if it is known, and whether the
-        model has segments. In a folder with the same tokenizer, only these are brought up to date.
-        Raises InputError for a folder that holds anything else, unless `overwrite` replaces it.
+        The two files for `transformers` get the maximum length, if it is known, whether the model
+        has segments, and whether longer texts lose their start instead of their end. In a folder
+        with the same tokenizer, only these are brought up to date. Raises InputError for a folder
+        that holds anything else, unless `overwrite` replaces it.
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.startswith(".")}
@@ -183,6 +185,7 @@ class Tokenizer:
             None if isinstance(self.normalization, TokenizerSpec) else asdict(self.normalization),
             max_seq_length=max_seq_length,
             has_segments=has_segments,
+            cuts_start=cuts_start,
         )
         known: dict[str, bytes] = {}
         if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):

@@ -39,11 +39,13 @@ def transformers_files(
     *,
     max_seq_length: int | None,
     has_segments: bool,
+    cuts_start: bool = False,
 ) -> dict[str, str]:
     """The content of both files by name, for a tokenizer with these normalizer flags.
 
     `flags` None: it is not a WordPiece. `max_seq_length` None: not known. Without `has_segments`,
-    `transformers` gives the model no token_type_ids. Text that spells [MASK] becomes the token
+    `transformers` gives the model no token_type_ids. With `cuts_start` it truncates texts at their
+    start. Text that spells [MASK] becomes the token
     there, unless the tokenizer is loaded with `split_special_tokens`.
     """
     special = dict(zip(SPECIAL_NAMES, special_tokens, strict=True))
@@ -51,6 +53,8 @@ def transformers_files(
     config: dict[str, object] = {"tokenizer_class": "BertTokenizer" if is_bert else ANY_TOKENIZER}
     if max_seq_length is not None:
         config["model_max_length"] = max_seq_length
+    if cuts_start:
+        config["truncation_side"] = "left"
     config["clean_up_tokenization_spaces"] = True
     if flags is not None and is_bert:
         config |= {name: flags[ours] for ours, name in FLAGS.items()}

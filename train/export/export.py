@@ -5,11 +5,12 @@
     onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
     all of them              the files of a tokenizer folder, without Punkt; SHA256SUMS
 
-`transformers` gets a model card, README.md. The folder is complete or absent: it is written under a
-temporary name and renamed.
+`transformers` gets a model card, README.md; one that has been edited stays. The folder is complete
+or absent: it is written under a temporary name and renamed.
 """
 
 import filecmp
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
 from clozeline.pipeline.common.json_files import add_to_json, json_values, write_json
 from clozeline.pipeline.common.paths import GivenPath
+from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from clozeline.train.artifacts.checkpoint import list_checkpoints, read_state
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
@@ -43,6 +45,7 @@ from clozeline.train.artifacts.onnx_folder import (
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, load_run
+from clozeline.train.config import Truncate
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
@@ -73,6 +76,7 @@ class _Source:
     tokenizer: Tokenizer
     max_seq_length: int
     pooling: Pooling
+    truncate: Truncate = "end"
     classifier: Classifier | None = None  # None: a run
     card: str
 
@@ -114,6 +118,7 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
             partial,
             max_seq_length=found.max_seq_length,
             has_segments=found.model.config.type_vocab_size > 0,
+            cuts_start=found.truncate == "start",
         )
         write = {
             "transformers": _write_transformers,
@@ -123,6 +128,9 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
         description = write(found, partial)
         if int8:
             description += _quantize(found, partial)
+        if is_edited(out / CARD):
+            shutil.copyfile(out / CARD, partial / CARD)
+            description += f"; {CARD} has been edited and is kept"
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
@@ -158,6 +166,7 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
         tokenizer=classifier.tokenizer,
         max_seq_length=classifier.max_seq_length,
         pooling=classifier.model.pooling,
+        truncate=classifier.truncate,
         classifier=classifier,
         card=classifier_card(metadata, report, folder=folder),
     )
@@ -170,6 +179,11 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
     if found.pooling == "mask":
         raise InputError(
             f"{source} classifies the [MASK] of a prompt, which {form} has no model for; {instead}."
+        )
+    if found.truncate == "middle":
+        raise InputError(
+            f"{source} reads long texts without their middle, which no tokenizer of {form} leaves "
+            f"out; fine-tune with --truncate start, or {instead}."
         )
     try:
         model_type_of(replace(found.model.config, pooler=has_segments))
@@ -198,7 +212,7 @@ def _write_transformers(found: _Source, partial: Path) -> str:
         pooling=found.pooling,
         pad_id=found.tokenizer.pad_id,
     )
-    (partial / CARD).write_text(found.card, "utf-8")
+    (partial / CARD).write_text(signed(found.card, "export"), "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
     without = f" without the {' and the '.join(parts)}" if parts else ""
     return f"{saved.architecture} of {saved.parameters:,} parameters{without}"
@@ -225,7 +239,7 @@ def _write_sentence_transformers(found: _Source, partial: Path) -> str:
 
 
 def _write_onnx(found: _Source, partial: Path) -> str:
-    values: dict[str, Any] = {"max_seq_length": found.max_seq_length}
+    values: dict[str, Any] = {"max_seq_length": found.max_seq_length, "truncate": found.truncate}
     if classifier := found.classifier:
         compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}

@@ -94,6 +94,7 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "text column": metadata["text"],
         "second text column": metadata["text_pair"] or "none",
         "maximum sequence length": metadata["max_seq_length"],
+        "longer texts lose": f"their {metadata.get('truncate', 'end')}",
         "training examples": report["examples"],
         "epochs": plan["epochs"],
         "batch size": rows_per_step(report["examples"], job["batch_size"]),

@@ -26,9 +26,10 @@ from clozeline.train.artifacts.classifier_folder import (
     TOKENIZER,
     read_metadata,
 )
-from clozeline.train.artifacts.huggingface import load_model, longest_text
+from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut
 from clozeline.train.artifacts.model_links import check_links
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
+from clozeline.train.config import Truncate
 from clozeline.train.finetuning.training_loop import predict_logits
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder
@@ -50,10 +51,16 @@ class Classifier:
     max_seq_length: int
     temperature: float = 1.0  # divides the logits, so that probabilities are calibrated
     prompt: str | None = None  # before each text
+    truncate: Truncate = "end"
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
-        encoder = Encoder(self.tokenizer, max_seq_length=self.max_seq_length, prompt=self.prompt)
+        encoder = Encoder(
+            self.tokenizer,
+            max_seq_length=self.max_seq_length,
+            prompt=self.prompt,
+            truncate=self.truncate,
+        )
         object.__setattr__(self, "encoder", encoder)
 
     def classify(self, texts: Texts | list[str]) -> Floats:
@@ -84,6 +91,7 @@ def save_classifier(
         "names": list(classifier.names),
         **{name: getattr(classifier, name) for name in PLAIN},
         "prompt": classifier.prompt,
+        "truncate": classifier.truncate,
         "tokenizer_digest": classifier.tokenizer.digest,
         "job": job,
         "options": options or {},
@@ -94,6 +102,7 @@ def save_classifier(
             partial / TOKENIZER,
             max_seq_length=classifier.max_seq_length,
             has_segments=classifier.model.config.type_vocab_size > 0,
+            cuts_start=classifier.truncate == "start",
         )
         save_file(weights, partial / MODEL)
         write_json(partial / REPORT, report)
@@ -145,6 +154,7 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
             tokenizer=tokenizer,
             names=names,
             prompt=metadata.get("prompt"),
+            truncate=metadata.get("truncate", "end"),
             **{name: metadata[name] for name in PLAIN},
         )
 
@@ -169,4 +179,5 @@ def load_huggingface_classifier(
         text="text",
         text_pair=text_pair,
         max_seq_length=longest_text(folder, config.model),
+        truncate=side_cut(folder),
     )

@@ -16,6 +16,7 @@ from clozeline.pipeline.commandline.config_options import (
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.train.config import Truncate
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.folder_option import Folder
 
@@ -96,6 +97,7 @@ class BaselineOptions:
     max_tokens: int | None = option(
         None, "Truncate each row to this many tokens.", group="Data", type=click.IntRange(min=3)
     )
+    truncate: Truncate = option("end", "What a longer row loses.", group="Data")
     tokenizer: AnyPath | None = option(
         None, "Count --max-tokens with this tokenizer. Default: words.", group="Data"
     )
@@ -112,6 +114,8 @@ def baseline(train: str, **options: Any) -> None:
     test, default = options.pop("test"), BaselineOptions()
     if options["tokenizer"] is not None and options["max_tokens"] is None:
         raise click.UsageError("--tokenizer counts the tokens of --max-tokens; give both.")
+    if options["truncate"] != default.truncate and options["max_tokens"] is None:
+        raise click.UsageError("--truncate says what a row loses beyond --max-tokens; give both.")
     scores = run_baseline(train, test, **options)
     for line in scores.table():
         click.echo(line)

@@ -12,7 +12,7 @@ from clozeline.pipeline.common.config_checks import (
     check_choices,
     check_positive,
 )
-from clozeline.train.config import Optimizer, Precision
+from clozeline.train.config import Optimizer, Precision, Truncate
 
 Auto = Literal["auto"]
 
@@ -40,6 +40,11 @@ class FinetuneConfig:
     max_seq_length: int | None = _data(
         None,
         "Maximum tokens per row, including [CLS] and [SEP]; defaults to the pretrained model's.",
+    )
+    truncate: Truncate = _data(
+        "end",
+        "What a longer text loses: its `end`, its `start`, or its `middle`, with three times as "
+        "much left of the end as of the start.",
     )
     test_share: float = _data(
         0.1, "Fraction of the rows held out for testing when there is no --test file."

@@ -48,6 +48,7 @@ from clozeline.train.store.local_folder import local_folder
 
 #: How long a process that has nothing left to train waits for the others.
 PATIENCE = timedelta(days=30)
+MANY_CUT = 0.1  # a share of the training rows
 NO_SKLEARN = (
     "bag-of-words is not measured: scikit-learn is not installed; "
     "`pip install 'clozeline[baseline]'`"
@@ -68,7 +69,7 @@ def finetune(
 ) -> FinetuneReport:
     """Train a classifier and the models it is compared with, or report on a finished one.
 
-        >>> how = FinetuneConfig(text="title,content", epochs=1, learning_rate=3e-4, baseline=False)
+        >>> how = FinetuneConfig(text="title", epochs=1, learning_rate=3e-4, baseline=False)
         >>> rows = "sample:reviews?rows=64"
         >>> report = finetune("work/run", rows, out="work/classifier", config=how)
         >>> report.rows, report.finetuned.scores.examples
@@ -94,11 +95,11 @@ def finetune(
         existing = {"resume": resume, "overwrite": overwrite}
         if kept := world.broadcast_from_main(partial(_kept_report, out, digests, **existing)):
             return kept
-        notes = _notes(run, job, is_shown=world.is_main)
         store = world.broadcast_from_main(partial(ResultStore, out, digests, **existing))
         store.check_shared(world)
         disable_malloc_trim()
         compared = ComparedModels(job, world.device)
+        notes = _notes(run, compared, is_shown=world.is_main)
         results = train_all(compared, store, world)
         what: dict[str, Any] = {"run": run, "notes": notes, "sources": sources, "options": options}
         write = partial(_write_best, out, compared, store, results, **what)
@@ -129,6 +130,7 @@ def _write_best(
         max_seq_length=job.start.max_seq_length,
         temperature=best.chosen.held_out.temperature,
         prompt=job.config.prompt,
+        truncate=job.config.truncate,
     )
     logits = compared.logits(classifier.model, TEST)
     probabilities = softmax(logits, classifier.temperature)
@@ -167,9 +169,16 @@ def _kept_report(
     return FinetuneReport.from_dict(read_report(out))
 
 
-def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
+def _notes(run: Path, compared: ComparedModels, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
+    job, is_cut = compared.job, compared.rows.is_cut
     notes = lone_labels(job.train)
+    if is_cut.mean() >= MANY_CUT:
+        notes.append(
+            f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
+            f"{job.start.max_seq_length} tokens and lose their {job.config.truncate}; --truncate "
+            "decides what they lose."
+        )
     if "pooler" in job.start.absent and job.start.pooling == "cls":
         notes.append(f"{run} has no pooler; it was drawn from the seed.")
     if (trained := job.start.trained_positions) is not None:

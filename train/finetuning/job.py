@@ -108,7 +108,7 @@ def read_job(
     tests = {TEST: test} | others
     return Job(
         start=start,
-        encoder=Encoder(start.tokenizer, max_seq_length=start.max_seq_length, prompt=config.prompt),
+        encoder=_encoder(start, config),
         label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
         train=train,
         tests=tests,
@@ -151,6 +151,15 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
         max_seq_length=max_seq_length,
         pooling="mask" if config.prompt else config.pooling or found.pooling,
         trained_positions=None if trained is None or trained >= max_seq_length else trained,
+    )
+
+
+def _encoder(start: Pretrained, config: FinetuneConfig) -> Encoder:
+    return Encoder(
+        start.tokenizer,
+        max_seq_length=start.max_seq_length,
+        prompt=config.prompt,
+        truncate=config.truncate,
     )
 
 

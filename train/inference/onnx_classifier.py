@@ -52,5 +52,6 @@ def load_onnx_classifier(folder: Path) -> OnnxClassifier:
             read_tokenizer(folder),
             max_seq_length=values["max_seq_length"],
             prompt=values.get("prompt"),
+            truncate=values.get("truncate", "end"),
         ),
     )

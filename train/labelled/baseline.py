@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.config import Truncate
+from clozeline.train.labelled.encoding import START, Encoder
 from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
 
@@ -32,13 +33,15 @@ def baseline(
     text_pair: str | None = None,
     label: str = "label",
     max_tokens: int | None = None,
+    truncate: Truncate = "end",
     tokenizer: Path | None = None,
 ) -> Scores:
     """Train bag-of-words on one file and test it on another.
 
     Each row is truncated to `max_tokens`: where a classifier with this tokenizer would truncate it
-    ([CLS] and [SEP] count), or to so many whitespace-separated words without a tokenizer. Raises
-    InputError for bad input, and if scikit-learn is not installed.
+    ([CLS] and [SEP] count), or to so many whitespace-separated words without a tokenizer;
+    `truncate` is the part that it loses. Raises InputError for bad input, and if scikit-learn is
+    not installed.
     """
     train, test = (
         read_labelled(source, text=text, text_pair=text_pair, label=label)
@@ -46,10 +49,11 @@ def baseline(
     )
     names = class_names(train)
     if max_tokens is not None:
-        truncate: Callable[[Texts], Texts] = partial(_first_words, max_tokens)
+        cut: Callable[[Texts], Texts] = partial(_kept_words, max_tokens, truncate)
         if tokenizer is not None:
-            truncate = Encoder(load_tokenizer(tokenizer), max_seq_length=max_tokens).truncate
-        train, test = (replace(rows, texts=truncate(rows.texts)) for rows in (train, test))
+            loaded = load_tokenizer(tokenizer)
+            cut = Encoder(loaded, max_seq_length=max_tokens, truncate=truncate).truncate
+        train, test = (replace(rows, texts=cut(rows.texts)) for rows in (train, test))
     return bag_of_words(train, test, names)
 
 
@@ -96,6 +100,9 @@ def fit_bag_of_words(
     return predict
 
 
-def _first_words(count: int, texts: Texts) -> Texts:
-    """The first words of each row, both texts of a pair joined."""
-    return Texts([" ".join(text.split()[:count]) for text in texts.joined()])
+def _kept_words(count: int, truncate: Truncate, texts: Texts) -> Texts:
+    """At most `count` words of each row, both texts of a pair joined."""
+    head = int(count * START[truncate])
+    rows = [text.split() for text in texts.joined()]
+    rows = [row[:head] + row[max(head, len(row) - count + head) :] for row in rows]
+    return Texts([" ".join(row) for row in rows])

@@ -2,12 +2,15 @@
 
     "Great", "I liked it a lot"  ->  [CLS] great [SEP] i liked it a lot [SEP]      length_a 3
                                     truncated to 8:   [CLS] great [SEP] i liked it a [SEP]
+                                    its start cut:    [CLS] great [SEP] liked it a lot [SEP]
     "Great", a prompt               ->  [CLS] it was [MASK] . great [SEP]
 
-B batch, S sequence. A pair that is too long loses tokens at the end of its longer text, one at a
-time. Batches are padded to one of four fixed widths: short texts cost less, and there are still few
-shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU). In evaluation on a
-CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
+B batch, S sequence. A pair that is too long loses tokens of its longer text, one at a time. Where
+the middle is cut, a quarter of what is kept is the start of the text (Sun et al. 2019, "How to
+Fine-Tune BERT for Text Classification?": 128 and 382 of 510 tokens). Batches are padded to one of
+four fixed widths: short texts cost less, and there are still few shapes (a new shape costs a
+compilation on CUDA and a kernel cache entry on CPU). In evaluation on a CPU, batches are small and
+padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
 (`tests/benchmarks/serve_speed.py`).
 """
 
@@ -24,12 +27,15 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.ragged import Offsets, Ragged, concatenate, offsets_of, slice_indices
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.config import Truncate
 from clozeline.train.labelled.prompt import ids_of_prompt
 from clozeline.train.labelled.rows import Rows, Texts
 
 TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 MOST_PROMPT = 32  # tokens
+#: How much of what is kept is the start of a text that is cut; the rest is its end.
+START: dict[Truncate, float] = {"end": 1, "start": 0, "middle": 0.25}
 WIDTHS = 4
 CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
@@ -43,6 +49,7 @@ class Encoded:
 
     input_ids: Ragged  # uint32
     length_a: NDArray[np.int64]  # [N], tokens of [CLS] A [SEP], with a prompt
+    is_cut: NDArray[np.bool_]  # [N], whether a row lost tokens
     max_seq_length: int
     pad_id: int
 
@@ -50,7 +57,10 @@ class Encoded:
         return len(self.length_a)
 
     def take(self, rows: Rows) -> "Encoded":
-        return replace(self, input_ids=self.input_ids.take(rows), length_a=self.length_a[rows])
+        taken = self.input_ids.take(rows)
+        return replace(
+            self, input_ids=taken, length_a=self.length_a[rows], is_cut=self.is_cut[rows]
+        )
 
     def inputs(self, rows: Rows, *, is_tight: bool = False) -> Inputs:
         """input_ids and token_type_ids, int64 [B, S], and attention_mask, bool [B, S].
@@ -87,7 +97,12 @@ class Encoder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_seq_length: int, prompt: str | None = None
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_seq_length: int,
+        prompt: str | None = None,
+        truncate: Truncate = "end",
     ) -> None:
         self._tokenizer = tokenizer
         most = min(MOST_PROMPT, max_seq_length // 4)  # the rest is for the text
@@ -98,30 +113,33 @@ class Encoder:
         self._follows_space = bool(prompt) and tokenizer.needs_space
         self._columns = ColumnTokenizer(tokenizer)
         self._max_seq_length = max_seq_length
+        self._start = START[truncate]
 
     def encode(self, texts: Texts) -> Encoded:
         """The token ids of all texts; needs at least one."""
         parts = [self._encode(part) for part in texts.parts(TEXTS_PER_CALL)]
+        input_ids, length_a, is_cut = zip(*parts, strict=True)
         return Encoded(
-            concatenate([input_ids for input_ids, _ in parts]),
-            np.concatenate([length_a for _, length_a in parts]),
+            concatenate(list(input_ids)),
+            np.concatenate(length_a),
+            np.concatenate(is_cut),
             self._max_seq_length,
             self._tokenizer.pad_id,
         )
 
     def truncate(self, texts: Texts) -> Texts:
-        """The part of each text that `encode` keeps: up to the end of its last kept token."""
+        """The part of each text that `encode` keeps, whole characters; a space for its middle."""
         columns: list[list[str]] = [[] for _ in texts.columns]
         for part in texts.parts(TEXTS_PER_CALL):
             pieces = self._pieces(part)
             for whole, column, (p, k) in zip(columns, self._in_row(part), pieces, strict=True):
-                whole += self._truncate(column, p.lengths, k)
+                whole += self._kept_texts(column, p.lengths, k)
         if self._follows_space:
             columns[0] = [text.removeprefix(" ") for text in columns[0]]
         return Texts(*columns)
 
-    def _encode(self, texts: Texts) -> tuple[Ragged, Offsets]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; also the length up to B.
+    def _encode(self, texts: Texts) -> tuple[Ragged, Offsets, NDArray[np.bool_]]:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; the length up to B, and what is cut.
 
         A prompt follows [CLS].
         """
@@ -132,9 +150,13 @@ class Encoder:
         values[offsets[:-1, None] + np.arange(before)] = self._before
         starts = offsets[:-1] + before
         for p, k in pieces:
-            values[slice_indices(starts, k)] = p.values[slice_indices(p.offsets[:-1], k)]
+            head, tail = self._parts(k)
+            values[slice_indices(starts, head)] = p.values[slice_indices(p.offsets[:-1], head)]
+            last = slice_indices(p.offsets[1:] - tail, tail)
+            values[slice_indices(starts + head, tail)] = p.values[last]
             starts = starts + k + 1
-        return Ragged(values, offsets), before + kept[0] + 1
+        is_cut = np.any([k < p.lengths for p, k in pieces], axis=0)
+        return Ragged(values, offsets), before + kept[0] + 1, is_cut
 
     def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
@@ -145,6 +167,11 @@ class Encoder:
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
 
+    def _parts(self, kept: Offsets) -> tuple[Offsets, Offsets]:
+        """How many of the kept tokens are the first of a text, and how many the last."""
+        head = (kept * self._start).astype(np.int64)
+        return head, kept - head
+
     def _in_row(self, texts: Texts) -> list[list[str]]:
         """The columns as they are read: after a prompt the first token may depend on a space."""
         first, *second = texts.columns
@@ -152,13 +179,14 @@ class Encoder:
             first = [self._tokenizer.after_space(text) for text in first]
         return [first, *second]
 
-    def _truncate(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
+    def _kept_texts(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
         texts, rows = texts.copy(), np.flatnonzero(kept < lengths).tolist()
         long = [texts[row] for row in rows]
         # Only the library knows the character offsets of tokens; it is slower, so use it for these.
         encodings = self._tokenizer.library.encode_batch(long, add_special_tokens=False)
+        head, tail = self._parts(kept)
         for row, encoding in zip(rows, encodings, strict=True):
-            texts[row] = texts[row][: _end(encoding, int(kept[row]))]
+            texts[row] = _kept_text(texts[row], encoding, int(head[row]), int(tail[row]))
         return texts
 
 
@@ -209,10 +237,18 @@ def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
 
 
-def _end(encoding: Encoding, count: int) -> int:
-    """Character offset where the first `count` tokens of a text end."""
-    if not count:
-        return 0
-    span = encoding.token_to_chars(count - 1)
+def _kept_text(text: str, encoding: Encoding, head: int, tail: int) -> str:
+    """The characters of the first and the last tokens of a text."""
+    parts = []
+    if head:
+        parts.append(text[: _characters(encoding, head - 1)[1]])
+    if tail:
+        parts.append(text[_characters(encoding, len(encoding) - tail)[0] :])
+    return " ".join(parts)
+
+
+def _characters(encoding: Encoding, token: int) -> tuple[int, int]:
+    """Where the characters of a token begin and end."""
+    span = encoding.token_to_chars(token)
     assert span is not None  # only added tokens, such as [CLS], have no characters
-    return span[1]
+    return span
