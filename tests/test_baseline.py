@@ -86,14 +86,16 @@ def test_the_next_command_has_the_columns_of_this_one(tmp_path):
     texts, labels = [GOOD, BAD] * 20, ["+", "-"] * 20
     pq.write_table(pa.table({"review": texts, "stars": labels}), tmp_path / "x.parquet")
     line = ("baseline", "x.parquet", "--test", "x.parquet", "--text", "review", "--label", "stars")
+    cut = ("--max-tokens", "3", "--truncate", "start")
     with chdir(tmp_path):
-        done = invoke(*line)
+        done = invoke(*line, *cut)
     assert done.exit_code == 0
     assert done.stderr.splitlines()[-1] == (
         "Next: clozeline finetune RUN x.parquet --test x.parquet --text review --label stars "
-        "--out classifier"
+        "--truncate start --out classifier"
     )
     assert "of --max-tokens; give both" in output_of(*line, "--tokenizer", "nowhere", code=2)
+    assert "beyond --max-tokens; give both" in output_of(*line, *cut[2:], code=2)
 
 
 def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch):

@@ -318,7 +318,7 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     assert "holds a different export; choose another --out, or add --overwrite" in said
     assert weights_sha256(out) == weights_sha256(exported)
     said = output_of("export", other, "--out", out, "--overwrite")
-    assert "; README.md has been edited and is kept: " in said
+    assert "; README.md, of an earlier version or edited, is kept as it was: " in said
     assert (out / "README.md").read_text() == "edited"
     assert weights_sha256(out) != weights_sha256(exported)
     shutil.copy(exported / "README.md", out)
@@ -403,6 +403,30 @@ def test_an_exported_run_fills_as_the_run_does(run, exported):
     text = "the [MASK] sat on [MASK]"
     assert output_of("fill", exported, text) == output_of("fill", run, text)
     assert "reads at most 12" in refused("fill", exported, "the " * 20 + "[MASK]")
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
+def test_a_folder_whose_tokenizer_cuts_the_start_is_read_so(name, bert, rows, tmp_path):
+    """As `transformers` writes it: in one file, or, once it has truncated a text, in the other."""
+    folder = shutil.copytree(bert, tmp_path / "left")
+    (folder / "SHA256SUMS").unlink()
+    values = json.loads((folder / name).read_bytes())
+    if name == "tokenizer.json":
+        how = {"direction": "Left", "max_length": 12, "strategy": "LongestFirst", "stride": 0}
+        write_json(folder / name, values | {"truncation": how})
+    else:
+        write_json(folder / name, values | {"truncation_side": "left"})
+    model, tokenizer = in_transformers(folder, "AutoModelForSequenceClassification")
+    assert tokenizer.truncation_side == "left"
+    text = "dog " * 9 + "the cat sat " * 4
+    batch = tokenizer(text, truncation=True, return_tensors="pt")
+    wanted = model(**batch).logits.softmax(-1).max().item()
+    [found] = predict(folder, text)
+    assert found.probability == pytest.approx(wanted, abs=1e-6)
+    [cut_at_its_end] = predict(bert, text)
+    assert found.probability != pytest.approx(cut_at_its_end.probability, abs=1e-6)
+    finetuned(folder, rows, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "classifier.json").read_bytes())["truncate"] == "start"
 
 
 def test_embedding_rows_beyond_the_tokenizer_are_ignored(run, exported, tmp_path):

@@ -17,7 +17,9 @@ import pytest
 from safetensors.torch import load_file
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.context import excluded_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -340,6 +342,44 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
     assert (efficiency / "label_efficiency.svg").read_bytes().startswith(b"<?xml")
     assert (efficiency / "label_efficiency.png").read_bytes().startswith(b"\x89PNG")
     assert not (efficiency / "results").exists()
+
+
+def test_of_long_texts_the_part_is_read_that_is_asked_for(tuned, tmp_path, capfd):
+    """The last of 25 words decides; the model reads 10."""
+    pytest.importorskip("sklearn")
+    sources = []
+    for seed, count in enumerate((500, 200)):
+        random = np.random.default_rng(seed)
+        labels = random.integers(0, 2, count)
+        words = random.choice(FILLERS, (count, 25)).astype(object)
+        words[:, -1] = np.array([BAD, GOOD])[labels, random.integers(0, 2, count)]
+        sources.append(str(tmp_path / f"{seed}.parquet"))
+        pq.write_table(pa.table({"text": list(map(" ".join, words)), "label": labels}), sources[-1])
+    how = replace(CONFIG, truncate="start", baseline=True)
+    report = tuned(tmp_path / "out", how, train=sources[0], test=sources[1])
+    assert report.finetuned.scores.accuracy > 0.95
+    assert report.to_dict()["bag_of_words"]["accuracy"] == 1.0
+    said = "500 of 500 training rows have more than 12 tokens and lose their start"
+    assert f"note: {said}; see --max-seq-length and --truncate.\n" in capfd.readouterr().err
+    rows = pq.read_table(sources[1]).to_pylist()
+    answers = predict(tmp_path / "out", [row["text"] for row in rows])
+    right = [answer.label == str(row["label"]) for answer, row in zip(answers, rows, strict=True)]
+    assert np.mean(right) == report.finetuned.scores.accuracy
+    tokenizer = json.loads((tmp_path / "out" / "tokenizer" / "tokenizer_config.json").read_text())
+    assert tokenizer["truncation_side"] == "left"
+
+
+def test_a_classifier_of_an_earlier_version_cuts_the_end_and_stays(tuned, classifier, tmp_path):
+    out = shutil.copytree(classifier, tmp_path / "out")
+    values = json.loads((out / "classifier.json").read_bytes())
+    values["job"].pop("truncate")
+    assert values.pop("truncate") == "end"
+    write_json(out / "classifier.json", values)
+    (out / SUMS).unlink()
+    assert load_classifier(out).truncate == "end"
+    assert not tuned(out, CONFIG).is_new
+    with pytest.raises(InputError, match=r"\(truncate 'end' there, 'start' now\)"):
+        tuned(out, replace(CONFIG, truncate="start"))
 
 
 def test_mistakes_are_listed_with_the_most_confident_first(efficiency, rows):

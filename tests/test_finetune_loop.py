@@ -36,7 +36,7 @@ def some_rows(count):
     values = random.integers(10, 90, lengths.sum()).astype(np.uint32)
     offsets = offsets_of(lengths)
     values[offsets[:-1] + 1] = 5 + labels
-    return Encoded(Ragged(values, offsets), lengths, 12, 0), labels
+    return Encoded(Ragged(values, offsets), lengths, np.zeros(len(lengths), bool), 12, 0), labels
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

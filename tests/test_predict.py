@@ -63,6 +63,10 @@ def test_only_its_own_file_is_replaced(classifier, tmp_path):
     os.mkfifo(pipe := tmp_path / "pipe")
     assert refused(*words[:-1], pipe).startswith(f"{pipe} is not a file, and would be replaced")
     assert pipe.is_fifo()
+    pipe.unlink()
+    pipe.symlink_to(pipe)
+    assert refused(*words[:-1], pipe).startswith(f"{pipe} is not a file, and would be replaced")
+    assert refused(*words[:-1], "/dev/null").startswith("/dev/null is not a file")
     lost = tmp_path / "lost" / "x.jsonl"
     assert refused(*words[:-1], lost).startswith(f"--out {lost}: there is no folder {lost.parent}")
 

@@ -336,6 +336,9 @@ def test_the_effect_of_a_word_is_what_its_deletion_changes(classifier):
     many = word_effects(loaded, ["cat " * (WORDS + 3)], label=0)
     assert [word.effect for word in many[WORDS:]] == [None] * 3
     assert None not in [word.effect for word in many[:WORDS]]
+    many = word_effects(replace(loaded, truncate="start"), ["cat " * (WORDS + 3)], label=0)
+    assert [word.effect for word in many[:3]] == [None] * 3
+    assert None not in [word.effect for word in many[3:]]
 
 
 def test_pairs_have_two_texts(tmp_path):

@@ -208,7 +208,7 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
     shown as spaces. JSON has text, label, probability and probabilities. HF_DIR is a
     BertForSequenceClassification; with --text-pair it reads pairs.
     """
-    from clozeline.train.inference.predict import may_replace
+    from clozeline.train.inference.predict import checked_target
     from clozeline.train.inference.predict import predict as run_prediction
 
     files, out = options.pop("file"), options.pop("out")
@@ -218,16 +218,10 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
             option = shlex.join(["--file", text])
             click.echo(f"note: {text} is classified as a text; {option} reads it", err=True)
-    if out and not may_replace(out):
-        raise InputError(
-            f"{as_given(out)} exists and has no predictions in it; give another --out."
-        )
-    if out and not out.parent.is_dir():
-        raise InputError(f"--out {as_given(out)}: there is no folder {out.parent}; make it first.")
+    target = checked_target(out, as_given(out)) if out else None
     predictions = run_prediction(classifier, texts, files=files, **options)
     is_empty = True
-    # Follow a link: renaming would replace the link, not its file.
-    with whole_file(out.resolve()) if out else nullcontext() as file:
+    with whole_file(target) if target else nullcontext() as file:
         for prediction in predictions:
             is_empty = False
             if file:
@@ -305,7 +299,7 @@ def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
     click.echo(f"{done}{exported.description}: {as_given(out)}")
     if format == "onnx" and kind_of(folder) == "classifier":
         print_next("predict", as_given(out), "TEXT", "--engine", "onnx")
-    elif (out / "README.md").exists():  # of the formats, only transformers gets one
+    elif format == "transformers":  # the others get no card
         click.echo(f"Next: {as_given(out).rstrip('/')}/README.md shows how to load it", err=True)
 
 

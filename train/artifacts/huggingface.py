@@ -20,7 +20,6 @@ from clozeline.train.artifacts.huggingface_tokenizer import (
     read_tokenizer_config,
 )
 from clozeline.train.artifacts.model_links import check_links
-from clozeline.train.config import Truncate
 
 PARTS = {"pooler": "pooler", "mlm_head": "masked-LM head", "nsp_head": "next-sentence head"}
 
@@ -53,11 +52,6 @@ def longest_text(folder: Path, config: BertConfig) -> int:
     limit = read_tokenizer_config(folder).get("model_max_length")
     positions = config.max_position_embeddings
     return int(min(limit, positions)) if isinstance(limit, int | float) and limit > 2 else positions
-
-
-def side_cut(folder: Path) -> Truncate:
-    """What its tokenizer cuts from a text that is too long."""
-    return "start" if read_tokenizer_config(folder).get("truncation_side") == "left" else "end"
 
 
 def _with_vocabulary_of(tokenizer: Tokenizer, config: BertConfig, folder: Path) -> BertConfig:

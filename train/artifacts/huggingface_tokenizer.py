@@ -1,7 +1,8 @@
 """Reads the tokenizer of a Hugging Face folder.
 
     tokenizer.json, or vocab.txt      the vocabulary
-    tokenizer_config.json             lower case, accents, Chinese; maximum length of a text
+    tokenizer_config.json             lower case, accents, Chinese; maximum length of a text, and
+                                      where a longer one is cut
 
 The normalization is what `transformers` makes of the files: for its BERT tokenizers the flags of
 tokenizer_config.json, with defaults for missing ones; for others those of tokenizer.json.
@@ -28,6 +29,7 @@ from clozeline.pipeline.tokenization.vocabulary import (
     read_tokenizer_json,
     read_vocab_txt,
 )
+from clozeline.train.config import Truncate
 
 BERT_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
 FILE_TOKENIZERS = (ANY_TOKENIZER, "TokenizersBackend")  # all is in tokenizer.json
@@ -76,6 +78,19 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     path = folder / TOKENIZER_CONFIG
     with as_input_error():
         return read_json(path) if path.exists() else {}
+
+
+def side_cut(folder: Path) -> Truncate:
+    """What its tokenizer cuts from a text that is too long, as `transformers` finds it.
+
+    Raises InputError where a file is damaged.
+    """
+    path = folder / TOKENIZER_JSON
+    with as_input_error():
+        truncation = read_json(path).get("truncation") if path.exists() else None
+    side = (truncation or {}).get("direction", "right").lower()
+    is_left = read_tokenizer_config(folder).get("truncation_side", side) == "left"
+    return "start" if is_left else "end"
 
 
 @contextmanager

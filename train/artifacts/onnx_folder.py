@@ -2,8 +2,8 @@
 
     encoder.onnx    last_hidden_state float32 [B, S, H], pooled float32 [B, H]; of a run
     model.onnx      logits float32, [B, S, V] of every token, or [B, C] of the classes
-    onnx.json       maximum length; of a classifier also classes, columns, and the tokens of its
-                    prompt, which follow [CLS]
+    onnx.json       maximum length; of a classifier also classes, columns, the tokens of its
+                    prompt, which follow [CLS], and what a longer text loses, if not its end
 
 Inputs are int64 [B, S]: input_ids, attention_mask (1 at tokens), and token_type_ids if the model
 has segments. B and S are free; S is at most the number of the model's positions.

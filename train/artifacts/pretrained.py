@@ -17,8 +17,10 @@ from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import list_checkpoints, read_state
 from clozeline.train.artifacts.huggingface import load_model, longest_text
+from clozeline.train.artifacts.huggingface_tokenizer import side_cut
 from clozeline.train.artifacts.partial_folder import restore_folder
 from clozeline.train.artifacts.run import load_run, trained_positions
+from clozeline.train.config import Truncate
 from clozeline.train.store.local_folder import local_folder
 
 
@@ -30,6 +32,7 @@ class Pretrained:
     tokenizer: Tokenizer
     weights: dict[str, Tensor]
     max_seq_length: int
+    truncate: Truncate = "end"
     pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it
     absent: tuple[str, ...] = ()  # parts missing from the folder, initialized from the seed
     trained_positions: int | None = None  # of a table of positions; None: all of them
@@ -90,6 +93,7 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
             tokenizer=tokenizer,
             weights=weights,
             max_seq_length=longest_text(folder, model),
+            truncate=side_cut(folder),
             pooling="mean" if "pooler" in found.absent else found.config.pooling,
             absent=found.absent,
         )

@@ -130,7 +130,7 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
             description += _quantize(found, partial)
         if is_edited(out / CARD):
             shutil.copyfile(out / CARD, partial / CARD)
-            description += f"; {CARD} has been edited and is kept"
+            description += f"; {CARD}, of an earlier version or edited, is kept as it was"
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
@@ -239,7 +239,9 @@ def _write_sentence_transformers(found: _Source, partial: Path) -> str:
 
 
 def _write_onnx(found: _Source, partial: Path) -> str:
-    values: dict[str, Any] = {"max_seq_length": found.max_seq_length, "truncate": found.truncate}
+    values: dict[str, Any] = {"max_seq_length": found.max_seq_length}
+    if found.truncate != "end":
+        values["truncate"] = found.truncate
     if classifier := found.classifier:
         compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}

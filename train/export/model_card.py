@@ -170,4 +170,4 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return " ".join(text.replace("|", "\\|").splitlines())

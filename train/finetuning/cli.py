@@ -122,7 +122,7 @@ def baseline(train: str, **options: Any) -> None:
     click.echo(f"accuracy {scores.accuracy:.4f}")
     columns = [
         part
-        for name in ("text", "text_pair", "label")
+        for name in ("text", "text_pair", "label", "truncate")
         if options[name] != getattr(default, name)
         for part in (option_name(name), options[name])
     ]

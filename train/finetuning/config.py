@@ -41,10 +41,11 @@ class FinetuneConfig:
         None,
         "Maximum tokens per row, including [CLS] and [SEP]; defaults to the pretrained model's.",
     )
-    truncate: Truncate = _data(
-        "end",
+    truncate: Truncate | None = _data(
+        None,
         "What a longer text loses: its `end`, its `start`, or its `middle`, with three times as "
-        "much left of the end as of the start.",
+        "much left of the end as of the start; defaults to what the pretrained tokenizer cuts, "
+        "the end but for some of Hugging Face.",
     )
     test_share: float = _data(
         0.1, "Fraction of the rows held out for testing when there is no --test file."

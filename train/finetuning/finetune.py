@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -37,7 +36,12 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import TEST, Job, read_job
 from clozeline.train.finetuning.label_efficiency import no_gain, points_of
 from clozeline.train.finetuning.report import FinetuneReport, summarize
-from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
+from clozeline.train.finetuning.results import (
+    ModelResult,
+    ResultStore,
+    is_unfinished,
+    job_differences,
+)
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.rows import lone_labels
@@ -130,7 +134,7 @@ def _write_best(
         max_seq_length=job.start.max_seq_length,
         temperature=best.chosen.held_out.temperature,
         prompt=job.config.prompt,
-        truncate=job.config.truncate,
+        truncate=job.start.truncate,
     )
     logits = compared.logits(classifier.model, TEST)
     probabilities = softmax(logits, classifier.temperature)
@@ -161,7 +165,7 @@ def _kept_report(
     """The report of a classifier that stays, or None. Raises InputError for one of another job."""
     if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
         return None
-    if differs := differences(read_metadata(out)["job"], job):
+    if differs := job_differences(read_metadata(out)["job"], job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
@@ -176,8 +180,8 @@ def _notes(run: Path, compared: ComparedModels, *, is_shown: bool) -> list[str]:
     if is_cut.mean() >= MANY_CUT:
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
-            f"{job.start.max_seq_length} tokens and lose their {job.config.truncate}; --truncate "
-            "decides what they lose."
+            f"{job.start.max_seq_length} tokens and lose their {job.start.truncate}; see "
+            "--max-seq-length and --truncate."
         )
     if "pooler" in job.start.absent and job.start.pooling == "cls":
         notes.append(f"{run} has no pooler; it was drawn from the seed.")

@@ -59,6 +59,7 @@ class Job:
             **asdict(self.config),
             "tests": sorted(self.tests),  # so that leaving one out is another job
             "max_seq_length": self.start.max_seq_length,
+            "truncate": self.start.truncate,
             "pooling": self.start.pooling,
             "pretrained": values_digest(self.start.weights),
             **({} if trained is None else {"trained_positions": trained}),
@@ -108,7 +109,7 @@ def read_job(
     tests = {TEST: test} | others
     return Job(
         start=start,
-        encoder=_encoder(start, config),
+        encoder=_encoder(start, config.prompt),
         label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
         train=train,
         tests=tests,
@@ -149,18 +150,15 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
         found,
         model=model,
         max_seq_length=max_seq_length,
+        truncate=config.truncate or found.truncate,
         pooling="mask" if config.prompt else config.pooling or found.pooling,
         trained_positions=None if trained is None or trained >= max_seq_length else trained,
     )
 
 
-def _encoder(start: Pretrained, config: FinetuneConfig) -> Encoder:
-    return Encoder(
-        start.tokenizer,
-        max_seq_length=start.max_seq_length,
-        prompt=config.prompt,
-        truncate=config.truncate,
-    )
+def _encoder(start: Pretrained, prompt: str | None) -> Encoder:
+    length, truncate = start.max_seq_length, start.truncate
+    return Encoder(start.tokenizer, max_seq_length=length, prompt=prompt, truncate=truncate)
 
 
 def values_digest(weights: Mapping[str, Tensor]) -> str:

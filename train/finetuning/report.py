@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from clozeline.train.config import Truncate
 from clozeline.train.finetuning.job import Job
 from clozeline.train.finetuning.label_efficiency import (
     Point,
@@ -22,6 +23,7 @@ from clozeline.train.finetuning.results import SHOWN, ModelKey, ModelResult
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.duplicates import near_duplicates
+from clozeline.train.labelled.encoding import ends_of
 from clozeline.train.labelled.predictions import Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
@@ -164,7 +166,7 @@ def summarize(
         results=tuple(results),
         chosen=best.key,
         calibration=Calibration.of(logits, predictions.labels, temperature=temperature),
-        mistakes=tuple(_mistakes(predictions)),
+        mistakes=tuple(_mistakes(predictions, job.start.truncate)),
         class_counts=class_counts,
         near_copies=int(is_near_copy.sum()),
         excluded=job.excluded,
@@ -198,14 +200,16 @@ def _imbalance(class_counts: dict[str, int]) -> list[str]:
     ]
 
 
-def _mistakes(found: Predictions) -> Iterator[Mistake]:
+def _mistakes(found: Predictions, truncate: Truncate) -> Iterator[Mistake]:
     predicted, confidence = found.predicted, found.confidence
     wrong = np.flatnonzero(predicted != found.labels)
     for row in wrong[np.argsort(-confidence[wrong], kind="stable")][:MISTAKES]:
         text = found.texts[row]
+        if len(text) > SHOWN_TEXT:
+            text = "…".join(ends_of(text, SHOWN_TEXT - 1, truncate))
         yield Mistake(
             row=int(row) + 1,
-            text=text if len(text) <= SHOWN_TEXT else f"{text[: SHOWN_TEXT - 1]}…",
+            text=text,
             label=found.names[found.labels[row]],
             predicted=found.names[predicted[row]],
             confidence=float(confidence[row]),

@@ -121,7 +121,7 @@ class ResultStore:
                 f"{out} holds an unfinished fine-tuning; add --resume to continue it, or "
                 "--overwrite to start again."
             )
-        if differs := differences(_read(self._folder / JOB), job):
+        if differs := job_differences(_read(self._folder / JOB), job):
             raise InputError(
                 f"{out} holds a fine-tuning with another config ({'; '.join(differs)}). Give "
                 "another --out, or --overwrite to start again."
@@ -207,7 +207,12 @@ class ResultStore:
 def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
     """Whether the folder holds results of this job. Raises InputError if they cannot be read."""
     path = out / RESULTS / JOB
-    return path.exists() and not differences(_read(path), job)
+    return path.exists() and not job_differences(_read(path), job)
+
+
+def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """One phrase for each difference; earlier versions, which cut ends, recorded no `truncate`."""
+    return differences({"truncate": "end"} | there, now)
 
 
 def _read(path: Path) -> Any:

@@ -7,6 +7,7 @@ classifier of text pairs, a tab separates the two; without a tab the second text
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -69,10 +70,24 @@ class Prediction:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
-def may_replace(file: Path) -> bool:
-    """Whether a file can be replaced: it is missing or empty, or has predictions."""
-    if not file.is_file():
-        return True
+def checked_target(out: Path, given: str) -> Path:
+    """The file to write: behind links, since renaming would replace a link, not its file.
+
+    Raises InputError, naming the file as it was given, for one that has no predictions in it, for
+    a device, a pipe or a link to itself, and for one in no folder.
+    """
+    target = Path(os.path.realpath(out))
+    if (out.exists() and not out.is_file()) or target.is_symlink():
+        raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
+    if not target.parent.is_dir():
+        raise InputError(f"--out {given}: there is no folder {target.parent}; make it first.")
+    if target.is_file() and not _has_predictions(target):
+        raise InputError(f"{given} exists and has no predictions in it; give another --out.")
+    return target
+
+
+def _has_predictions(file: Path) -> bool:
+    """Whether a file is empty, or has predictions."""
     with file.open("rb") as lines:
         start = lines.read(1)
         return not start or (start == b"{" and b'"probabilities": ' in lines.readline())

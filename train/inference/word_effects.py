@@ -10,11 +10,13 @@ one out, Li et al. 2016, "Understanding neural networks through representation e
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from clozeline.train.finetuning.classifier import Classifier
+from clozeline.train.labelled.encoding import ends_of
 from clozeline.train.labelled.rows import Texts
 
-WORDS = 200  # measured per text; each is one more row to classify
+WORDS = 200  # measured per text, where the classifier reads it; each is one more row to classify
 WORD = re.compile(r"\S+")
 
 
@@ -31,15 +33,20 @@ class WordEffect:
 def word_effects(classifier: Classifier, texts: Sequence[str], *, label: int) -> list[WordEffect]:
     """The effect of each word on the probability of class number `label`, in order."""
     parts = [list(WORD.finditer(text)) for text in texts]
-    measured = [(part, match) for part, words in enumerate(parts) for match in words[:WORDS]]
+    measured = [
+        (part, match)
+        for part, words in enumerate(parts)
+        for match in chain(*ends_of(words, WORDS, classifier.truncate))
+    ]
     rows = [texts, *(_without(texts, part, match) for part, match in measured)]
     probabilities = classifier.classify(Texts.of(rows))[:, label]
-    effects = iter((probabilities[0] - probabilities[1:]).tolist())
+    places = [(part, match.start()) for part, match in measured]
+    effects = dict(zip(places, (probabilities[0] - probabilities[1:]).tolist(), strict=True))
     found = []
     for part, words in enumerate(parts):
         end = 0
-        for number, match in enumerate(words):
-            effect = next(effects) if number < WORDS else None
+        for match in words:
+            effect = effects.get((part, match.start()))
             found.append(WordEffect(texts[part][end : match.start()], match[0], effect, part))
             end = match.end()
     return found

@@ -10,6 +10,7 @@ should not be easy to beat.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.config import Truncate
-from clozeline.train.labelled.encoding import START, Encoder
+from clozeline.train.labelled.encoding import Encoder, ends_of
 from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
 
@@ -102,7 +103,5 @@ def fit_bag_of_words(
 
 def _kept_words(count: int, truncate: Truncate, texts: Texts) -> Texts:
     """At most `count` words of each row, both texts of a pair joined."""
-    head = int(count * START[truncate])
     rows = [text.split() for text in texts.joined()]
-    rows = [row[:head] + row[max(head, len(row) - count + head) :] for row in rows]
-    return Texts([" ".join(row) for row in rows])
+    return Texts([" ".join(chain(*ends_of(row, count, truncate))) for row in rows])

@@ -16,6 +16,7 @@ padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,12 +35,13 @@ from clozeline.train.labelled.rows import Rows, Texts
 TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 MOST_PROMPT = 32  # tokens
-#: How much of what is kept is the start of a text that is cut; the rest is its end.
-START: dict[Truncate, float] = {"end": 1, "start": 0, "middle": 0.25}
+#: How many quarters of what is kept are the start of a text that is cut; the rest is its end.
+QUARTERS: dict[Truncate, int] = {"end": 4, "start": 0, "middle": 1}
 WIDTHS = 4
 CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
 
+Items = TypeVar("Items", list[Any], str)
 Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
 
@@ -113,7 +115,7 @@ class Encoder:
         self._follows_space = bool(prompt) and tokenizer.needs_space
         self._columns = ColumnTokenizer(tokenizer)
         self._max_seq_length = max_seq_length
-        self._start = START[truncate]
+        self._truncate = truncate
 
     def encode(self, texts: Texts) -> Encoded:
         """The token ids of all texts; needs at least one."""
@@ -150,7 +152,7 @@ class Encoder:
         values[offsets[:-1, None] + np.arange(before)] = self._before
         starts = offsets[:-1] + before
         for p, k in pieces:
-            head, tail = self._parts(k)
+            head, tail = first_and_last(k, self._truncate)
             values[slice_indices(starts, head)] = p.values[slice_indices(p.offsets[:-1], head)]
             last = slice_indices(p.offsets[1:] - tail, tail)
             values[slice_indices(starts + head, tail)] = p.values[last]
@@ -167,11 +169,6 @@ class Encoder:
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
 
-    def _parts(self, kept: Offsets) -> tuple[Offsets, Offsets]:
-        """How many of the kept tokens are the first of a text, and how many the last."""
-        head = (kept * self._start).astype(np.int64)
-        return head, kept - head
-
     def _in_row(self, texts: Texts) -> list[list[str]]:
         """The columns as they are read: after a prompt the first token may depend on a space."""
         first, *second = texts.columns
@@ -184,10 +181,25 @@ class Encoder:
         long = [texts[row] for row in rows]
         # Only the library knows the character offsets of tokens; it is slower, so use it for these.
         encodings = self._tokenizer.library.encode_batch(long, add_special_tokens=False)
-        head, tail = self._parts(kept)
+        head, tail = first_and_last(kept, self._truncate)
         for row, encoding in zip(rows, encodings, strict=True):
             texts[row] = _kept_text(texts[row], encoding, int(head[row]), int(tail[row]))
         return texts
+
+
+def first_and_last(kept: Offsets, truncate: Truncate) -> tuple[Offsets, Offsets]:
+    """How many of so many kept tokens or words are the first of a text, and how many the last.
+
+    6 with `middle` -> 2 and 4;  with `end` -> 6 and 0
+    """
+    first = -(-kept * QUARTERS[truncate] // 4)
+    return first, kept - first
+
+
+def ends_of(items: Items, count: int, truncate: Truncate) -> tuple[Items, Items]:
+    """The first and the last of the items of a list or a text, at most `count` together."""
+    first = int(first_and_last(np.array(count), truncate)[0])
+    return items[:first], items[max(first, len(items) - count + first) :]
 
 
 def longest_first(lengths_a: Offsets, lengths_b: Offsets, *, room: int) -> tuple[Offsets, Offsets]:
