@@ -39,7 +39,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)  # a single kernel
-    limit = round(p * 2**16)
+    limit = min(round(p * 2**16), 2**16 - 1)
     if limit == 0:
         return x
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -65,7 +65,7 @@ def done(run, glue, tmp_path_factory):
     return out, tasks, config, benchmark(run, tasks, out=out, config=config)
 
 
-@pytest.mark.parametrize("name", ["../escape", "/tmp/x", "a/b", "", ".", "..", "tables"])
+@pytest.mark.parametrize("name", ["../escape", "/tmp/x", "a/b", "", ".", "..", "tables", "a\0b"])
 def test_a_task_is_named_by_a_folder_inside_the_benchmark(name):
     with pytest.raises(InputError, match="is written to a folder of that name; give"):
         Task(name=name, train="train.csv", test=("test.csv",))

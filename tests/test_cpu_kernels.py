@@ -31,6 +31,7 @@ def test_neighbouring_elements_are_dropped_independently():
 @pytest.mark.parametrize("shape", [(1,), (3,), (7, 5), (2, 3, 4, 5), (0, 3)])
 def test_any_shape_works(shape):
     assert dropout(ones(*shape), 0.5).shape == shape
+    assert dropout(ones(*shape), 0.999999).isfinite().all()  # as good as 1
 
 
 def test_the_gradient_has_the_same_mask_and_scale():

@@ -243,6 +243,8 @@ def test_the_published_form_of_the_config_is_read(local, tmp_path):
         ("classifier_pooling", "max", "classifier_pooling is 'max'; known: cls, mean"),
         ("layer_types", ["sliding_attention"] * 3, "the global ones"),
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "only default is known"),
+        ("rope_parameters", {"sliding_attention": {"type": "linear"}}, "only default is known"),
+        ("rope_scaling", {"rope_type": "linear", "factor": 4.0}, "only plain ModernBERT"),
         ("hidden_activation", "silu", "hidden_activation is 'silu'; supported: gelu"),
         ("architectures", ["BertModel"], "model_type 'modernbert', architecture 'BertModel'"),
     ],

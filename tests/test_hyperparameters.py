@@ -126,14 +126,17 @@ def test_a_selection_survives_json():
 # The rows
 
 
-@pytest.mark.parametrize("size", [2, 7, FEW_ROWS, FEW_ROWS + 1, SEARCH_ROWS, SEARCH_ROWS + 1])
+@pytest.mark.parametrize("size", [2, 7, FEW_ROWS, FEW_ROWS + 1, SEARCH_ROWS, SEARCH_ROWS + 1, 9001])
 def test_folds_are_disjoint_parts_of_the_training_rows(size):
     labels = np.arange(size) % 3 % 2
     folds = selection_folds(labels, seed=1)
     for train, held in folds:
         assert min(len(train), len(held)) > 0
         assert not set(train) & set(held)
-        assert len(train) + len(held) <= SEARCH_ROWS
+        found = np.bincount(labels[[*train, *held]])
+        if len(folds) == 1:  # as many rows as a search may have, every class in proportion
+            assert found.sum() == min(size, SEARCH_ROWS)
+            np.testing.assert_allclose(found / found.sum(), np.bincount(labels) / size, atol=1e-3)
     everything = np.concatenate([held for _, held in folds])
     assert len(everything) == len(set(everything))
     assert len(folds) == 1 if size > FEW_ROWS else sorted(everything) == list(range(size))

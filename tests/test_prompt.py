@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.train.artifacts.classifier_folder import CLASSIFIER, read_metadata
+from clozeline.train.finetuning import hyperparameters, one_model
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
@@ -160,6 +162,21 @@ def test_it_learns_is_kept_and_answers_alike_everywhere(folder, classifier, tmp_
         ).splitlines()
         probabilities = [json.loads(line)["probabilities"]["yes"] for line in lines]
         np.testing.assert_allclose(probabilities, wanted[:, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [4000, 100])
+def test_seeds_are_compared_on_the_same_rows(folder, tmp_path, monkeypatch, most):
+    """Untrained, they are the same classifier: its classes start from words, not from a seed."""
+    monkeypatch.setattr(hyperparameters, "SEARCH_ROWS", most)
+    monkeypatch.setattr(one_model, "SEARCH_ROWS", most)
+    draws = np.random.default_rng(0).choice(WORDS, (400, 3))
+    rows = [f"{' '.join(words[:2])},{'no' if words[2] < 'g' else 'yes'}" for words in draws]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    how = replace(QUICK, learning_rate=1e-12, dropout=0.0, seeds=3, baseline=False)
+    report = finetune(folder / "run", tmp_path / "rows.csv", out=tmp_path / "out", config=how)
+    losses = [result.chosen.held_out.loss for result in report.results]
+    assert len(losses) == 3
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-7)
 
 
 @pytest.mark.parametrize("form", ["transformers", "sentence-transformers"])

@@ -25,6 +25,8 @@ Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
 Truncate = Literal["end", "start", "middle"]  # what a text of too many tokens loses
 
+LARGEST_LEARNING_RATE = 1e6  # any larger one diverges, and 1e38 is no float32 any more
+
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
 
@@ -169,7 +171,7 @@ class PretrainConfig:
         for name in ("eval_examples", "save_every", "clip", "skip_spikes", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
-        check_positive("learning_rate", self.learning_rate)
+        check_positive("learning_rate", self.learning_rate, most=LARGEST_LEARNING_RATE)
         check_positive("cool_down", self.cool_down)
         check_between("cool_down", self.cool_down, 0, 1)
         for name in ("warmup", "muon_warmup", "beta1", "beta2", "batch_ramp"):

@@ -74,6 +74,7 @@ MODERN_PLAIN: dict[str, Any] = {
     "mlp_bias": False,
     "norm_bias": False,
     "classifier_bias": False,
+    "rope_scaling": None,
 }
 
 
@@ -210,7 +211,7 @@ def _rope_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
     kinds = ("full_attention", "sliding_attention")
     for name, kind in zip(MODERN_THETAS, kinds, strict=True):
         parameters = _object(rope, kind)
-        if parameters.get("rope_type", "default") != "default":
+        if parameters.get("rope_type", parameters.get("type", "default")) != "default":
             raise ValueError(f"rope_parameters of {kind} are {parameters}; only default is known.")
         if "rope_theta" in parameters:
             thetas[name] = parameters["rope_theta"]

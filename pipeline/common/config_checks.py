@@ -28,10 +28,12 @@ def check_at_least(name: str, found: float, low: float) -> None:
         raise ValueError(f"{name} is {found}; it must be {low} or more{_finite(found)}.")
 
 
-def check_positive(name: str, found: float) -> None:
-    """Raises ValueError for zero and less, infinity and NaN."""
+def check_positive(name: str, found: float, *, most: float = math.inf) -> None:
+    """Raises ValueError for zero and less, more than `most`, infinity and NaN."""
     if not 0 < found < math.inf:
         raise ValueError(f"{name} is {found}; it must be more than 0{_finite(found)}.")
+    if found > most:
+        raise ValueError(f"{name} is {found}; it must be at most {most:g}.")
 
 
 def check_fraction(name: str, found: float) -> None:

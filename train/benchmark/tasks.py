@@ -53,10 +53,11 @@ class Task:
     metrics: tuple[str, ...] = ("accuracy",)
 
     def __post_init__(self) -> None:
-        if Path(self.name).name != self.name or self.name in ("", "..", TABLES, RESULTS):
+        is_name = Path(self.name).name == self.name and self.name.isprintable()
+        if not is_name or self.name in ("", "..", TABLES, RESULTS):
             raise InputError(
                 f"task {self.name!r}: its classifier is written to a folder of that name; give a "
-                f"name without /, other than {TABLES} and {RESULTS}."
+                f"name without / and control characters, other than {TABLES} and {RESULTS}."
             )
         known = REGRESSION if self.is_regression else CLASSIFICATION
         unknown = [metric for metric in self.metrics if metric not in known]

@@ -138,7 +138,10 @@ class ComparedModels:
     def _subset(self, key: ModelKey) -> Rows:
         if not self.job.names:
             return np.arange(key.examples)
-        return balanced_order(self.labels, seed=key.seed)[: key.examples]
+        # All rows have one order, so that all seeds hold the same ones out.
+        is_whole = key.examples == len(self.labels)
+        order = balanced_order(self.labels, seed=self._config.seed if is_whole else key.seed)
+        return order[: key.examples]
 
     @cached_property
     def _truncated(self) -> dict[str, Texts]:

@@ -12,7 +12,7 @@ from clozeline.pipeline.common.config_checks import (
     check_choices,
     check_positive,
 )
-from clozeline.train.config import Optimizer, Precision, Truncate
+from clozeline.train.config import LARGEST_LEARNING_RATE, Optimizer, Precision, Truncate
 
 Auto = Literal["auto"]
 
@@ -133,7 +133,7 @@ class FinetuneConfig:
         if self.epochs != "auto":
             check_between("epochs", self.epochs, 1, 10_000)
         if self.learning_rate != "auto":
-            check_positive("learning_rate", self.learning_rate)
+            check_positive("learning_rate", self.learning_rate, most=LARGEST_LEARNING_RATE)
         self.sizes(1 << 62)  # raises if it is not a list of sizes
         for name in ("prompt", "label_words"):
             if (text := getattr(self, name)) is not None and not text.strip(" ;"):

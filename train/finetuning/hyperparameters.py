@@ -183,8 +183,8 @@ def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
     """Rows to train on and rows held out, for each fold; every class in the same proportion."""
     rows = np.arange(len(labels))
     if len(labels) > SEARCH_ROWS:
-        parts = -(-len(labels) // SEARCH_ROWS)
-        rows = np.flatnonzero(stratified_folds(labels, parts, seed=seed) == 0)
+        evenly = np.arange(SEARCH_ROWS) * len(labels) // SEARCH_ROWS
+        rows = np.sort(_by_class(labels, seed=seed)[evenly])
     fold = stratified_folds(labels[rows], FOLDS, seed=seed)
     used = FOLDS if len(labels) <= FEW_ROWS else 1
     return [(rows[fold != i], rows[fold == i]) for i in range(used) if (fold == i).any()]
@@ -211,11 +211,16 @@ def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
 
 def stratified_folds(labels: Labels, folds: int, *, seed: int) -> Rows:
     """The fold of each row, int64 [N] from 0: random, with equal parts of every class."""
-    order = permutation(stream_key(seed, "finetune/folds"), len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
+    order = _by_class(labels, seed=seed)
     fold = np.empty(len(labels), dtype=np.int64)
     fold[order] = np.arange(len(labels)) % folds
     return fold
+
+
+def _by_class(labels: Labels, *, seed: int) -> Rows:
+    """All rows, int64 [N], class after class, in random order in each."""
+    order = permutation(stream_key(seed, "finetune/folds"), len(labels))
+    return order[np.argsort(labels[order], kind="stable")]
 
 
 def _beyond_the_edge(tried: Mapping[float, tuple[Plan, HeldOut]]) -> float | None:

@@ -165,7 +165,6 @@ def plot_label_efficiency(
 
 
 def _error(point: Point, test_rows: int) -> float:
-    """Standard error of the mean over seeds; that of the test rows for a single seed."""
-    if len(point.accuracies) > 1:
-        return point.deviation() / math.sqrt(len(point.accuracies))
-    return math.sqrt(point.mean() * (1 - point.mean()) / test_rows)
+    """Standard error of the mean over seeds, which share a sample of test rows."""
+    of_seeds = point.deviation() ** 2 / len(point.accuracies)
+    return math.sqrt(of_seeds + point.mean() * (1 - point.mean()) / test_rows)

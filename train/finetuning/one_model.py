@@ -69,7 +69,7 @@ class ModelTrainer:
         """Train on all rows; returns the model and what was chosen. `title` labels the progress.
 
         With `chosen`, the selection of another seed, nothing is searched. Of several seeds, a
-        candidate for the classifier has results on held-out rows of its own.
+        candidate for the classifier has results on held-out rows, the same for all seeds.
         """
 
         def held_out_logits(train: Rows, held: Rows, plan: Plan) -> Logits:
@@ -77,7 +77,7 @@ class ModelTrainer:
             return self._logits(model, rows.take(held))
 
         def held_out_of(plan: Plan) -> HeldOut:
-            found = held_out_result(held_out_logits, labels, plan, seed=seed)
+            found = held_out_result(held_out_logits, labels, plan, seed=self.config.seed)
             return self.world.broadcast_from_main(lambda: found)  # all processes choose the same
 
         folds = folds_line(len(labels))
@@ -101,7 +101,7 @@ class ModelTrainer:
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
     ) -> tuple[BertForClassification, Selection]:
         """Run the final training; if rows are held out of it, score the model on them."""
-        kept, held = final_split(labels, seed=seed)
+        kept, held = final_split(labels, seed=self.config.seed)
         model = self._trained(rows.take(kept), labels[kept], chosen.plan, seed, progress)
         self._check_finite(model, rows, chosen.plan)
         if len(held):
