@@ -387,6 +387,22 @@ def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str)
     assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
+def test_sources_that_share_texts_each_have_their_own_numbers(tmp_path: Path, order):
+    """The last is a copy of the first; a text that is twice in a source counts twice there."""
+    texts = articles(6)
+    first, other = texts[0][:300], f"Now {texts[0][:200]}"
+    tests = [[first, first, "not there " * 9], [other, texts[1][:300]]]
+    paths = [write_texts(tmp_path / f"{i}.jsonl", tests[i % 2]) for i in range(3)]
+    config = replace(CONFIG, exclude=tuple(str(paths[i]) for i in order))
+    given = {"excluded": excluded_blocks(config)}
+    manifest = build(make(tmp_path / "work", config, texts, **given))
+    assert manifest.dropped["excluded"] == 2
+    counts = [(e.texts, e.searched, e.documents, e.found) for e in manifest.excluded]
+    expected = [(3, 3, 1, 2), (2, 2, 2, 2), (3, 3, 1, 2)]
+    assert counts == [expected[i] for i in order]
+
+
 def test_half_of_an_excluded_source_is_not_enough(tmp_path: Path):
     packed = gzip.compress(write_texts(tmp_path / "whole.jsonl", articles(200)).read_bytes())
     (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import unicodedata
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -18,7 +19,7 @@ from clozeline.pipeline.curation.words import fold, hash_ngrams, hash_words
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")))
 #: Characters that depend on their neighbours, expand, or are words of their own.
-TRICKY = st.lists(st.text("aÀA\u0301\u0323\u1100\u1161ßﬁ½…\u00a0.東カﾞกำ ſİ"))
+TRICKY = st.lists(st.text("aÀA\u0301\u0323\u1100\u1161\u11a8가ßﬁ½…\u00a0.東\U0002f800カｶﾞกำ ſİ"))
 
 
 def plain_words(text: str) -> list[str]:
@@ -46,12 +47,36 @@ def plain_words(text: str) -> list[str]:
         ("東京 is ไทย", "東 京 is ไ ท ย"),
         ("cafe\u0301 CAFÉ", "café café"),
         ("… — \u3000", ""),
+        (unicodedata.normalize("NFD", "한국어 각각"), "한국어 각각"),
+        ("ｶﾀｶﾅ ガ", "カ タ カ ナ ガ"),
+        ("\U0002f800\uf900", "丽 豈"),
     ],
 )
 def test_words_are_compared_without_capitals_forms_and_punctuation(text, expected):
     assert plain_words(text) == expected.split()
     assert hash_words([text]).values.tolist() == hash_words([expected]).values.tolist()
     assert len(hash_words([text]).values) == len(expected.split())
+
+
+def test_texts_of_one_fold_have_the_same_words():
+    """Each character between letters, and what it is normalized to."""
+    every = [chr(c) for c in range(1, 0x110000) if c != ord("\n") and not 0xD800 <= c < 0xE000]
+
+    def each(function, texts):
+        return function("\n".join(texts)).split("\n")
+
+    forms = (fold, *(partial(unicodedata.normalize, form) for form in ("NFKC", "NFKD")))
+    found = [zip(every, each(form, every), strict=True) for form in forms]
+    pairs = sorted({(f"a{c}b", f"a{form}b") for c, form in chain(*found) if form != c})
+    folds = (each(fold, texts) for texts in zip(*pairs, strict=True))
+    pairs = [pair for pair, one, other in zip(pairs, *folds, strict=True) if one == other]
+    assert len(pairs) > 15_000
+    one, other = (hash_words(texts) for texts in zip(*pairs, strict=True))
+    same = one.lengths == other.lengths
+    rows = np.repeat(np.arange(len(same)), np.where(same, one.lengths, 0))
+    one, other = one.take(np.flatnonzero(same)), other.take(np.flatnonzero(same))
+    same[rows[one.values != other.values]] = False
+    assert [pair for pair, equal in zip(pairs, same, strict=True) if not equal] == []
 
 
 def test_memory_does_not_grow_with_the_number_of_texts():

@@ -39,7 +39,7 @@ def _without_excluded(texts: list[str], excluded: Excluded, counts: Counts) -> l
         if not rows:
             kept.append(text)
             continue
-        counts.hits.update(f"{excluded.sources[row]}:{excluded.hashes[row]}" for row in rows)
+        counts.hits.update({f"{excluded.sources[row]}:{excluded.hashes[row]}" for row in rows})
         counts.hits.update({f"{source}:" for source in {excluded.sources[row] for row in rows}})
         _drop(text, counts, "excluded", value=len(rows), kept=excluded.hashes[rows[0]])
     return kept

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.ragged import slice_indices
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 
 TABLE_BITS: Final = 24  #: of a hash; a table of them comes before the search in sorted n-grams
@@ -28,8 +29,8 @@ class Excluded:
     """The excluded texts of a job, and their n-grams."""
 
     size: int  #: of the n-grams
-    grams: UInt64Array  # [G] sorted
-    rows: NDArray[np.int64]  # [G] the text that each is from, the first of several
+    grams: UInt64Array  # [G] sorted; one that several texts have is there once for each of them
+    rows: NDArray[np.int64]  # [G] the text that each is from
     hashes: list[str]  #: of each text
     sources: list[int]  #: the number of its source
 
@@ -40,23 +41,35 @@ class Excluded:
         return table
 
     def find(self, texts: Sequence[str]) -> list[list[int]]:
-        """The excluded texts that share an n-gram with each of the texts, sorted."""
+        """The excluded texts that share an n-gram with each of the texts, sorted.
+
+        Rows are collected text by text, each n-gram once, so they are never more than `rows`.
+        """
         found = hash_ngrams(hash_words(texts), self.size, pad=False)
         maybe = np.flatnonzero(self._table[found.values >> SHIFT])
         at = np.minimum(np.searchsorted(self.grams, found.values[maybe]), len(self.grams) - 1)
         is_hit = self.grams[at] == found.values[maybe] if len(self.grams) else at > 0
         texts_hit = np.searchsorted(found.offsets, maybe[is_hit], side="right") - 1
-        hits: list[set[int]] = [set() for _ in texts]
-        for text, row in zip(texts_hit.tolist(), self.rows[at[is_hit]].tolist(), strict=True):
-            hits[text].add(row)
-        return [sorted(rows) for rows in hits]
+        first = at[is_hit]
+        hits: list[list[int]] = [[] for _ in texts]
+        for text in np.unique(texts_hit).tolist():
+            begin = np.unique(first[slice(*np.searchsorted(texts_hit, [text, text + 1]))])
+            end = np.searchsorted(self.grams, self.grams[begin], side="right")
+            hits[text] = np.unique(self.rows[slice_indices(begin, end - begin)]).tolist()
+        return hits
 
 
 def grams_of(texts: Sequence[str], size: int) -> tuple[UInt64Array, NDArray[np.int64]]:
-    """The `grams` and `rows` of `Excluded`; a text with fewer than `size` words has none."""
+    """The `grams` and `rows` of `Excluded`; a text with fewer than `size` words has none.
+
+    At most one for each word of the texts: 12 bytes of the file, 16 in each worker.
+    """
     found = hash_ngrams(hash_words(texts), size, pad=False)
-    grams, first = np.unique(found.values, return_index=True)
-    return grams, np.searchsorted(found.offsets, first, side="right") - 1
+    order = np.argsort(found.values, kind="stable")  # so the rows of an n-gram are sorted
+    grams, rows = found.values[order], np.repeat(np.arange(len(texts)), found.lengths)[order]
+    is_new = np.ones(len(grams), np.bool_)
+    is_new[1:] = (grams[1:] != grams[:-1]) | (rows[1:] != rows[:-1])
+    return grams[is_new], rows[is_new]
 
 
 def texts_digest(hashes: Sequence[str]) -> str:

@@ -31,8 +31,12 @@ from clozeline.pipeline.common.ragged import (
 
 SEPARATOR, LETTER, WHOLE_WORD = 0, 1, 2  # kinds of character
 BY_LIBRARY: Final = np.uint8(4)  #: added to the kind of what one character does not decide
-TABLE_END: Final = 0x20000  #: beyond are rare Han characters, each of them its own fold, and tags
-#: Blocks of characters that are words: Thai and Lao, Burmese, Khmer, Tai scripts, Kana, Han.
+#: Others are rare Han characters and tags, each of them its own fold.
+FOLDED: Final = (*range(0x20000), *range(0x2F800, 0x2FA20))
+#: Vowels and last consonants of Hangul, which compose with what is before them.
+JAMO: Final = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
+#: Blocks of characters that are words, after folding: Thai and Lao, Burmese, Khmer, Tai scripts,
+#: Kana, Han.
 UNSPACED: Final = (
     *((0x0E00, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x1950, 0x1A00), (0x1A20, 0x1AB0)),
     *((0x3040, 0x3100), (0x31F0, 0x3200), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xA9E0, 0xAA00)),
@@ -121,15 +125,17 @@ def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:
 @cache
 def _tables() -> tuple[NDArray[np.uint8], UInt64Array]:
     """For each code point, [0x110000]: its kind, and the hash of what it is folded to."""
-    characters = [chr(code) for code in range(TABLE_END)]
+    characters, at = list(map(chr, FOLDED)), np.array(FOLDED)
     folds = [fold(character) for character in characters]
     composing = {chr(int(parts[-1], 16)) for parts in map(_decomposed, characters) if parts}
-    kinds = np.full(0x110000, LETTER, np.uint8)
-    kinds[:TABLE_END] = [_kind(folded, composing) for folded in folds]
+    composing.update(map(chr, JAMO))
+    kinds, codes = np.full(0x110000, LETTER, np.uint8), np.arange(0x110000, dtype=np.uint64)
+    kinds[at] = [_kind(folded, composing) for folded in folds]
+    codes[at] = [ord(folded[:1] or "\0") for folded in folds]
+    unspaced = np.zeros(0x110000, np.bool_)
     for start, stop in UNSPACED:
-        kinds[start:stop][kinds[start:stop] & 3 == LETTER] += WHOLE_WORD - LETTER
-    codes = np.arange(0x110000, dtype=np.uint64)
-    codes[:TABLE_END] = [ord(folded[:1] or "\0") for folded in folds]
+        unspaced[start:stop] = True
+    kinds[unspaced[codes] & (kinds & 3 == LETTER)] += WHOLE_WORD - LETTER
     return kinds, mix64(codes + np.uint64(1))
 
 
@@ -147,7 +153,7 @@ def _kind(folded: str, composing: set[str]) -> int:
 
 
 def _decomposed(character: str) -> list[str]:
-    """The code points that the character is composed of; empty if it is not."""
+    """The code points that the character is composed of; empty if it is not, and for Hangul."""
     parts = unicodedata.decomposition(character).split()
     return parts if len(parts) > 1 and not parts[0].startswith("<") else []
 

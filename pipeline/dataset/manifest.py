@@ -57,7 +57,7 @@ class ExcludedSource:
     source: str
     digest: str  #: of the texts, whatever their order
     texts: int
-    searched: int  #: texts with at least one n-gram that no text before them has
+    searched: int  #: texts with at least one n-gram
     documents: int  #: dropped for this source
     found: int  #: texts that were in the corpus
     hits: dict[str, int]  #: documents by the hash of the text, for up to 1,000 of them

@@ -23,7 +23,7 @@ from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
-NEAR_VERSION = 2
+NEAR_VERSION = 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,14 +63,14 @@ def write_excluded(context: JobContext) -> None:
         found += texts
         sources += [number] * len(texts)
     size = context.config.exclude_ngram
-    hashes, first = grams_of(found, size)
+    hashes, texts_of = grams_of(found, size)
     if not len(hashes):
         raise InputError(
             f"--exclude: no text has {size} words, so nothing would be excluded; give a smaller "
             "--exclude-ngram."
         )
     grams, rows = np.zeros(len(hashes), GRAM), np.zeros(len(found), TEXT)
-    grams["gram"], grams["row"] = hashes, first
+    grams["gram"], grams["row"] = hashes, texts_of
     rows["hash"]["high"], rows["hash"]["low"] = hash_documents(found)
     rows["source"] = sources
     parts = iter([(0, grams), (1, rows)])
@@ -97,7 +97,7 @@ def excluded_sources(
                 texts=len(rows),
                 searched=sum(row in searched for row in rows),
                 documents=counts.hits[prefix],
-                found=len(hits),
+                found=sum(excluded.hashes[row] in hits for row in rows),
                 hits=dict(list(hits.items())[:LISTED]),
             )
         )
