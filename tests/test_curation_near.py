@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
@@ -19,7 +19,9 @@ from clozeline.pipeline.curation.words import fold, hash_ngrams, hash_words
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")))
 #: Characters that depend on their neighbours, expand, or are words of their own.
-TRICKY = st.lists(st.text("aÀA\u0301\u0323\u1100\u1161\u11a8가ßﬁ½…\u00a0.東\U0002f800カｶﾞกำ ſİ"))
+TRICKY = st.lists(
+    st.text("aÀA\u0301\u0323\u1100\u1161\u11a8가ßﬁ½…\u00a0.=\u0338東\U0002f800カｶﾞกำ ſİ")
+)
 
 
 def plain_words(text: str) -> list[str]:
@@ -90,9 +92,23 @@ def test_memory_does_not_grow_with_the_number_of_texts():
     assert held < 10e6
 
 
+def test_memory_of_a_long_text_is_that_of_its_words():
+    text = "word, " * 1_000_000
+    expected = hash_words(["word"]).values
+    tracemalloc.start()
+    found = hash_words([text])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.lengths.tolist() == [1_000_000]
+    assert (found.values == expected).all()
+    assert peak < 10 * len(text)
+
+
+@example(["ab=\u0338c"], 3)  # not cut behind "=", which composes with what follows
+@example(["ab. c", "abcd. e"], 3)
 @given(TEXTS | TRICKY, st.sampled_from([3, words.SLAB_CHARACTERS]))
 def test_equal_words_have_equal_hashes_and_others_do_not(texts, slab):
-    """Whatever is hashed at once."""
+    """Whatever is hashed at once, and wherever long texts are cut."""
     expected = [plain_words(text) for text in texts]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "SLAB_CHARACTERS", slab)

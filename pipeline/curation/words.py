@@ -15,6 +15,7 @@ in n-grams that could only matter where the other words are equal, too.
 import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -49,7 +50,11 @@ INVERSE: Final = np.uint64(pow(int(BASE), -1, 1 << 64))
 
 def hash_words(texts: Sequence[str]) -> Ragged:
     """The 32-bit hash of each word: D rows of uint32."""
-    return concatenate([_hash_slab(slab) for slab in text_slabs(texts, SLAB_CHARACTERS)])
+    if max(map(len, texts), default=0) > SLAB_CHARACTERS:
+        parts = list(map(_parts, texts))
+        found = _hash_texts(list(chain.from_iterable(parts)))
+        return Ragged(found.values, found.offsets[offsets_of(list(map(len, parts)))])
+    return _hash_texts(texts)
 
 
 @np.errstate(over="ignore")  # arithmetic modulo 2**64 is the point
@@ -75,6 +80,10 @@ def hash_ngrams(words: Ragged, size: int, *, pad: bool) -> Ragged:
     return Ragged(mix64(hashes), offsets_of(counts))
 
 
+def _hash_texts(texts: Sequence[str]) -> Ragged:
+    return concatenate([_hash_slab(slab) for slab in text_slabs(texts, SLAB_CHARACTERS)])
+
+
 @np.errstate(over="ignore")
 def _hash_slab(texts: Sequence[str]) -> Ragged:
     codes, kinds = _characters(texts)
@@ -95,6 +104,24 @@ def _hash_slab(texts: Sequence[str]) -> Ragged:
     words = (mix64(hashes) >> np.uint64(32)).astype(np.uint32)
     stops = np.searchsorted(begin, np.flatnonzero(codes == 0))
     return Ragged(words, np.concatenate([[0], stops]))
+
+
+def _parts(text: str) -> list[str]:
+    """The text in parts of at most a slab, which takes 40 bytes of memory for each character.
+
+    A cut is behind a separator, before a character that does not combine: neither a word nor a
+    fold spans it. Where a slab has no such place, the part is longer.
+    """
+    parts, start, end = [], 0, SLAB_CHARACTERS
+    while end < len(text):
+        kinds = _tables()[0][_codes([text[end - SLAB_CHARACTERS : end + 1]])[:-1]]
+        cuts = np.flatnonzero((kinds[:-1] == SEPARATOR) & (kinds[1:] < BY_LIBRARY))
+        if len(cuts):
+            cut = end - SLAB_CHARACTERS + int(cuts[-1]) + 1
+            parts.append(text[start:cut])
+            start = cut
+        end = (start if len(cuts) else end) + SLAB_CHARACTERS
+    return [*parts, text[start:]]
 
 
 def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
