@@ -7,7 +7,7 @@ this config and this machine.
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
@@ -39,31 +39,47 @@ class Estimate:
     dropped: dict[str, int]  #: by curation, in the sample; near copies of other documents are not
 
 
+@dataclass
+class Sample:
+    """The beginnings of some blocks, and what was found in them."""
+
+    #: What was read, in the unit of `Block.text_bytes`: of most formats, bytes of the source.
+    text_bytes: float = 0.0
+    documents: int = 0  #: without rejected ones
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def read(self, blocks: Sequence[Block]) -> Iterator[Documents]:
+        """The documents; more of each block if there are only few blocks."""
+        count = min(SAMPLES, len(blocks))
+        for block in (blocks[i * len(blocks) // count] for i in range(count)):
+            size, part = 0, 1.0
+            for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
+                self.documents += len(chunk.texts)
+                self.rejected += (entry for entry in chunk.rejected if entry.kind != TRUNCATED)
+                yield chunk
+                size += sum(len(text.encode(errors="replace")) for text in chunk.texts)
+                if size >= SAMPLE_BYTES * SAMPLES // count:
+                    # Of a block that is cut short, `text_bytes` are those of its documents.
+                    part = chunk.done if block.documents is None else size / block.text_bytes
+                    break
+            self.text_bytes += block.text_bytes * part
+
+
 def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
     """Process some of the text and scale up.
 
     Raises InputError if a source cannot be read, or if the sample contains no text.
     """
-    read_bytes, documents = 0, 0
-    rejected: list[Rejected] = []
-
-    def measured() -> Iterator[Documents]:
-        nonlocal read_bytes, documents
-        for chunk in _sample(blocks):
-            read_bytes += sum(len(text.encode(errors="replace")) for text in chunk.texts)
-            documents += len(chunk.texts)
-            rejected.extend(entry for entry in chunk.rejected if entry.kind != TRUNCATED)
-            yield chunk
-
+    sample = Sample()
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         started = time.process_time()
         name = "sample.tokens"
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
-        steps.cache_tokens(path, measured())
-        if not read_bytes:
-            raise InputError(_no_text(rejected))
+        steps.cache_tokens(path, sample.read(blocks))
+        if not sample.documents:
+            raise InputError(_no_text(sample.rejected))
         for phase in chosen_phases(steps.context):
             for item in phase.items:
                 phase.work(steps, item)
@@ -71,18 +87,17 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         shard = record.entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
     is_merged = any(len(names) > 1 for names in context.file_groups(blocks).values())
-    factor = sum(block.text_bytes for block in blocks) / read_bytes
+    factor = sum(block.text_bytes for block in blocks) / sample.text_bytes
     used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
     budget = sum(tokens for _, tokens in context.budgets)
-    used += budget * read_bytes // max(record.counts.read["tokens"], 1)
-    repeated = used / read_bytes
+    repeated = used / sample.text_bytes + budget / max(record.counts.read["tokens"], 1)
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),
         cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
         cpu_seconds=seconds * factor,
-        sampled=documents + len(rejected),
-        rejected=rejected,
+        sampled=sample.documents + len(sample.rejected),
+        rejected=sample.rejected,
         dropped={
             reason: count
             for reason, count in record.counts.dropped.items()
@@ -143,19 +158,6 @@ def dry_run(
         f"time       about {time_in_words(max(found.cpu_seconds / workers, 1))} with "
         f"{counted(workers, 'worker')} on this machine"
     )
-
-
-def _sample(blocks: Sequence[Block]) -> Iterator[Documents]:
-    """The beginnings of some blocks; more of each if there are only few blocks."""
-    count = min(SAMPLES, len(blocks))
-    chosen = [blocks[i * len(blocks) // count] for i in range(count)]
-    for block in chosen:
-        size = 0
-        for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
-            yield chunk
-            size += sum(map(len, chunk.texts))
-            if size >= SAMPLE_BYTES * SAMPLES // len(chosen):
-                break
 
 
 def _free(folder: AnyPath) -> str:
