@@ -13,6 +13,7 @@ import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job import steps
 from clozeline.pipeline.job.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job
 from clozeline.pipeline.sources.formats import list_blocks
@@ -54,6 +55,35 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
     once = estimate(*facts(tokenizer, tmp_path, source=source))
     found = estimate(*facts(tokenizer, tmp_path, replace(CONFIG, dupe_factor=3), source))
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
+
+
+def test_what_is_done_once_is_not_scaled(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the excluded texts, and making the tokenizer's tables, takes 50 seconds each."""
+    waited = 0.0
+
+    def clock() -> float:
+        return waited
+
+    def slow(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal waited
+            waited += 50
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr("clozeline.pipeline.job.dry_run.time.process_time", clock)
+    for name in ("read_excluded", "ColumnTokenizer"):
+        found = getattr(steps, name)
+        monkeypatch.setattr(steps, name, slow(found))
+    texts = write(tmp_path / "excluded.txt", "These words are in no other text. " * 9)
+    config = replace(CONFIG, exclude=(texts,))
+    job = facts(tokenizer, tmp_path / "out", config, "sample:articles?size=1GB")
+    found = estimate(*job)
+    assert (found.cpu_seconds, found.excluded_seconds) == (0, 50)
+    assert by_name(list(dry_run(*job, workers=5)))["time"].startswith("about 50 s with 5 workers")
 
 
 def by_name(lines: Sequence[str]) -> dict[str, str]:

@@ -33,7 +33,8 @@ class Estimate:
     examples: int
     shard_bytes: int
     cache_bytes: int
-    cpu_seconds: float
+    cpu_seconds: float  #: of what workers can share
+    excluded_seconds: float  #: for the texts of --exclude, which one process reads, once
     sampled: int  #: documents in the sample, including rejected ones
     rejected: list[Rejected]  #: in the sample
     dropped: dict[str, int]  #: by curation, in the sample; near copies of other documents are not
@@ -73,10 +74,11 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
     sample = Sample()
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
-        started = time.process_time()
         name = "sample.tokens"
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
+        excluded_seconds = _get_ready(steps)
+        started = time.process_time()
         steps.cache_tokens(path, sample.read(blocks))
         if not sample.documents:
             raise InputError(_no_text(sample.rejected))
@@ -96,6 +98,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         shard_bytes=round(shard.bytes * repeated),
         cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
         cpu_seconds=seconds * factor,
+        excluded_seconds=excluded_seconds,
         sampled=sample.documents + len(sample.rejected),
         rejected=sample.rejected,
         dropped={
@@ -104,6 +107,16 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
             if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
         },
     )
+
+
+def _get_ready(steps: Steps) -> float:
+    """Do what takes as long for any text; return the CPU seconds for the texts of --exclude."""
+    started = time.process_time()
+    excluded = steps.excluded
+    seconds = time.process_time() - started if excluded else 0.0
+    # The first text loads the tokenizer and makes its tables, and those of words.
+    steps.cache_tokens(steps.context.cache_dir / "ready.tokens", [Documents(texts=["A text."])])
+    return seconds
 
 
 def _no_text(rejected: Sequence[Rejected]) -> str:
@@ -154,8 +167,9 @@ def dry_run(
         f"{size_in_words(found.cache_bytes)} for the token cache in {context.cache_dir}"
         f"{_free(context.out_dir)}"
     )
+    seconds = found.excluded_seconds + found.cpu_seconds / workers
     yield (
-        f"time       about {time_in_words(max(found.cpu_seconds / workers, 1))} with "
+        f"time       about {time_in_words(max(seconds, 1))} with "
         f"{counted(workers, 'worker')} on this machine"
     )
 
