@@ -57,6 +57,21 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
 
 
+@pytest.mark.parametrize("max_files", [3, 500])
+def test_all_files_of_the_token_cache_are_counted(
+    max_files: int, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", max_files)
+    texts = write(tmp_path / "excluded.txt", "\n\n".join(f"a{i} " * 40 for i in range(1500)))
+    config = replace(CONFIG, deduplicate="near", exclude=(texts,))
+    source, cache = "sample:articles?size=1MB", tmp_path / "cache"
+    found = estimate(*facts(tokenizer, tmp_path / "out", config, source, block_bytes=250_000))
+    options = JobOptions(workers=1, token_cache=cache, block_bytes=250_000)
+    build_shards(source, tokenizer=tokenizer, out=tmp_path / "out", config=config, options=options)
+    cached = sum(path.stat().st_size for path in cache.iterdir())
+    assert found.cache_bytes == pytest.approx(cached, rel=0.03)
+
+
 def test_what_is_done_once_is_not_scaled(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

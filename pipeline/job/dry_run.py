@@ -87,8 +87,11 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
                 phase.work(steps, item)
         record = steps.build_shard(0)
         shard = record.entry
-        seconds, cache_bytes = time.process_time() - started, path.stat().st_size
+        seconds = time.process_time() - started
+        tokens_bytes, *near_bytes = (file.stat().st_size for file in steps.files_at(path))
+        once_bytes = scratch.excluded_path.stat().st_size if scratch.excluded else 0
     is_merged = any(len(names) > 1 for names in context.file_groups(blocks).values())
+    cached = tokens_bytes * (2 if is_merged else 1) + sum(near_bytes)
     factor = sum(block.text_bytes for block in blocks) / sample.text_bytes
     used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
     budget = sum(tokens for _, tokens in context.budgets)
@@ -96,7 +99,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),
-        cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
+        cache_bytes=once_bytes + round(cached * factor),
         cpu_seconds=seconds * factor,
         excluded_seconds=excluded_seconds,
         sampled=sample.documents + len(sample.rejected),
