@@ -1,20 +1,25 @@
 """A dry run estimates what the job will write, from a part of the text, and writes nothing."""
 
+import bz2
+import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.dry_run import _sample, dry_run, estimate
+from clozeline.pipeline.job import steps
+from clozeline.pipeline.job.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job
 from clozeline.pipeline.sources.formats import list_blocks
 from tests.support.command import output_of, refused
-from tests.support.small_jobs import articles, write_tokenizer
+from tests.support.small_jobs import articles, write_parquet, write_tokenizer
+from tests.support.small_sources import PACKERS, page, write
 
 CONFIG = DataConfig(max_seq_length=64, validation=0.0)
 SOURCE = "sample:articles?size=6MB"
@@ -52,6 +57,50 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
 
 
+@pytest.mark.parametrize("max_files", [3, 500])
+def test_all_files_of_the_token_cache_are_counted(
+    max_files: int, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", max_files)
+    texts = write(tmp_path / "excluded.txt", "\n\n".join(f"a{i} " * 40 for i in range(1500)))
+    config = replace(CONFIG, deduplicate="near", exclude=(texts,))
+    source, cache = "sample:articles?size=1MB", tmp_path / "cache"
+    found = estimate(*facts(tokenizer, tmp_path / "out", config, source, block_bytes=250_000))
+    options = JobOptions(workers=1, token_cache=cache, block_bytes=250_000)
+    build_shards(source, tokenizer=tokenizer, out=tmp_path / "out", config=config, options=options)
+    cached = sum(path.stat().st_size for path in cache.iterdir())
+    assert found.cache_bytes == pytest.approx(cached, rel=0.03)
+
+
+def test_what_is_done_once_is_not_scaled(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the excluded texts, and making the tokenizer's tables, takes 50 seconds each."""
+    waited = 0.0
+
+    def clock() -> float:
+        return waited
+
+    def slow(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal waited
+            waited += 50
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr("clozeline.pipeline.job.dry_run.time.process_time", clock)
+    for name in ("read_excluded", "ColumnTokenizer"):
+        found = getattr(steps, name)
+        monkeypatch.setattr(steps, name, slow(found))
+    texts = write(tmp_path / "excluded.txt", "These words are in no other text. " * 9)
+    config = replace(CONFIG, exclude=(texts,))
+    job = facts(tokenizer, tmp_path / "out", config, "sample:articles?size=1GB")
+    found = estimate(*job)
+    assert (found.cpu_seconds, found.excluded_seconds) == (0, 50)
+    assert by_name(list(dry_run(*job, workers=5)))["time"].startswith("about 50 s with 5 workers")
+
+
 def by_name(lines: Sequence[str]) -> dict[str, str]:
     """The first word of each line, and the others."""
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
@@ -62,8 +111,83 @@ def test_each_of_a_few_blocks_is_sampled(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(name * 50)
     blocks = list_blocks([str(tmp_path / "*.txt")])
     for count in (1, 2, 3):
-        texts = [text for chunk in _sample(blocks[:count]) for text in chunk.texts]
+        texts = [text for chunk in Sample().read(blocks[:count]) for text in chunk.texts]
         assert texts == [name * 50 for name in "abc"[:count]]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.xml.bz2"])
+def test_what_is_read_whole_is_not_scaled(name: str, tokenizer: Path, tmp_path: Path) -> None:
+    texts = articles(150)
+    if name == "a.jsonl":
+        data = "".join(json.dumps({"html": "<p>" * 999, "text": text}) + "\n" for text in texts)
+    else:
+        data = "".join(map(page, map(str, range(150)), texts))
+    pack = PACKERS.get(Path(name).suffix[1:], bytes)
+    source = write(tmp_path / name, pack(data.encode()))
+    found = estimate(*facts(tokenizer, tmp_path / "out", source=source))
+    folders = {"tokenizer": tokenizer, "out": tmp_path / "out"}
+    options = JobOptions(workers=1, token_cache=tmp_path / "cache")
+    manifest, _ = build_shards(source, config=CONFIG, options=options, **folders)
+    cached = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens"))
+    assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.02)
+    assert found.cache_bytes == pytest.approx(cached, rel=0.02)
+
+
+TEXTS = articles(2000)
+HTML = [hashlib.sha512(text.encode()).hexdigest() * 20 for text in TEXTS]
+ESCAPED = [json.dumps(text)[1:-1] for text in TEXTS]
+QUOTED = [text.replace('"', '""') for text in TEXTS]
+PAGES = [page("A", f"{text}<!--{html}-->") for text, html in zip(TEXTS, HTML, strict=True)]
+FILES = {
+    "jsonl": lambda: "".join(map('{{"html": "{}", "text": "{}"}}\n'.format, HTML, ESCAPED)),
+    "csv": lambda: "html,text\n" + "".join(map('{},"{}"\n'.format, HTML, QUOTED)),
+    "xml": lambda: "".join(PAGES),
+    "txt": lambda: "\n\n".join(" ".join(text.split()) for text in TEXTS),
+}
+
+
+@pytest.fixture
+def one_sample(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Asserts that some of the 2,000 documents are read, and as much of the source."""
+    monkeypatch.setattr("clozeline.pipeline.job.dry_run.SAMPLES", 1)
+    monkeypatch.setattr("clozeline.pipeline.job.dry_run.SAMPLE_BYTES", 1 << 20)
+
+    def check(source: str, block_bytes: int = 1 << 30) -> None:
+        blocks, sample = list_blocks([source], block_bytes=block_bytes), Sample()
+        for _ in sample.read(blocks):
+            pass
+        part = sample.text_bytes / sum(block.text_bytes for block in blocks)
+        assert 0.2 < part < 0.8
+        assert part == pytest.approx(sample.documents / len(TEXTS), abs=0.12)
+
+    return check
+
+
+@pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "csv", "csv.zst", "xml", "xml.gz", "txt"])
+def test_what_is_read_in_part_is_scaled_by_that_part(
+    name: str, one_sample: Callable[..., None], tmp_path: Path
+) -> None:
+    kind, _, packed = name.partition(".")
+    data = FILES[kind]().encode()
+    one_sample(write(tmp_path / f"a.{name}", PACKERS.get(packed, bytes)(data)))
+
+
+def test_a_part_of_a_range_of_streams(one_sample: Callable[..., None], tmp_path: Path) -> None:
+    streams = [bz2.compress("".join(PAGES[i : i + 50]).encode(), 1) for i in range(0, 2000, 50)]
+    offsets = accumulate(map(len, streams[:-1]), initial=0)
+    index = bz2.compress("".join(f"{offset}:1:A\n" for offset in offsets).encode())
+    write(tmp_path / "a-multistream-index.txt.bz2", index)
+    source = write(tmp_path / "a-multistream.xml.bz2", b"".join(streams))
+    blocks = list_blocks([source])
+    one_sample(source, sum(block.text_bytes for block in blocks) // 2)
+
+
+def test_a_part_of_a_table_and_of_the_first_documents(
+    one_sample: Callable[..., None], tmp_path: Path
+) -> None:
+    one_sample(str(write_parquet(tmp_path / "a.parquet", TEXTS)))
+    source = write(tmp_path / "a.jsonl", FILES["jsonl"]() * 2)
+    one_sample(f"{source}?limit={len(TEXTS)}")
 
 
 def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:

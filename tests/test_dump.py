@@ -15,7 +15,7 @@ from clozeline.pipeline.sources.mediawiki.dump import (
     index_name,
     read_index,
     read_pages,
-    read_range,
+    read_streams,
 )
 
 SITEINFO = (
@@ -141,7 +141,7 @@ def test_a_damaged_stream_after_a_good_one_is_detected():
     header = bz2.compress((SITEINFO + page("A")).encode())
     damaged = bytearray(bz2.compress(page("B").encode()))
     damaged[20:24] = b"!!!!"
-    by_range = read_range(io.BytesIO(header + damaged), 0, len(header + damaged))
+    by_range = read_streams(io.BytesIO(header + damaged))
     with bz2.open(io.BytesIO(header + damaged)) as stream:
         for pages, cut in (until_cut(read_pages(stream)), until_cut(by_range)):
             assert [p.title for p in pages] == ["A"]
@@ -220,7 +220,7 @@ def multistream():
 def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before():
     dump, index = multistream()
     start, stop, *_ = read_index(io.BytesIO(index), io.BytesIO(dump))
-    pages, cut = until_cut(read_range(io.BytesIO(dump), start, stop + 30))
+    pages, cut = until_cut(read_streams(io.BytesIO(dump[start : stop + 30])))
     assert [p.title for p in pages] == ["A", "B"]
     assert "after 2 pages" in str(cut)
 

@@ -7,7 +7,7 @@ this config and this machine.
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
@@ -33,10 +33,37 @@ class Estimate:
     examples: int
     shard_bytes: int
     cache_bytes: int
-    cpu_seconds: float
+    cpu_seconds: float  #: of what workers can share
+    excluded_seconds: float  #: for the texts of --exclude, which one process reads, once
     sampled: int  #: documents in the sample, including rejected ones
     rejected: list[Rejected]  #: in the sample
     dropped: dict[str, int]  #: by curation, in the sample; near copies of other documents are not
+
+
+@dataclass
+class Sample:
+    """The beginnings of some blocks, and what was found in them."""
+
+    #: What was read, in the unit of `Block.text_bytes`: of most formats, bytes of the source.
+    text_bytes: float = 0.0
+    documents: int = 0  #: without rejected ones
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def read(self, blocks: Sequence[Block]) -> Iterator[Documents]:
+        """The documents; more of each block if there are only few blocks."""
+        count = min(SAMPLES, len(blocks))
+        for block in (blocks[i * len(blocks) // count] for i in range(count)):
+            size, part = 0, 1.0
+            for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
+                self.documents += len(chunk.texts)
+                self.rejected += (entry for entry in chunk.rejected if entry.kind != TRUNCATED)
+                yield chunk
+                size += sum(len(text.encode(errors="replace")) for text in chunk.texts)
+                if size >= SAMPLE_BYTES * SAMPLES // count:
+                    # Of a block that is cut short, `text_bytes` are those of its documents.
+                    part = chunk.done if block.documents is None else size / block.text_bytes
+                    break
+            self.text_bytes += block.text_bytes * part
 
 
 def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
@@ -44,51 +71,55 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
 
     Raises InputError if a source cannot be read, or if the sample contains no text.
     """
-    read_bytes, documents = 0, 0
-    rejected: list[Rejected] = []
-
-    def measured() -> Iterator[Documents]:
-        nonlocal read_bytes, documents
-        for chunk in _sample(blocks):
-            read_bytes += sum(len(text.encode(errors="replace")) for text in chunk.texts)
-            documents += len(chunk.texts)
-            rejected.extend(entry for entry in chunk.rejected if entry.kind != TRUNCATED)
-            yield chunk
-
+    sample = Sample()
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
-        started = time.process_time()
         name = "sample.tokens"
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
-        steps.cache_tokens(path, measured())
-        if not read_bytes:
-            raise InputError(_no_text(rejected))
+        excluded_seconds = _get_ready(steps)
+        started = time.process_time()
+        steps.cache_tokens(path, sample.read(blocks))
+        if not sample.documents:
+            raise InputError(_no_text(sample.rejected))
         for phase in chosen_phases(steps.context):
             for item in phase.items:
                 phase.work(steps, item)
         record = steps.build_shard(0)
         shard = record.entry
-        seconds, cache_bytes = time.process_time() - started, path.stat().st_size
+        seconds = time.process_time() - started
+        tokens_bytes, *near_bytes = (file.stat().st_size for file in steps.files_at(path))
+        once_bytes = scratch.excluded_path.stat().st_size if scratch.excluded else 0
     is_merged = any(len(names) > 1 for names in context.file_groups(blocks).values())
-    factor = sum(block.text_bytes for block in blocks) / read_bytes
+    cached = tokens_bytes * (2 if is_merged else 1) + sum(near_bytes)
+    factor = sum(block.text_bytes for block in blocks) / sample.text_bytes
     used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
     budget = sum(tokens for _, tokens in context.budgets)
-    used += budget * read_bytes // max(record.counts.read["tokens"], 1)
-    repeated = used / read_bytes
+    repeated = used / sample.text_bytes + budget / max(record.counts.read["tokens"], 1)
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),
-        cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
+        cache_bytes=once_bytes + round(cached * factor),
         cpu_seconds=seconds * factor,
-        sampled=documents + len(rejected),
-        rejected=rejected,
+        excluded_seconds=excluded_seconds,
+        sampled=sample.documents + len(sample.rejected),
+        rejected=sample.rejected,
         dropped={
             reason: count
             for reason, count in record.counts.dropped.items()
             if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
         },
     )
+
+
+def _get_ready(steps: Steps) -> float:
+    """Do what takes as long for any text; return the CPU seconds for the texts of --exclude."""
+    started = time.process_time()
+    excluded = steps.excluded
+    seconds = time.process_time() - started if excluded else 0.0
+    # The first text loads the tokenizer and makes its tables, and those of words.
+    steps.cache_tokens(steps.context.cache_dir / "ready.tokens", [Documents(texts=["A text."])])
+    return seconds
 
 
 def _no_text(rejected: Sequence[Rejected]) -> str:
@@ -139,23 +170,11 @@ def dry_run(
         f"{size_in_words(found.cache_bytes)} for the token cache in {context.cache_dir}"
         f"{_free(context.out_dir)}"
     )
+    seconds = found.excluded_seconds + found.cpu_seconds / workers
     yield (
-        f"time       about {time_in_words(max(found.cpu_seconds / workers, 1))} with "
+        f"time       about {time_in_words(max(seconds, 1))} with "
         f"{counted(workers, 'worker')} on this machine"
     )
-
-
-def _sample(blocks: Sequence[Block]) -> Iterator[Documents]:
-    """The beginnings of some blocks; more of each if there are only few blocks."""
-    count = min(SAMPLES, len(blocks))
-    chosen = [blocks[i * len(blocks) // count] for i in range(count)]
-    for block in chosen:
-        size = 0
-        for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
-            yield chunk
-            size += sum(map(len, chunk.texts))
-            if size >= SAMPLE_BYTES * SAMPLES // len(chosen):
-                break
 
 
 def _free(folder: AnyPath) -> str:

@@ -137,7 +137,10 @@ class Steps:
 
     def files_of(self, block: Block) -> list[AnyPath]:
         """The files of a tokenized block."""
-        path = self.context.cache_path(block)
+        return self.files_at(self.context.cache_path(block))
+
+    def files_at(self, path: AnyPath) -> list[AnyPath]:
+        """The files that `cache_tokens` writes, of which this is the first."""
         near = self.context.near_paths(path.name) if self.context.drops_near else ()
         return [path, *near]
 

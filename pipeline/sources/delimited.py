@@ -88,7 +88,8 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     for start in range(0, max(len(table), 1), size):
         columns = [column.combine_chunks() for column in table.slice(start, size).columns]
         first = int(good[start]) - 1 if start else 0
-        yield documents_of_rows(columns, first, where, longest=block.max_document_bytes, bad=bad)
+        done, longest = min((start + size) / max(len(table), 1), 1.0), block.max_document_bytes
+        yield documents_of_rows(columns, first, where, longest=longest, done=done, bad=bad)
 
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:

@@ -42,9 +42,11 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     dataset = load_hub_dataset(block.path).select_columns(columns).with_format("arrow")
     rows = rows_per_chunk(block, block.stop - block.start, chunk_bytes)
     for row in range(block.start, block.stop, rows):
-        table = dataset[row : min(row + rows, block.stop)]
+        stop = min(row + rows, block.stop)
+        table, done = dataset[row:stop], (stop - block.start) / (block.stop - block.start)
         texts = [table.column(name) for name in columns]
-        yield documents_of_rows(texts, row, block.path, longest=block.max_document_bytes)
+        longest = block.max_document_bytes
+        yield documents_of_rows(texts, row, block.path, longest=longest, done=done)
 
 
 def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:

@@ -55,14 +55,16 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     try:
         with open_ranges(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
-            row = sum(groups[: block.start])
+            row = first = sum(groups[: block.start])
             for batch in table.iter_batches(
                 batch_size=rows_per_chunk(block, sum(groups) - row, chunk_bytes),
                 row_groups=list(range(block.start, block.stop)),
                 columns=columns,
             ):
                 texts = [batch.column(name) for name in columns]
-                yield documents_of_rows(texts, row, block.path, longest=block.max_document_bytes)
+                done = (row + len(batch) - first) / max(sum(groups) - first, 1)
+                longest = block.max_document_bytes
+                yield documents_of_rows(texts, row, block.path, longest=longest, done=done)
                 row += len(batch)
     except MemoryError:  # Arrow's, too
         raise

@@ -46,6 +46,7 @@ def documents_of_rows(
     path: str,
     *,
     longest: int,
+    done: float,
     bad: Mapping[int, str] | None = None,
 ) -> Documents:
     """Rows of text columns as documents; `first_row` counts from 0, row names from 1.
@@ -53,7 +54,7 @@ def documents_of_rows(
     Rows with a null, or of more than `longest` bytes, are rejected, and so are the rows `bad` that
     the columns leave out, by number, with their reasons: each at its place among the others.
     """
-    documents, number, bad = Documents(), first_row, bad or {}
+    documents, number, bad = Documents(done=done), first_row, bad or {}
     for parts in zip(*map(strings, columns), strict=True):
         number = _next_row(documents, number, path, bad)
         texts = [part for part in parts if part is not None]

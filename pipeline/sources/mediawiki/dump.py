@@ -215,10 +215,7 @@ def read_index(index: IO[bytes], dump: IO[bytes]) -> list[int]:
     return [0, *offsets[1:], dump.seek(0, io.SEEK_END)]
 
 
-def read_range(
-    dump: IO[bytes], start: int, stop: int, *, longest: int = sys.maxsize
-) -> Iterator[Page]:
-    """The pages of the bz2 streams in [start, stop) of a multistream dump, as `read_pages` does."""
-    dump.seek(start)
-    streams = unpack_streams(io.BytesIO(dump.read(stop - start)), bz2.BZ2Decompressor)
+def read_streams(packed: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:
+    """The pages of some of a multistream dump's bz2 streams, as `read_pages` does."""
+    streams = unpack_streams(packed, bz2.BZ2Decompressor)
     return _pages(_elements(streams, footer=False, longest=longest))

@@ -65,18 +65,20 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         links = link_patterns(dump.hidden_names(header))
     with files.open_file(block.path) as file:
         is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
-        file.seek(0)
+        file.seek(block.start)
+        packed = file if is_whole else io.BytesIO(file.read(block.stop - block.start))
         stream = files.unpack(file, block.compression)
         longest = block.max_document_bytes
         if is_whole:
             pages = dump.read_pages(stream, longest=longest)
         else:
-            pages = dump.read_range(file, block.start, block.stop, longest=longest)
+            pages = dump.read_streams(packed, longest=longest)
         try:
             for page in pages:
                 _keep_article(page, documents, block, links)
                 size += len(page.text)
                 if size >= chunk_bytes:
+                    documents.done = packed.tell() / (block.stop - block.start)
                     yield documents
                     documents, size = Documents(), 0
         except dump.TruncatedDump as error:

@@ -109,11 +109,12 @@ def read_sample(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     for start in range(block.start, block.stop, rows):
         stop = min(start + rows, block.stop)
         if sample.kind == "articles":
-            yield Documents(texts=make_articles(sample.seed, start, stop))
+            texts = make_articles(sample.seed, start, stop)
         else:
             made = _reviews(sample, start, stop)
             pairs = zip(made.titles, made.contents, strict=True)
-            yield Documents(texts=[f"{title}\n{content}" for title, content in pairs])
+            texts = [f"{title}\n{content}" for title, content in pairs]
+        yield Documents(texts=texts, done=(stop - block.start) / (block.stop - block.start))
 
 
 def read_review_table(whole: Block, columns: Sequence[str]) -> pa.Table:
