@@ -330,3 +330,10 @@ def test_what_is_cleaned_is_named_above_one_percent_of_the_documents():
         "cleaned 150 of 200 documents (75.0%): bytes that are not UTF-8 became U+FFFD; if the text "
         "is in another encoding, convert the sources with iconv"
     ]
+
+
+def test_examples_without_masks_are_named_however_few():
+    assert list(dropped_lines(manifest(without_masks=1, dropped={}))) == [
+        "1 of 90 examples (1.1%) have no masks: no whole word fits into the tokens to mask; see "
+        "--max-predictions-per-seq"
+    ]

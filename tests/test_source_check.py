@@ -11,6 +11,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.verify.verify import verify
+from tests.support.small import WORDS
 from tests.test_steps import CONFIG, TEXT, build, work
 from tests.test_verify import change, name_of, plant, remask
 
@@ -49,6 +50,18 @@ def test_a_corpus_in_parts_and_in_another_order_is_the_same_source(sound, tmp_pa
         (tmp_path / f"{number}.txt").write_text("\n\n".join(half))
     sources = [str(tmp_path / "0.txt"), str(tmp_path / "1.txt")]
     assert findings_of(sound / "segments" / "out", *sources) == []
+
+
+def test_an_earlier_version_did_not_count_examples_without_masks(tmp_path):
+    text = "\n\n".join(" ".join([f"{word}ing"] * 9) for word in WORDS[:9])  # two tokens each
+    config = replace(SPANS, masking="whole-words", max_predictions_per_seq=1)
+    manifest = build(*work(tmp_path, config, text=text))
+    for counted in (8, 0):
+        counts = manifest.counts | {"without_masks": counted}
+        counts = {name: count for name, count in counts.items() if count}
+        write_manifest(tmp_path / "out", replace(manifest, counts=counts))
+        found = ["manifest.json: counts without_masks is 8, the sources give 9"] if counted else []
+        assert findings_of(tmp_path / "out") == found
 
 
 # ---- rows that the rules allow and the source does not give ------------------------------------

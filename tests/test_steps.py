@@ -102,6 +102,16 @@ def test_the_steps_make_a_sound_data_set(tmp_path):
     assert manifest.token_counts == expected
 
 
+def test_examples_in_which_no_whole_word_fits_are_counted(tmp_path):
+    long = "\n\n".join(" ".join([f"{word}ing"] * 9) for word in WORDS[:6])  # two tokens each
+    config = replace(CONFIG, masking="whole-words", max_predictions_per_seq=1, pairs="none")
+    manifest = build(*work(tmp_path, config, text=f"{TEXT}\n\n{long}"))
+    assert manifest.counts["without_masks"] == 6
+    shards = [read_shard(tmp_path / "out" / entry.name) for entry in manifest.shards]
+    assert sum((shard.masked_lm_positions.lengths == 0).sum() for shard in shards) == 6
+    assert list(verify(tmp_path / "out")) == []
+
+
 def test_a_bucket_without_documents_is_an_empty_shard(tmp_path):
     manifest = build(*work(tmp_path, replace(CONFIG, num_shards=50)))
     assert len(manifest.shards) == 60

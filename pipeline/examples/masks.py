@@ -3,7 +3,8 @@
 In a row of n tokens (including [CLS] and [SEP], as in Google's code)
 k = max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded half up)) tokens are masked: by
 default 80 % become [MASK], 10 % a random token, 10 % stay as they are. Special tokens are neither
-masked nor used as random tokens.
+masked nor used as random tokens. Of whole words as many as fit into the k tokens are masked; in a
+row where none fits, nothing is.
 
     [CLS] the cat sat [SEP]  ->  [CLS] the [MASK] sat [SEP],  positions [2],  labels [cat]
 
@@ -81,7 +82,8 @@ def mask_examples(
     """Mask examples anew, after restoring the tokens that are masked already.
 
     `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: the
-    masks of a row depend on nothing else. A row of special tokens only is left unmasked.
+    masks of a row depend on nothing else. A row of special tokens only is left unmasked, and so is
+    one in which no whole word fits.
     """
     parts = []
     for start in range(0, max(len(examples), 1), SLAB):  # an empty slab has the dtypes

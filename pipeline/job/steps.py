@@ -48,7 +48,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.
-EXAMPLES_VERSION = 3
+EXAMPLES_VERSION = 4
 
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
@@ -269,6 +269,8 @@ class Steps:
         dropped["beyond_budget"] += unused
         dropped["near_duplicate"] += 0 if drops is None else len(drops)
         counts = Counts(dropped=dropped, seconds=timer.seconds)
+        if unmasked := int((examples.masked_lm_positions.lengths == 0).sum()):
+            counts.read["without_masks"] = unmasked
         if bucket == 0:
             counts.add(self.cache.counts())
             if drops is not None:

@@ -7,6 +7,7 @@ cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; .
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.curation.reasons import FOUND_LATER, REASONS, documents_read
 from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 
@@ -23,7 +24,8 @@ CLEANED: Mapping[str, str] = {
 def dropped_lines(manifest: Manifest) -> Iterator[str]:
     """A line for each reason that left out or cleaned more than 1 % of what there was of its kind.
 
-    Each total is what was kept plus what was left out, where the counts give it.
+    And one for examples without masks, however few. Each total is what was kept plus what was left
+    out, where the counts give it.
     """
     read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
     totals = _totals(manifest)
@@ -35,6 +37,12 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
         yield from _line("dropped", *found, unit, words, of=of.get(reason, "of"))
     for reason, words in CLEANED.items():
         yield from _line("cleaned", read[reason], totals["empty"], "documents", words)
+    if unmasked := read["without_masks"]:
+        rows = sum(shard.rows for shard in manifest.shards)
+        yield (
+            f"{unmasked:,} of {counted(rows, 'example')} ({unmasked / rows:.1%}) have no masks: no "
+            "whole word fits into the tokens to mask; see --max-predictions-per-seq"
+        )
 
 
 def _totals(manifest: Manifest) -> dict[str, int]:

@@ -3,7 +3,8 @@
 Recomputed from the seed, they must equal those stored. And, whatever the seed, their number,
 positions and replacements must follow the rules:
 
-    masks of a row         exactly max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded))
+    masks of a row         exactly max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded)),
+                           or of whole words as many as fit
     [MASK], random, kept   their fractions of M masked tokens, within the bounds of chance
     positions              each eighth of the rows has its fraction of them, within the same bounds
 
