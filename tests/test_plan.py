@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.artifacts.run import read_run
+from clozeline.train.artifacts.run import model_config, read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import Start, find_start
@@ -126,7 +127,37 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
     assert found.values == wanted | {"precision": NATIVE}
 
 
+@pytest.mark.parametrize("name", ["bert-tiny", "modern-nano"])
+def test_the_preset_of_a_run_has_its_positions(name, run, small_folder, tmp_path):
+    """They are up to the longest examples, and those of this call may be shorter."""
+    model = with_positions(model_config(name, read_manifest(small_folder)), 9000)
+    there = replace(read_run(run), model=model)
+    for start in (
+        Start(out=tmp_path / "new", start_from=run, other=there),
+        Start(out=run, resume=True, existing=there),
+        Start(out=run, resume=True, existing=there, start_from=run, other=read_run(run)),
+    ):
+        found = make_plan(
+            *(read_manifest(small_folder), start, ALONE), preset=name, dropout=None, options={}
+        )
+        assert found.model == model
+
+
 # --- the command
+
+
+def test_the_preset_of_a_run_with_more_positions_may_be_repeated(small_folder, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    model = replace(preset_of(small_folder), max_position_embeddings=600)
+    train(small_folder, first, model=model, max_steps=1)
+    line = ["pretrain", small_folder, "--out", second, "--preset", "bert-tiny"]
+    output_of(*line, "--start-from", first, "--max-steps", 1)
+    output_of(*line, "--resume", "--max-steps", 2)
+    assert read_run(second).model == model
+    line[3], line[-1] = tmp_path / "third", "bert-mini"
+    said = output_of(*line, "--start-from", first, "--max-steps", 1, code=2)
+    assert "(hidden_size 128 there, 256 now; " in said
+    assert "max_position_embeddings" not in said
 
 
 def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder, tmp_path):

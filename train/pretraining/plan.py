@@ -159,20 +159,27 @@ def make_plan(
 def _model(
     manifest: Manifest, preset: str | None, *, dropout: float | None, start: Start
 ) -> BertConfig:
-    """The preset; if none is given, the architecture of what training starts from."""
+    """The preset; if none is given, the architecture of what training starts from.
+
+    The positions are those of the run that is continued or started from, whatever its preset.
+    """
     if start.init:
         return initial_config(start.init, preset_name=preset, dropout=dropout)
     model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
-    if start.continued and preset is None:
-        own = replace(start.continued.model, vocab_size=manifest.vocab_size)
-        return with_dropout(own, dropout)
-    if start.other is None:
+    there = start.continued or start.other
+    if there is None:
         return model
-    longest = manifest.config.max_seq_length
-    longer = with_positions(with_dropout(start.other.model, dropout), longest)
+    own = with_dropout(there.model, dropout)
+    if preset is None and start.continued:
+        return replace(own, vocab_size=manifest.vocab_size)
+    longer = with_positions(own, manifest.config.max_seq_length)
     if preset is None:
         return longer
-    return replace(model, global_rope_theta=longer.global_rope_theta)  # not up to the preset
+    return replace(
+        model,
+        max_position_embeddings=longer.max_position_embeddings,
+        global_rope_theta=longer.global_rope_theta,
+    )
 
 
 def _of_run(run: Path | CoolDown, config: RunConfig, **changes: Value) -> dict[str, Setting]:
