@@ -21,8 +21,10 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.run import RunConfig, read_run
 from clozeline.train.data.unpadded import UnpaddedBatch
+from clozeline.train.engine import muon, precision
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.host_memory import free_memory
+from clozeline.train.engine.muon import orthogonalized
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.micro_batch import (
@@ -86,6 +88,30 @@ def test_a_size_is_tried_with_the_sums_that_training_keeps(small_folder, in_bf16
     finally:
         hook.remove()
     assert sums == {torch.bfloat16 if in_bf16 else torch.float32}
+
+
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_a_size_is_tried_with_the_products_of_the_run(has_bf16, small_folder, monkeypatch):
+    """In float32 where a process has none in bfloat16; all are asked once, however many sizes."""
+    training = training_config(batch_size=4, optimizer="muon")
+    config = RunConfig.of(TINY, training, read_manifest(small_folder), small_folder)
+    asked, tried = [], []
+
+    def has_products(device):
+        asked.append(device)
+        return has_bf16
+
+    def fail_at_first(matrices):
+        tried.append(matrices.dtype)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return orthogonalized(matrices)
+
+    monkeypatch.setattr(precision, "_has_bf16", has_products)
+    monkeypatch.setattr(muon, "orthogonalized", fail_at_first)
+    assert find_micro_batch_size(config, ALONE) == 2
+    assert set(tried) == {torch.bfloat16 if has_bf16 else torch.float32}
+    assert len(asked) == 1
 
 
 @pytest.mark.skipif(free_memory() is None, reason="asks Linux for its free memory")

@@ -32,6 +32,7 @@ from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, parallelize, processes_here
 from clozeline.train.engine.host_memory import free_memory
 from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.precision import products_dtype
 from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
@@ -49,8 +50,8 @@ def find_micro_batch_size(config: RunConfig, world: World) -> int:
     """
     if world.device.type == "cpu":
         return_large_blocks()
-    size = config.training.batch_size // world.size
-    while size and not _fits(size, config, world):
+    size, dtype = config.training.batch_size // world.size, products_dtype(world)
+    while size and not _fits(size, config, world, dtype):
         size = smaller(size)
     size = world.min(size)
     if not size:
@@ -114,12 +115,12 @@ def _share_of_memory(world: World) -> int | None:
     return None if free is None else free // processes_here()
 
 
-def _fits(size: int, config: RunConfig, world: World) -> bool:
+def _fits(size: int, config: RunConfig, world: World, dtype: torch.dtype) -> bool:
     free = _share_of_memory(world)
     if free is not None and activation_bytes(size, config) > free:
         return False
     try:
-        _try_steps(size, config, world)
+        _try_steps(size, config, world, dtype)
         fits = True
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -133,8 +134,8 @@ def _fits(size: int, config: RunConfig, world: World) -> bool:
     return fits
 
 
-def _try_steps(size: int, config: RunConfig, world: World) -> None:
-    """Run two steps in this process alone."""
+def _try_steps(size: int, config: RunConfig, world: World, dtype: torch.dtype) -> None:
+    """Run two steps in this process alone, with Muon's products in the `dtype` of all of them."""
     training, alone = config.training, World(0, 1, world.device)
     length = config.data.max_seq_length
     slab = max(training.batch_size // world.size, min(SLAB_ROWS, SLAB_TOKENS // length))
@@ -148,7 +149,7 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
         precision=training.precision,
         compile=resolve_compile(training.compile, world, warn=False),
     ).train()
-    optimizer = build_optimizer(model, training)
+    optimizer = build_optimizer(model, training, dtype=dtype)
     passes = 1 if size == training.batch_size // world.size else 2
     loaded = longest_batch(
         size * passes, config.model, config.largest_data, unpadded=training.unpadded
