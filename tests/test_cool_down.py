@@ -116,6 +116,7 @@ def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
 def test_it_records_where_it_is_from(cooled, run):
     config = read_run(cooled)
     assert config.started_from == weights_digest(list_checkpoints(run)[2])
+    assert config.trained_before == 16  # tokens of an example there
     training = config.training
     assert (training.schedule, training.warmup, training.cool_down) == ("wsd", 0.0, 0.25)
     recorded = json.loads((cooled / "run.json").read_text())["options"]["pretrain"]

@@ -47,6 +47,7 @@ class RunConfig:
     tokenizer_digest: str
     phases: tuple[DataPhase, ...]  # the last one reads the data set of `dataset_digest`
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
+    trained_before: int | None = None  # learned positions that those had trained; None: all
     #: Texts of --exclude that no training document shared words with: how many of them were found
     #: in the corpus, and dropped, by the digest of all texts of their source.
     excluded: Mapping[str, int] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The config that was stored; raises ValueError for that of another version."""
+        values = {"trained_before": None} | values  # earlier versions counted all as trained
         check_field_names(cls, values)
         configs = {
             "model": BertConfig.from_dict(values["model"]),
@@ -118,13 +120,14 @@ class RunConfig:
 def trained_positions(run: RunConfig, state: TrainState) -> int | None:
     """How many learned positions the examples of a run have reached by a state; None: all.
 
-    Of a run that started from other weights, all count as trained.
+    Of a run that started from other weights, those count, too, that these had trained.
     """
-    if run.started_from is not None or not run.model.has_position_table:
+    is_from_other, before = run.started_from is not None, run.trained_before
+    if not run.model.has_position_table or (is_from_other and before is None):
         return None
     lengths = {phase.dataset_digest: phase.max_seq_length for phase in run.phases}
     read = [one["dataset_digest"] for one in states_of(state.loader) if one["next_position"]]
-    return max((lengths[digest] for digest in read), default=None)
+    return max([lengths[digest] for digest in read] + [before or 0]) or None
 
 
 def positions_note(trained: int) -> str:

@@ -53,7 +53,13 @@ class ResumePoint:
     #: The checkpoints after this one, which cannot be read, and why.
     damaged: Mapping[Path, str] = field(default_factory=dict)
     started_from: str | None = None  # see RunConfig
-    trained_positions: int | None = None  # of the checkpoint, where that is not all of them
+    trained_before: int | None = None  # see RunConfig
+    trained_positions: int | None = None  # of the checkpoint, where longer examples need more
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What RunConfig has of the initial weights."""
+        return {"started_from": self.started_from, "trained_before": self.trained_before}
 
 
 def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretraining:

@@ -138,6 +138,7 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
                 checkpoint=checkpoint,
                 is_complete=over and (out / SUMMARY).exists(),
                 started_from=there.started_from,
+                trained_before=there.trained_before,
                 damaged=damaged,
             )
         if there.started_from and not (start.other or start.init):
@@ -278,6 +279,7 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
         checkpoint=checkpoints[-1],
         has_moments=is_same and not there.averaged,
         started_from=weights_digest(checkpoints[-1]),
+        trained_before=trained_positions(there, state),
         trained_positions=_trained_positions(there, state, config),
     )
 
@@ -305,6 +307,7 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
         state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
         checkpoint=checkpoint,
         started_from=weights_digest(checkpoint),
+        trained_before=trained_positions(there, state),
         trained_positions=_trained_positions(there, state, config),
     )
 
