@@ -66,6 +66,21 @@ def test_a_learning_rate_that_is_large_already_stays_where_published_ones_end():
     assert numbers("bert-base", device="cuda", world_size=512)["learning_rate"] == 5.7e-4
 
 
+@pytest.mark.parametrize(
+    ("name", "batch_size", "rate", "rule"),
+    [
+        ("bert-base", 512, 1.4e-4, "square root of the batch's growth"),
+        ("nano", 64, 2.5e-3, "square root of the batch's growth"),
+        ("nano", 512, 3.5e-3, "larger batches raise it no further than 0.001"),
+        ("bert-tiny", 1024, 1e-3, "larger batches raise it no further than 0.001"),
+    ],
+)
+def test_the_source_says_why_a_learning_rate_is_another_or_the_same(name, batch_size, rate, rule):
+    found = settings_of(name, {"batch_size": batch_size})["learning_rate"]
+    assert found.value == rate
+    assert found.source.startswith(f"{recipe_of(name)['learning_rate'].source}; {rule} (")
+
+
 def test_eight_processes_on_cpu_are_trained_like_one():
     assert numbers("nano", world_size=8) == numbers("nano")
 

@@ -73,6 +73,7 @@ WARMUP_FRACTION = Setting(0.06, "Izsak et al. 2021")
 #: batches of 256, 2,048 and 8,192 see the same examples).
 LARGEST_BATCH, LARGEST_RATE = 8192, 1e-3
 SQUARE_ROOT = "square root of the batch's growth (Malladi et al. 2022)"
+NO_FURTHER = f"larger batches raise it no further than {LARGEST_RATE:g} ({LIU}, table 3)"
 #: Where compute is scarce. Measured for left-to-right models; not known for BERT.
 TOKENS_PER_PARAMETER = Setting(20, "20 tokens per parameter (Hoffmann et al. 2022)")
 #: BERT's own epochs. Repeating more often is worth nothing (Muennighoff et al. 2023).
@@ -211,9 +212,9 @@ def _batch_size(recipe: Recipe, *, device: str, world_size: int) -> Setting:
 
 
 def _learning_rate(base: Setting, growth: float) -> Setting:
-    rate = float(base.value) * math.sqrt(growth)
-    rate = min(rate, max(float(base.value), LARGEST_RATE))
-    return Setting(float(f"{rate:.2g}"), f"{base.source}; {SQUARE_ROOT}")
+    rate, most = float(base.value) * math.sqrt(growth), max(float(base.value), LARGEST_RATE)
+    rule = SQUARE_ROOT if rate <= most else NO_FURTHER
+    return Setting(float(f"{min(rate, most):.2g}"), f"{base.source}; {rule}")
 
 
 def _steps(recipe: Recipe, batch_size: int, *, examples: int, most: int | None) -> Setting:
