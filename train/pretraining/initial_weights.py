@@ -56,6 +56,11 @@ class ResumePoint:
     trained_before: int | None = None  # see RunConfig
     trained_positions: int | None = None  # of the checkpoint, where longer examples need more
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What RunConfig has of the initial weights."""
+        return {"started_from": self.started_from, "trained_before": self.trained_before}
+
 
 def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretraining:
     """A model with random weights, on the CPU, whose layers compute as `training` says."""

@@ -161,7 +161,7 @@ def _model(
 ) -> BertConfig:
     """The preset; if none is given, the architecture of what training starts from.
 
-    The positions are those of the run that goes on or is started from, whatever its preset.
+    The positions are those of the run that is continued or started from, whatever its preset.
     """
     if start.init:
         return initial_config(start.init, preset_name=preset, dropout=dropout)

@@ -197,10 +197,9 @@ def train_run(
     with deterministic_kernels(training.deterministic):
         config = _with_micro_batch(config, world)
         check_memory(config, world)
-        origin = {name: getattr(point, name) for name in ("started_from", "trained_before")}
         excluded = excluded_from_all(start, point, config)
         given = options or (start.continued.options if start.continued else {})
-        config = replace(config, **origin, excluded=excluded, options=given)
+        config = replace(config, **point.origin, excluded=excluded, options=given)
         with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(training)):
             trainer = Trainer(
                 start.out,
