@@ -115,11 +115,14 @@ def test_each_source_gives_its_tokens(mixed: Path):
     assert manifest.dropped["beyond_budget"] >= wiki.documents - wiki.more
     assert manifest.counts["repeat"] == news.repeat + (news.more > 0)
     lines = list(mixture_lines(manifest))
-    assert f"wiki gives {wiki.used:,} tokens (" in lines[1]
+    total = news.used + wiki.used
+    assert f"wiki gives {wiki.used:,} tokens ({wiki.used / total:.1%}): " in lines[1]
     assert f"{wiki.more:,} of {wiki.documents:,} documents once" in lines[1]
     summary = summarize_dataset(mixed)
     [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
-    assert [row[0] for row in section.tables[0].rows] == ["news", "wiki"]
+    table = section.tables[0]
+    assert [row[0] for row in table.rows] == ["news", "wiki"]
+    assert table.rows[1][table.heads.index("share")] == f"{wiki.used / total:.1%}"
 
 
 def test_held_out_documents_come_from_the_same_mixture_once(mixed: Path):
@@ -182,6 +185,13 @@ def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: P
     [source] = cut.mixture
     assert source.source == second
     assert (source.repeat, source.more < source.documents) == (0, True)
+    used = f"{source.more} of {source.documents} documents once"
+    # No share: how many tokens the first source has is not counted.
+    assert list(mixture_lines(cut)) == [f"{second} gives {source.used:,} tokens: {used}"]
+    summary = summarize_dataset(tmp_path / "cut" / "out")
+    [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
+    table = section.tables[0]
+    assert (len(table.rows[0]), "share" in table.heads) == (len(table.heads), False)
     plain, every = built("plain", ""), built("every", f"?tokens={source.available}")
     thrice, budget = built("3", "?repeat=3"), built("budget", f"?tokens={3 * source.available}")
     assert plain.dataset_digest == every.dataset_digest

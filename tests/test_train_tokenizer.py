@@ -1,6 +1,7 @@
 """The tokenizer command: adopted or learned once, and kept whole in its folder."""
 
 import os
+import random
 from pathlib import Path
 
 import nltk.data
@@ -10,12 +11,13 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.learn import MAX_WORD, learn_vocabulary
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
-from tests.support.small_jobs import articles
+from tests.support.small_jobs import articles, clozeline_ok, write_texts
 from tests.test_steps import TEXT
 
 DATA = os.environ.get("CLOZELINE_DATA")
@@ -173,6 +175,39 @@ def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, co
     assert not any(tokenizer.tokens[i].startswith("[unused") for i in tokenizer.replacement_ids)
     assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
     assert "tokens a word" in made.quality[0]
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_no_learned_piece_has_a_line_end(model):
+    """Each line of a document is encoded by itself, without the whitespace around it."""
+    ends = ("\n", "\r\n", " \n\n\t")
+    texts = [end.join(text.split(". ")) for text in articles(30) for end in ends]
+    tokens = learn_vocabulary(iter(texts), model=model, vocab_size=640).tokens
+    marks = set("\n\r\t" if model == "unigram" else "ĊčĉĠ")
+    assert [token for token in tokens if len(token) > 1 and marks & set(token[1:])] == []
+    assert model == "bpe" or not marks & set(tokens)
+
+
+@pytest.mark.parametrize("width", [40, 80_000])
+def test_text_without_spaces_does_not_kill_the_unigram_trainer(width, tmp_path):
+    """The library goes down by a call for each piece of a word, and out of the stack: SIGSEGV."""
+    letters, rng = [chr(0x4E00 + i) for i in range(3000)], random.Random(0)
+    lines = ["".join(rng.choices(letters, k=width)) for _ in range(160_000 // width)]
+    half = len(lines) // 2
+    source = write_texts(tmp_path / "a.jsonl", ["\n".join(lines[:half]), "\n".join(lines[half:])])
+    options = ("--out", tmp_path / "out", "--model=unigram", "--vocab-size=4000")
+    clozeline_ok("tokenizer", source, *options)
+
+
+@pytest.mark.parametrize(("model", "prefix"), [("wordpiece", "##"), ("bpe", "")])
+def test_long_words_are_cut_before_training(model, prefix):
+    """Their time would be the square of their length; 80,000 letters took 6 s."""
+    for length in (MAX_WORD, 20 * MAX_WORD - 1):
+        tokens = learn_vocabulary(iter(["x" * length] * 2), model=model, vocab_size=400).tokens
+        assert max(len(token.removeprefix(prefix)) for token in tokens) == MAX_WORD
+    text = f"the cat{' ' * 3 * MAX_WORD}the cat"
+    tokens = learn_vocabulary(iter([text]), model=model, vocab_size=400).tokens
+    assert max(map(len, tokens)) <= MAX_WORD
 
 
 def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus):

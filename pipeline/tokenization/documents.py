@@ -87,6 +87,11 @@ def tokenize_documents(
     return documents.take(keep), [joined[row] for row in keep.tolist()], counts
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text that are not empty, without the whitespace around them."""
+    return [line for line in map(str.strip, text.split("\n")) if line]
+
+
 def clean_texts(texts: Sequence[str], min_characters: int) -> list[str]:
     """The texts as documents have them, whose hashes are those of the documents."""
     return _cleaned(texts, min_characters)[0]
@@ -99,7 +104,7 @@ def _cleaned(texts: Sequence[str], min_characters: int) -> tuple[list[str], list
     dropped: Counter[str] = Counter()
     characters = 0
     for text in texts:
-        lines = [line for line in map(str.strip, text.split("\n")) if line]
+        lines = lines_of(text)
         kept = [line for line in lines if len(line) >= min_characters]
         dropped["short_paragraph"] += len(lines) - len(kept)
         if not kept:

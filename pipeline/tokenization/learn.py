@@ -12,13 +12,15 @@ order. So learn once, keep the folder, and treat it as an input.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.documents import lines_of
 from clozeline.pipeline.tokenization.options import Model
 from clozeline.pipeline.tokenization.tokenizer import (
     PunktJson,
@@ -35,6 +37,11 @@ from clozeline.pipeline.tokenization.tokenizer_spec import (
 
 # The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
 MIN_ALPHABET = 1000
+# The library's time grows with the square of a word's length (80,000 times "x": 6 s), and Unigram's
+# trainer overflows the stack at about 70,000 characters. Metaspace ends words at spaces alone, so
+# a line of Chinese is one; hardly any is longer than this.
+MAX_WORD = 4096  #: characters
+LONG_WORD = re.compile(rf"[^ ]{{{MAX_WORD}}}|\s{{{MAX_WORD}}}")  # BPE has words of whitespace
 MULTIPLE = 64  #: sizes of matrices that GPUs multiply fast
 #: As in ModernBERT's and XLM-R's: [MASK] takes the space before it, as the word it stands for does.
 ADDED = [*SPECIAL_TOKENS[:-1], AddedToken(SPECIAL_TOKENS[-1], lstrip=True, special=True)]
@@ -50,7 +57,7 @@ def learn_vocabulary(
     punkt: PunktJson = None,
     alphabet: int = MIN_ALPHABET,
 ) -> Tokenizer:
-    """Learn at most `vocab_size` tokens, special ones first.
+    """Learn at most `vocab_size` tokens, special ones first, from the lines of the texts.
 
     WordPiece and Unigram include the `alphabet` most frequent characters. BPE and Unigram keep case
     and accents, and are filled up to a multiple of 64 with "[unused0]" and so on. A small text
@@ -58,12 +65,13 @@ def learn_vocabulary(
     if the text has no words, or if `vocab_size` has no room for the 256 bytes of BPE or the
     characters of Unigram.
     """
+    lines = _lines(texts)
     if model != "wordpiece":
-        return named_tokenizer("the training text", *_learn_spec(texts, model, vocab_size), punkt)
+        return named_tokenizer("the training text", *_learn_spec(lines, model, vocab_size), punkt)
     normalization = normalization_of(cased=cased, strip_accents=strip_accents)
     library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
     library.train_from_iterator(
-        texts,
+        lines,
         vocab_size=vocab_size,
         limit_alphabet=alphabet,
         special_tokens=list(SPECIAL_TOKENS),
@@ -74,12 +82,21 @@ def learn_vocabulary(
     return named_tokenizer("the training text", tokens, normalization, punkt)
 
 
+def _lines(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The lines of each text, as documents have them, with long words cut."""
+    for text in texts:
+        lines = lines_of(text)
+        if len(text) > MAX_WORD:
+            lines = lines_of("\n".join(LONG_WORD.sub("\\g<0>\n", line) for line in lines))
+        yield lines
+
+
 def _learn_spec(
-    texts: Iterator[str], model: Model, vocab_size: int
+    lines: Iterator[list[str]], model: Model, vocab_size: int
 ) -> tuple[list[str], TokenizerSpec]:
     library, trainer = _byte_level_bpe(vocab_size) if model == "bpe" else _unigram(vocab_size)
     try:
-        library.train_from_iterator(texts, trainer)
+        library.train_from_iterator(lines, trainer)
     except Exception as error:  # the library has no class for it
         if "not large enough" not in str(error):
             raise
