@@ -12,6 +12,7 @@ from clozeline.pipeline.commandline.config_options import (
     options_of,
 )
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
@@ -123,6 +124,8 @@ def shards(
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
     if dry_run:
+        if beam_args:
+            raise InputError("a dry run is without Beam; leave out -- and what follows it.")
         for line in plan_shards(sources, tokenizer=tokenizer, out=out, config=config, options=job):
             click.echo(line)
         click.echo("Next: the same command without --dry-run", err=True)

@@ -374,6 +374,9 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
         (["--exclude={}/nothing.jsonl"], "--exclude: "),
         (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
         (["--exclude={}/bad.jsonl"], "bad.jsonl:2: not a JSON object; fix it first."),
+        (["--exclude={}/short.jsonl?tokens=5M"], ": tokens= is for text to train on and does no"),
+        (["--exclude={}/short.jsonl?repeat=3"], "short.jsonl?repeat=3: repeat= is for text to tr"),
+        (["--exclude={}/short.jsonl?mix=wiki"], ": mix= is for text to train on and does nothing"),
         (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
     ],
 )

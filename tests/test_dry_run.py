@@ -246,3 +246,7 @@ def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer: Path, tmp_pa
 def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:
     folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out")
     assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")
+    source = json_lines(tmp_path / "a.jsonl", "text")
+    assert refused("shards", source, *folders, "--dry-run", "--", "--runner=DirectRunner") == (
+        "a dry run is without Beam; leave out -- and what follows it."
+    )

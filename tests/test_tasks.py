@@ -203,6 +203,7 @@ def test_a_task_is_given_or_read_from_slurm(text, environment, found):
         ({"task": "slurm"}, r"^task is slurm, but SLURM_ARRAY_TASK_ID is not set; start it with"),
         ({"task": "0/4", "workers": 2}, r"^a task is one process, and workers is 2; use more"),
         ({"wait": "soon"}, r"^wait is 'soon'; give a time such as 90s"),
+        ({"wait": "5h"}, r"^wait is 5h, and only a task waits; add --task, or leave it out\.$"),
         ({"block_bytes": 0}, "^block_bytes is 0; give"),
     ],
 )

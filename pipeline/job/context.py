@@ -139,6 +139,21 @@ def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], 
         raise InputError(f"--exclude: {error}") from error
 
 
+def check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
+    """Raises InputError where a source of --exclude has an option that is for training text.
+
+    Only before a job: `verify` also reads data sets that were made when these were ignored.
+    """
+    for name, blocks in excluded:
+        for block in blocks:
+            given = "repeat" if block.repeat > 1 else "tokens" if block.tokens else "mix"
+            if block.repeat > 1 or block.share:
+                raise InputError(
+                    f"--exclude {name}: {given}= is for text to train on and does nothing here; "
+                    "leave it out (limit=N takes the first N documents)."
+                )
+
+
 @contextmanager
 def scratch_context(
     tokenizer: Tokenizer, config: DataConfig, buckets: Buckets

@@ -34,6 +34,7 @@ from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_ma
 from clozeline.pipeline.job.context import (
     JobContext,
     blocks_of,
+    check_excluded,
     excluded_blocks,
     job_digest,
     sources_digest,
@@ -115,6 +116,10 @@ class JobOptions:
         if self.block_bytes < 1:
             raise ValueError(f"block_bytes is {self.block_bytes}; give at least 1.")
         seconds(self.wait, name="wait", zero=True)
+        if self.wait != JobOptions.wait and self.task is None:
+            raise ValueError(
+                f"wait is {self.wait}, and only a task waits; add --task, or leave it out."
+            )
         if self.task is not None and Task.parse(self.task) and self.workers > 1:
             raise ValueError(
                 f"a task is one process, and workers is {self.workers}; use more tasks."
@@ -214,6 +219,7 @@ def plan_job(
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
     quality_of(config.quality)  # raises for an unknown rule
     excluded = excluded_blocks(config)
+    check_excluded(excluded)
     context = JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
