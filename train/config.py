@@ -25,7 +25,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
 Truncate = Literal["end", "start", "middle"]  # what a text of too many tokens loses
 
-LARGEST_LEARNING_RATE = 1e6  # any larger one diverges, and 1e38 is no float32 any more
+LARGEST_LEARNING_RATE = 1e30  # an update may be 1e8 times as large, and must be a float32
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
