@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.counts import SAMPLES, Counts
+from clozeline.pipeline.curation import exclusion
 from clozeline.pipeline.curation.curate import curate, text_hash
 from clozeline.pipeline.curation.exclusion import Excluded, grams_of, texts_digest
 from clozeline.pipeline.curation.rules import quality_of
@@ -38,6 +39,15 @@ def test_many_hashes_are_found_by_the_table_and_the_search():
     assert (np.diff(excluded.grams.astype(object)) > 0).all()
     assert excluded.find(texts) == [[i] for i in range(5000)]
     assert excluded.find([f"word{i} word{i} word{i}" for i in range(5000)]) == [[]] * 5000
+
+
+def test_words_that_very_many_texts_share_are_those_of_the_first(monkeypatch):
+    monkeypatch.setattr(exclusion, "MOST_TEXTS", 3)
+    grams, rows = grams_of(["a b c d", "a b", *["x a b c"] * 4, "b c d"], 2)
+    found = {}
+    for gram, row in zip(grams.tolist(), rows.tolist(), strict=True):
+        found.setdefault(gram, []).append(row)
+    assert sorted(found.values()) == [[0, 1, 2], [0, 2, 3], [0, 6], [2, 3, 4]]
 
 
 def test_a_document_counts_once_for_a_text_that_is_there_twice():

@@ -23,7 +23,7 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
     read_state,
 )
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, side_cut
 from clozeline.train.artifacts.run import load_run
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.finetuning.training_loop import rows_per_step
@@ -427,6 +427,12 @@ def test_a_folder_whose_tokenizer_cuts_the_start_is_read_so(name, bert, rows, tm
     assert found.probability != pytest.approx(cut_at_its_end.probability, abs=1e-6)
     finetuned(folder, rows, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "classifier.json").read_bytes())["truncate"] == "start"
+
+
+@pytest.mark.parametrize("truncation", [None, True, "x", {}, {"direction": None}])
+def test_a_truncation_that_says_nothing_cuts_the_end(truncation, tmp_path):
+    write_json(tmp_path / "tokenizer.json", {"truncation": truncation})
+    assert side_cut(tmp_path) == "end"
 
 
 def test_embedding_rows_beyond_the_tokenizer_are_ignored(run, exported, tmp_path):

@@ -66,7 +66,8 @@ def test_only_its_own_file_is_replaced(classifier, tmp_path):
     pipe.unlink()
     pipe.symlink_to(pipe)
     assert refused(*words[:-1], pipe).startswith(f"{pipe} is not a file, and would be replaced")
-    assert refused(*words[:-1], "/dev/null").startswith("/dev/null is not a file")
+    for name in ("/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+        assert refused(*words[:-1], name).startswith(f"{name} is not a file")
     lost = tmp_path / "lost" / "x.jsonl"
     assert refused(*words[:-1], lost).startswith(f"--out {lost}: there is no folder {lost.parent}")
 

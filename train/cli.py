@@ -132,7 +132,7 @@ class InOrder(click.Group):
         except click.ClickException:
             # Processes of torchrun meet the same bad input, and the first that ends ends the
             # others: one of each machine says what is wrong.
-            if os.environ.get("LOCAL_RANK", "0") != "0":
+            if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("LOCAL_RANK") != "0":
                 time.sleep(OTHERS_WAIT)
             raise
 

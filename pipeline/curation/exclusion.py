@@ -20,6 +20,7 @@ from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.ragged import slice_indices
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 
+MOST_TEXTS: Final = 1000  #: with one n-gram that are kept; each is listed for each document
 TABLE_BITS: Final = 24  #: of a hash; a table of them comes before the search in sorted n-grams
 SHIFT: Final = np.uint64(64 - TABLE_BITS)
 
@@ -62,14 +63,18 @@ class Excluded:
 def grams_of(texts: Sequence[str], size: int) -> tuple[UInt64Array, NDArray[np.int64]]:
     """The `grams` and `rows` of `Excluded`; a text with fewer than `size` words has none.
 
-    At most one for each word of the texts: 12 bytes of the file, 16 in each worker.
+    At most one for each word of the texts: 12 bytes of the file, 16 in each worker. An n-gram that
+    very many texts have, as of a template, is there for the first ones only.
     """
     found = hash_ngrams(hash_words(texts), size, pad=False)
     order = np.argsort(found.values, kind="stable")  # so the rows of an n-gram are sorted
     grams, rows = found.values[order], np.repeat(np.arange(len(texts)), found.lengths)[order]
     is_new = np.ones(len(grams), np.bool_)
     is_new[1:] = (grams[1:] != grams[:-1]) | (rows[1:] != rows[:-1])
-    return grams[is_new], rows[is_new]
+    grams, rows = grams[is_new], rows[is_new]
+    is_kept = np.ones(len(grams), np.bool_)
+    is_kept[MOST_TEXTS:] = grams[MOST_TEXTS:] != grams[:-MOST_TEXTS]
+    return grams[is_kept], rows[is_kept]
 
 
 def texts_digest(hashes: Sequence[str]) -> str:

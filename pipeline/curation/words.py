@@ -32,8 +32,8 @@ from clozeline.pipeline.common.ragged import (
 
 SEPARATOR, LETTER, WHOLE_WORD = 0, 1, 2  # kinds of character
 BY_LIBRARY: Final = np.uint8(4)  #: added to the kind of what one character does not decide
-#: Others are rare Han characters and tags, each of them its own fold.
-FOLDED: Final = (*range(0x20000), *range(0x2F800, 0x2FA20))
+#: Ranges of characters that fold; others are rare Han characters and tags.
+FOLDED: Final = (range(0x20000), range(0x2F800, 0x2FA20))
 #: Vowels and last consonants of Hangul, which compose with what is before them.
 JAMO: Final = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
 #: Blocks of characters that are words, after folding: Thai and Lao, Burmese, Khmer, Tai scripts,
@@ -152,7 +152,8 @@ def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:
 @cache
 def _tables() -> tuple[NDArray[np.uint8], UInt64Array]:
     """For each code point, [0x110000]: its kind, and the hash of what it is folded to."""
-    characters, at = list(map(chr, FOLDED)), np.array(FOLDED)
+    at = np.concatenate([np.arange(part.start, part.stop) for part in FOLDED])
+    characters = list(map(chr, at.tolist()))
     folds = [fold(character) for character in characters]
     composing = {chr(int(parts[-1], 16)) for parts in map(_decomposed, characters) if parts}
     composing.update(map(chr, JAMO))

@@ -97,7 +97,7 @@ def read_vocab_txt(path: AnyPath) -> list[str]:
 
 
 def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | TokenizerSpec]:
-    """The tokens and the normalizer's flags. Padding, truncation and templates are ignored.
+    """The tokens and the normalizer's flags. Padding, truncation and templates are ignored here.
 
     For models other than WordPiece, the spec takes the place of the flags. Raises InputError for a
     WordPiece that is not BERT's, and for a spec that cannot be used.

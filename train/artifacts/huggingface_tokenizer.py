@@ -88,9 +88,9 @@ def side_cut(folder: Path) -> Truncate:
     path = folder / TOKENIZER_JSON
     with as_input_error():
         truncation = read_json(path).get("truncation") if path.exists() else None
-    side = (truncation or {}).get("direction", "right").lower()
-    is_left = read_tokenizer_config(folder).get("truncation_side", side) == "left"
-    return "start" if is_left else "end"
+    side = truncation.get("direction") if isinstance(truncation, dict) else None
+    side = read_tokenizer_config(folder).get("truncation_side", side)
+    return "start" if side in ("left", "Left") else "end"
 
 
 @contextmanager

@@ -70,6 +70,10 @@ class Prediction:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
+#: Names of what the process has open, which may be files, but are not ours to replace.
+STREAMS = ("/dev/std", "/dev/fd/", "/proc/")
+
+
 def checked_target(out: Path, given: str) -> Path:
     """The file to write: behind links, since renaming would replace a link, not its file.
 
@@ -77,7 +81,8 @@ def checked_target(out: Path, given: str) -> Path:
     a device, a pipe or a link to itself, and for one in no folder.
     """
     target = Path(os.path.realpath(out))
-    if (out.exists() and not out.is_file()) or target.is_symlink():
+    is_stream = str(out.absolute()).startswith(STREAMS)
+    if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
         raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
     if not target.parent.is_dir():
         raise InputError(f"--out {given}: there is no folder {target.parent}; make it first.")
