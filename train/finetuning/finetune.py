@@ -52,7 +52,7 @@ from clozeline.train.store.local_folder import local_folder
 
 #: How long a process that has nothing left to train waits for the others.
 PATIENCE = timedelta(days=30)
-MANY_CUT = 0.1  # a share of the training rows
+MANY_CUT = 0.2  # a share of the training rows
 NO_SKLEARN = (
     "bag-of-words is not measured: scikit-learn is not installed; "
     "`pip install 'clozeline[baseline]'`"
