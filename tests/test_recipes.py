@@ -71,8 +71,8 @@ def test_a_learning_rate_that_is_large_already_stays_where_published_ones_end():
     [
         ("bert-base", 512, 1.4e-4, "square root of the batch's growth"),
         ("nano", 64, 2.5e-3, "square root of the batch's growth"),
-        ("nano", 512, 3.5e-3, "larger batches raise it no further than 0.001"),
-        ("bert-tiny", 1024, 1e-3, "larger batches raise it no further than 0.001"),
+        ("nano", 512, 3.5e-3, "larger batches raise no rate above 0.001"),
+        ("bert-tiny", 1024, 1e-3, "larger batches raise no rate above 0.001"),
     ],
 )
 def test_the_source_says_why_a_learning_rate_is_another_or_the_same(name, batch_size, rate, rule):

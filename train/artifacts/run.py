@@ -120,7 +120,7 @@ class RunConfig:
 def trained_positions(run: RunConfig, state: TrainState) -> int | None:
     """How many learned positions the examples of a run have reached by a state; None: all.
 
-    Of a run that started from other weights, those count, too, that these had trained.
+    Of a run that started from other weights, the positions that those had trained count, too.
     """
     is_from_other, before = run.started_from is not None, run.trained_before
     if not run.model.has_position_table or (is_from_other and before is None):

@@ -78,12 +78,12 @@ def checked_target(out: Path, given: str) -> Path:
     """The file to write: behind links, since renaming would replace a link, not its file.
 
     Raises InputError, naming the file as it was given, for one that has no predictions in it, for
-    a device, a pipe or a link to itself, and for one in no folder.
+    a device, a pipe or a link to itself, and where its folder is missing.
     """
     target = Path(os.path.realpath(out))
     is_stream = str(out.absolute()).startswith(STREAMS)
     if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
-        raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
+        raise InputError(f"{given} is not a file, and would be replaced; give another --out, or none.")
     if not target.parent.is_dir():
         raise InputError(f"--out {given}: there is no folder {target.parent}; make it first.")
     if target.is_file() and not _has_predictions(target):

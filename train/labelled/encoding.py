@@ -41,6 +41,7 @@ WIDTHS = 4
 CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
 
+Count = TypeVar("Count", int, Offsets)
 Items = TypeVar("Items", list[Any], str)
 Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
@@ -187,8 +188,8 @@ class Encoder:
         return texts
 
 
-def first_and_last(kept: Offsets, truncate: Truncate) -> tuple[Offsets, Offsets]:
-    """How many of so many kept tokens or words are the first of a text, and how many the last.
+def first_and_last(kept: Count, truncate: Truncate) -> tuple[Count, Count]:
+    """How many of `kept` tokens or words are from the start of a text, and how many from its end.
 
     6 with `middle` -> 2 and 4;  with `end` -> 6 and 0
     """
@@ -198,7 +199,7 @@ def first_and_last(kept: Offsets, truncate: Truncate) -> tuple[Offsets, Offsets]
 
 def ends_of(items: Items, count: int, truncate: Truncate) -> tuple[Items, Items]:
     """The first and the last of the items of a list or a text, at most `count` together."""
-    first = int(first_and_last(np.array(count), truncate)[0])
+    first, _ = first_and_last(count, truncate)
     return items[:first], items[max(first, len(items) - count + first) :]
 
 

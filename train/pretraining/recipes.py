@@ -73,7 +73,7 @@ WARMUP_FRACTION = Setting(0.06, "Izsak et al. 2021")
 #: batches of 256, 2,048 and 8,192 see the same examples).
 LARGEST_BATCH, LARGEST_RATE = 8192, 1e-3
 SQUARE_ROOT = "square root of the batch's growth (Malladi et al. 2022)"
-NO_FURTHER = f"larger batches raise it no further than {LARGEST_RATE:g} ({LIU}, table 3)"
+NO_FURTHER = f"larger batches raise no rate above {LARGEST_RATE:g} ({LIU}, table 3)"
 #: Where compute is scarce. Measured for left-to-right models; not known for BERT.
 TOKENS_PER_PARAMETER = Setting(20, "20 tokens per parameter (Hoffmann et al. 2022)")
 #: BERT's own epochs. Repeating more often is worth nothing (Muennighoff et al. 2023).
