@@ -83,7 +83,7 @@ def checked_target(out: Path, given: str) -> Path:
     target = Path(os.path.realpath(out))
     is_stream = str(out.absolute()).startswith(STREAMS)
     if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
-        raise InputError(f"{given} is not a file, and would be replaced; give another, or none.")
+        raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
     if not target.parent.is_dir():
         raise InputError(f"--out {given}: there is no folder {target.parent}; make it first.")
     if target.is_file() and not _has_predictions(target):
