@@ -284,7 +284,7 @@ def test_the_slower_of_two_processes_is_named(runs):
     """A sharded model's processes wait for each other in every layer, so none is."""
     ddp, fsdp = (read_metrics(runs / f"slow-{kind}")[1] for kind in ("ddp", "fsdp"))
     assert ddp["slowest_rank"] == 1
-    assert ddp["straggler_wait"] > 0.5 > fsdp["straggler_wait"]
+    assert ddp["straggler_wait"] > 4 * fsdp["straggler_wait"]  # shares of a step: any machine's
     assert "slowest_rank" not in read_metrics(runs / "one")[0]
 
 
