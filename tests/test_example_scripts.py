@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.train.artifacts.run import read_run
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -70,16 +71,20 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
     command = [sys.executable, str(ROOT / "examples" / "speedrun" / "speedrun.py"), str(recipe)]
     command += ["--folder", str(tmp_path / "runs"), "--save-every", "2", "--examples", "64"]
     command += ["--target", "99", "--target", "0.1"]
-    first, again = (
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        for _ in range(2)
+    first, again, other = (
+        subprocess.run(
+            [*command, "--seed", seed], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for seed in "001"
     )
     table = first[-5:]
     assert table == again[-5:]  # a finished recipe costs nothing more
+    assert other[-1] != table[-1]  # both stages have other seeds
     assert table[1].startswith("99.00")
     costs = runpy.run_path(command[1])["_costs"]
     runs = [path for path in (tmp_path / "runs").glob("run-*") if path.is_dir()]
-    first, second = sorted(map(costs, runs), key=_tokens)
+    assert sorted(read_run(run).training.seed for run in runs) == [0, 0, 1, 1]
+    first, _, second, _ = sorted(map(costs, runs), key=_tokens)
     assert _tokens(first) == 4 * 16 * 64
     assert second[2].tokens == 2 * 16 * 128  # the phase before: more rows, as they are shorter
     assert _tokens(second) == 2 * 16 * 128 + 2 * 8 * 256

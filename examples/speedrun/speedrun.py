@@ -1,6 +1,6 @@
 """Time to quality: the CPU minutes of training in which a recipe reaches held-out losses.
 
-    python examples/speedrun/speedrun.py [RECIPE.toml] [--folder work/speedrun] [--save-every 200]
+    python examples/speedrun/speedrun.py [RECIPE.toml] [--save-every 200] [--seed 1]
 
     held-out loss   CPU minutes   wall minutes   million tokens   PFLOPs
     4.00                   60.1           31.2             15.2     ...
@@ -83,11 +83,20 @@ class Cost:
 @click.option("--save-every", default=200, help="Steps between the losses that can be reached.")
 @click.option("--examples", type=int, help="Measure only so many held-out examples.")
 @click.option("--target", "targets", type=float, multiple=True, default=TARGETS)
+@click.option("--seed", default=0, help="Added to the seed of every stage.")
 def main(
-    recipe: Path, folder: Path, save_every: int, examples: int | None, targets: tuple[float, ...]
+    recipe: Path,
+    folder: Path,
+    save_every: int,
+    examples: int | None,
+    targets: tuple[float, ...],
+    seed: int,
 ) -> None:
     """Train a recipe and print when it reaches which loss."""
     values = tomllib.loads(recipe.read_text())
+    if seed:
+        for stage in values["stage"]:
+            stage["pretrain"]["seed"] = stage["pretrain"].get("seed", 0) + seed
     folder = folder.resolve()
     tokenizer = folder / "tokenizer"
     if not (tokenizer / "tokenizer.json").exists():
