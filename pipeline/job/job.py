@@ -194,7 +194,7 @@ class Job:
                 return finished_dataset(self.context)
             is_begun = self.options.task and is_of_tasks(self.context, job_digest(self.context))
             with suppress(InputError):  # of a damaged manifest, which a task writes again
-                return finished_dataset(self.context) if is_begun else None
+                return finished_dataset(self.context, by_content=True) if is_begun else None
             return None
 
 

@@ -11,6 +11,7 @@ A shard is only ever removed if the manifest or job.json lists it.
 from dataclasses import asdict
 from typing import Any
 
+from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind, first_names
@@ -18,6 +19,7 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import (
     PARTIAL,
+    AnyPath,
     make_folder,
     names_in,
     old_partials,
@@ -63,12 +65,12 @@ def check_folder(context: JobContext) -> None:
         )
 
 
-def finished_dataset(context: JobContext) -> Manifest | None:
+def finished_dataset(context: JobContext, *, by_content: bool = False) -> Manifest | None:
     """The manifest, if the folder already holds the whole data set that this job would build.
 
-    None if there is no data set, or if files of it are missing or of another size: then the job
-    builds them again. Raises InputError if there is another data set: of another config or
-    tokenizer, or of other sources.
+    None if there is no data set, or if files of it are missing or of another size, or `by_content`
+    if shards have changed: then the job builds them again. Raises InputError if there is another
+    data set: of another config or tokenizer, or of other sources.
     """
     out = context.out_dir
     if not is_file(out / MANIFEST):
@@ -87,7 +89,9 @@ def finished_dataset(context: JobContext) -> Manifest | None:
         )
     sizes = sizes_in(out)
     is_whole = all(sizes.get(shard.name) == shard.bytes for shard in manifest.shards)
-    return manifest if is_whole and _has_tokenizer(context) else None
+    if not (is_whole and _has_tokenizer(context)) or (by_content and _damaged(context, manifest)):
+        return None
+    return manifest
 
 
 def is_of_tasks(context: JobContext, digest: str) -> bool:
@@ -101,8 +105,8 @@ def prepare_folders(
     """Make the folders of the job, and remove what another config left there.
 
     With `tasks`, what job.json says of the job, only its first task removes shards, and then all of
-    them: the others take a shard that exists for one of this job, and repair a damaged manifest or
-    tokenizer.
+    them: the others take a shard that exists for one of this job, and repair a damaged manifest,
+    shard or tokenizer.
     """
     make_folder(context.out_dir)
     make_folder(context.cache_dir)
@@ -112,7 +116,8 @@ def prepare_folders(
         manifest = context.out_dir / MANIFEST
         try:
             if is_file(manifest):
-                read_manifest(context.out_dir)
+                for shard in _damaged(context, read_manifest(context.out_dir)):
+                    shard.unlink()  # its task builds it again
         except InputError:
             manifest.unlink()
         return
@@ -158,6 +163,13 @@ def _has_tokenizer(context: JobContext) -> bool:
         return load_tokenizer(context.out_dir / TOKENIZER).digest == context.tokenizer_digest
     except InputError:
         return False
+
+
+def _damaged(context: JobContext, manifest: Manifest) -> list[AnyPath]:
+    """The shards that are there and do not have the content that the manifest says."""
+    owned = _owned_shards(context)
+    sums = {context.out_dir / s.name: s.sha256 for s in manifest.shards if s.name in owned}
+    return [path for path, sha256 in sums.items() if is_file(path) and file_sha256(path) != sha256]
 
 
 def _owned_shards(context: JobContext) -> set[str]:
