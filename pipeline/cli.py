@@ -173,8 +173,8 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
         click.echo(finding, err=True)
     if findings:
         raise CheckFailedError(
-            f"{counted(len(findings), 'problem')} in {shards}. Delete the damaged files and rerun "
-            "`clozeline shards`, or, without --task, rerun it with --overwrite."
+            f"{counted(len(findings), 'problem')} in {shards}. Rerun `clozeline shards` with "
+            "--overwrite, or delete the damaged files and rerun it."
         )
     click.echo(summary(read_manifest(shards), sources))
     print_next_for(shards)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_file import as_toml, key_of
-from clozeline.pipeline.commandline.config_options import NumberOrWord
+from clozeline.pipeline.commandline.config_options import NumberOrWord, PathOrUrl
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
@@ -233,6 +233,22 @@ def test_folders_of_a_file_may_be_in_the_home_folder(tmp_path, monkeypatch):
     assert 'out = "~/tokenizer"' in output_of("tokenizer", "--config", file, "--print-config")
     run = output_of("fill", "~/run", "[MASK]", code=2)
     assert run == f"Error: {tmp_path}/home/run does not exist; check the path.\n"
+
+
+def test_every_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    """Also in --option=~/a, which a shell leaves as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in main.commands.values():
+        for param in command.params:
+            if isinstance(param.type, click.Path | PathOrUrl) and param.name != "config":
+                assert param.type.convert("~/a", param, None) == tmp_path / "a", param.name
+    (tmp_path / "own.toml").write_text("port = 5")
+    assert "port = 5" in output_of("serve", "a", "--config=~/own.toml", "--print-config")
+    missing = f"there is no folder {tmp_path}/lost; make it first."
+    said = refused("evaluate", "run", "shards", "--json=~/lost/a.json")
+    assert said == f"--json {tmp_path}/lost/a.json: {missing}"
+    said = refused("predict", "classifier", "A text.", "--out=~/lost/a.jsonl")
+    assert said == f"--out ~/lost/a.jsonl: {missing}"
 
 
 @pytest.mark.parametrize("out", ["", r"a\u0000b"])

@@ -193,7 +193,8 @@ def test_a_file_for_the_results_is_checked_before_the_work(tmp_path):
     lost = tmp_path / "lost" / "x.json"
     for file, said in (
         (tmp_path, f"--json {tmp_path} is a folder, device or pipe; give the name"),
-        ("", "--json . is a folder, device or pipe; give the name"),
+        ("", "'' is not a path; give the name of a file or folder."),
+        ("s3://b/x.json", "s3://b/x.json is a URL; give a path on this machine."),
         (lost, f"--json {lost}: there is no folder {lost.parent}; make it first."),
         (run_json, f"--json {run_json} exists and has no results of `clozeline evaluate`; give"),
         (earlier, f"{tmp_path}/run does not exist; check the path."),

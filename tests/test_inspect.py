@@ -1,6 +1,7 @@
 """`clozeline inspect`: the literal text that shows an example."""
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.inspect import inspect_dataset, show_example
@@ -107,6 +108,15 @@ def test_a_data_set_is_introduced_by_a_summary(data_set):
     assert lines[2:] == [
         "dropped: " + ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
     ]
+
+
+def test_examples_without_masks_are_in_the_summary(data_set, tmp_path):
+    folder = shutil.copytree(data_set, tmp_path / "data")
+    manifest = read_manifest(folder)
+    write_manifest(folder, replace(manifest, counts=manifest.counts | {"without_masks": 2}))
+    *_, last = inspect_dataset(folder, number=0, seed=0, width=80)
+    rows = sum(shard.rows for shard in manifest.shards)
+    assert last.startswith(f"2 of {rows} examples ({2 / rows:.1%}) have no masks: no whole word")
 
 
 def test_as_many_examples_as_asked_for_the_same_for_the_same_seed(data_set):

@@ -21,6 +21,7 @@ from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.source_query import SourceOptions, split_options
 from clozeline.pipeline.verify.verify import verify
+from clozeline.train.labelled.rows import read_named, split_columns
 from tests.support.small_sources import page, read, write
 from tests.test_steps import CONFIG, TEXT, build, cache_files, work
 
@@ -46,7 +47,7 @@ def json_lines(path: Path, *rows: dict[str, object]) -> str:
         ("https://h/a.txt?limit=no", "https://h/a.txt?limit=no", None),
         ("https://h/a.txt?download=1&limit=5", "https://h/a.txt?download=1&limit=5", {}),
         ("https://h/a.txt?v=1?limit=5", "https://h/a.txt?v=1", {"limit": 5, "query": "limit=5"}),
-        ("s3://b/*.parquet?limit=9&text=title,long+text&repeat=3", "s3://b/*.parquet",
+        ("s3://b/*.parquet?limit=9&text=title,long%20text&repeat=3", "s3://b/*.parquet",
          {"text_columns": ("title", "long text"), "repeat": 3, "limit": 9,
           "query": "text=title,long text&repeat=3&limit=9"}),
     ],
@@ -107,6 +108,25 @@ def test_sources_of_one_corpus_may_have_different_columns(tmp_path: Path) -> Non
         list_blocks([f"{table}?text=body"])
     blocks = list_blocks([articles, f"{reviews}?text=review"], text_columns=("body",))
     assert [block.text_columns for block in blocks] == [("body",), ("review",)]
+
+
+def test_every_column_can_be_named(tmp_path: Path) -> None:
+    """A plus is itself, and what separates options is written as in a URL."""
+    row = {"a+b": "Plus.", "a b": "Space.", "a&b": "And.", "50%": "Half.", "label": "1"}
+    source = json_lines(tmp_path / "a.jsonl", row)
+    queries = ["a+b", "a%2Bb", "a b", "a%20b", "a%26b", "50%25"]
+    for query, column in zip(queries, ["a+b"] * 2 + ["a b"] * 2 + ["a&b", "50%"], strict=True):
+        assert read(f"{source}?text={query}").texts == [row[column]]
+        named = read_named(f"{source}?text={query}&limit=1", text="?", text_pair="?", label="label")
+        assert (named.texts.first, named.labels) == ([row[column]], ["1"])
+
+
+def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_out() -> None:
+    source = "hf://a/b?split=train+test&text=x%2By&name=50%25"
+    assert split_columns(source) == ("hf://a/b?split=train+test&name=50%25", {"text": "x+y"})
+    assert split_columns("a.csv?text=t&label=") == ("a.csv?label=", {"text": "t"})
+    for plain in ("a.csv", "b?.csv", "?text", "a.csv?limit=1+1", "https://h/a.csv?sign=x%2By"):
+        assert split_columns(plain) == (plain, {})
 
 
 # The first documents

@@ -45,11 +45,12 @@ def work(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "work", ignore=shutil.ignore_patterns("out"))
 
 
-def until_finished(folder, tasks, **more):
+def until_finished(folder, tasks, out=None, **values):
     """Run the tasks again and again, each alone."""
     for number in range(3 * len(tasks)):
         with suppress(UnfinishedError):
-            return shards(folder, options=task(tasks[number % len(tasks)]), **more)
+            options = task(tasks[number % len(tasks)], **values)
+            return shards(folder, options=options, **({"out": out} if out else {}))
     raise AssertionError("never finished")
 
 
@@ -120,6 +121,22 @@ def test_what_is_damaged_is_written_again(damaged, work, whole):
             shards(work, options=task("0/1", **kept))
     shards(work, options=task("0/1", overwrite=is_manifest, **kept))
     assert_same(work / "out", whole / "out")
+
+
+@pytest.mark.parametrize("tasks", ["0/1", "0/2 1/2"])
+def test_overwrite_repairs_a_shard_of_the_right_size(tasks, work, whole):
+    """Also where the token cache still has the record of the shard."""
+    until_finished(work, ["0/1"], token_cache=work / "cache")
+    shard = work / "out" / "train-00001-of-00003.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert not shards(work, options=task("0/1"))[1]  # only sizes are compared
+    until_finished(work, tasks.split(), overwrite=True, token_cache=work / "cache")
+    assert_same(work / "out", whole / "out")
+    before = times(work / "out", "*")
+    assert not shards(work, options=task("0/1", overwrite=True))[1]
+    assert times(work / "out", "*") == before
 
 
 def test_tasks_in_a_store(work, whole, monkeypatch):

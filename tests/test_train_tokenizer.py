@@ -15,6 +15,7 @@ from clozeline.pipeline.tokenization.learn import MAX_WORD, learn_vocabulary
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from tests.support.command import refused
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_texts
@@ -259,3 +260,11 @@ def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus):
     with pytest.raises((InputError, ValueError), match=message):
         make(tmp_path / "out", corpus, **REFUSED[message])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["tokens=5M", "mix=wiki"])
+def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(option, tmp_path, corpus):
+    out = tmp_path / "out"
+    said = refused("tokenizer", f"{corpus}?{option}", "--vocab-size", "200", "--out", out)
+    assert said.startswith(f"{corpus}: {option.partition('=')[0]}= is for `clozeline shards`")
+    assert not out.exists()

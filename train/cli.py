@@ -15,6 +15,7 @@ from clozeline.pipeline.cli import shards, tokenizer, verify
 from clozeline.pipeline.commandline.command import Command, grouped_option, is_interrupted
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
+    LocalPath,
     config_or_usage_error,
     option,
     options_of,
@@ -66,7 +67,8 @@ class PredictOptions:
         None,
         "Write JSON lines with all probabilities to this file.",
         group="Output",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(),
+        metavar="FILE",
     )
 
 

@@ -11,7 +11,6 @@ import difflib
 import json
 import tomllib
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ import click
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.json_files import json_values
+from clozeline.pipeline.common.paths import local_path
 
 OPTIONS = "options"  #: key in a JSON file
 
@@ -83,12 +83,12 @@ def _tables(path: str) -> dict[str, Any]:
     """The content of the file: options, and tables of options by command."""
     if path.endswith(".json"):
         with json_values(
-            Path(path),
+            local_path(path),
             "give a file that `clozeline pretrain` or `clozeline finetune` wrote, or a TOML file",
         ) as values:
             return dict(values[OPTIONS])
     try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
+        return tomllib.loads(local_path(path).read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:

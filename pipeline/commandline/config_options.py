@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 from clozeline.pipeline.commandline.command import grouped_option
 from clozeline.pipeline.commandline.given_paths import note_given
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, path_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ class PathOrUrl(ParamType):
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]
+
+
+class LocalPath(PathOrUrl):
+    """A path on this machine."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
+        """Raises InputError for what is not a path, and for a URL."""
+        if "://" in str(value):
+            raise InputError(f"{value} is a URL; give a path on this machine.")
+        return super().convert(value, param, ctx)
 
 
 class NumberOrWord(ParamType):

@@ -46,7 +46,7 @@ def path_of(given: GivenPath) -> AnyPath:
     if not given or "\0" in given:
         raise InputError(f"{given!r} is not a path; give the name of a file or folder.")
     if "://" not in given:
-        return Path(os.path.expanduser(given))  # noqa: PTH111 (Path("./~") has lost its "./")
+        return local_path(given)
     _check_url(given)
     try:
         from upath import UPath
@@ -56,6 +56,11 @@ def path_of(given: GivenPath) -> AnyPath:
     except Exception as error:  # each store's library has exceptions of its own
         raise InputError(f"{given} cannot be reached: {one_line(error)}") from error
     return path
+
+
+def local_path(given: str) -> Path:
+    """The path on this machine; a "~" at its start is the home folder."""
+    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path("./~") has lost its "./")
 
 
 def each_given(given: GivenPath | Iterable[GivenPath]) -> Iterator[str]:

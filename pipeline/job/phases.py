@@ -21,6 +21,7 @@ from clozeline.pipeline.job.near_steps import (
     pair_documents,
     pairs_path,
 )
+from clozeline.pipeline.job.out_folder import prepare_folders
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import merge_cache_files, merged_name
 from clozeline.pipeline.sources.block import Block
@@ -75,6 +76,13 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
         *chosen_phases(context),
+        Phase(
+            label="ReplaceDataSet",
+            done="data sets removed",
+            items=range(1 if context.replaces else 0),
+            work=lambda steps, _: prepare_folders(steps.context, steps.tokenizer),
+            files=lambda steps, _: [],
+        ),
         Phase(
             label="BuildShard",
             done="shards built",

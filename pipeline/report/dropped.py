@@ -37,7 +37,12 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
         yield from _line("dropped", *found, unit, words, of=of.get(reason, "of"))
     for reason, words in CLEANED.items():
         yield from _line("cleaned", read[reason], totals["empty"], "documents", words)
-    if unmasked := read["without_masks"]:
+    yield from unmasked_lines(manifest)
+
+
+def unmasked_lines(manifest: Manifest) -> Iterator[str]:
+    """A line for the examples without masks, if there are any."""
+    if unmasked := manifest.counts.get("without_masks", 0):
         rows = sum(shard.rows for shard in manifest.shards)
         yield (
             f"{unmasked:,} of {counted(rows, 'example')} ({unmasked / rows:.1%}) have no masks: no "

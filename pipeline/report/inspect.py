@@ -21,7 +21,7 @@ from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.dropped import mixture_lines
+from clozeline.pipeline.report.dropped import mixture_lines, unmasked_lines
 from clozeline.pipeline.report.shown_example import mask_kind, parts_of
 from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -97,6 +97,7 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     if manifest.dropped:
         dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
         yield f"dropped: {dropped}"
+    yield from unmasked_lines(manifest)
     yield from mixture_lines(manifest)
 
 

@@ -8,7 +8,7 @@ data/*.parquet?text=title,content&repeat=2  those of every source, see `split_op
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote_plus
+from urllib.parse import unquote
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import token_number
@@ -80,15 +80,15 @@ def parse_query(
 ) -> dict[str, str]:
     """The options of a query, with defaults for those that it does not name.
 
-    `others` are options that have no default. Raises InputError for an unknown option, with a list
-    of the known ones.
+    `others` are options that have no default. In a value "%26" is "&", and "+" is itself. Raises
+    InputError for an unknown option, with a list of the known ones.
     """
     options, known = dict(defaults), [*defaults, *others]
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
         if name not in known:
             raise InputError(f"{source}: no option '{name}'; the options are {', '.join(known)}")
-        options[name] = unquote_plus(value)
+        options[name] = unquote(value)
     return options
 
 

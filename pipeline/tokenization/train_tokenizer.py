@@ -290,7 +290,18 @@ def _check_out(out: AnyPath, *, overwrite: bool) -> None:
 
 
 def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]:
-    """All blocks in random order, so that the first ones are a fair sample."""
+    """All blocks in random order, so that the first ones are a fair sample.
+
+    Raises InputError for a source that cannot be read, and for one with a budget: its tokens cannot
+    be counted before there is a tokenizer.
+    """
     blocks = list_blocks(sources, block_bytes=SMALL_BLOCK, text_columns=text_columns)
+    for block in blocks:
+        if block.share:
+            given = "tokens" if block.tokens else "mix"
+            raise InputError(
+                f"{block.path}: {given}= is for `clozeline shards` and does nothing here; leave it "
+                "out (limit=N takes the first N documents, repeat=N counts them N times)."
+            )
     blocks = [block for block in blocks for _ in range(block.repeat)]
     return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]

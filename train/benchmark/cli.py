@@ -6,14 +6,17 @@ from typing import Any
 import click
 
 from clozeline.pipeline.commandline.command import Command, grouped_option
-from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
+from clozeline.pipeline.commandline.config_options import (
+    LocalPath,
+    config_or_usage_error,
+    options_of,
+)
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.folder_option import Folder
 
-LOCAL = click.Path(path_type=Path)
 OUT = Folder(writes=True)
 PROMPT = ("prompt", "label_words")
 #: Options that the tasks decide, or that need a single table.
@@ -24,7 +27,7 @@ OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency", *PR
     cls=Command, example="clozeline benchmark work/run glue/CoLA glue/SST-2 --out work/glue"
 )
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
-@click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=LOCAL)
+@click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=LocalPath())
 @grouped_option(
     "--out", required=True, type=OUT, help="Folder for the results of all tasks.", group="Output"
 )

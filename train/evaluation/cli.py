@@ -9,6 +9,7 @@ import click
 from clozeline.pipeline.commandline.command import Command
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
+    LocalPath,
     PathOrUrl,
     option,
     options_of,
@@ -32,7 +33,7 @@ class EvaluateOptions:
         None,
         "Also write the results to this file.",
         group="Output",
-        type=click.Path(path_type=Path),
+        type=LocalPath(),
     )
 
 

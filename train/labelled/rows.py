@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -136,11 +136,11 @@ def split_columns(source: str) -> tuple[str, dict[str, str]]:
     "hf://imdb?split=test&text=text"  ->  "hf://imdb?split=test", {"text": "text"}
     """
     path, _, query = source.rpartition("?")
-    pairs = parse_qsl(query)
-    named = {name: value for name, value in pairs if name in COLUMNS}
+    options = [(part, *part.partition("=")[::2]) for part in query.split("&")]
+    named = {name: unquote(value) for _, name, value in options if name in COLUMNS and value}
     if not path or not named:
         return source, {}
-    rest = urlencode([(name, value) for name, value in pairs if name not in COLUMNS])
+    rest = "&".join(part for part, name, _ in options if name not in named)
     return f"{path}?{rest}" if rest else path, named
 
 

@@ -115,11 +115,11 @@ def _lines_of_run(
 @grouped_option(
     "--export",
     "file",
-    type=click.Path(path_type=Path),
+    type=PathOrUrl(),
     help="Write one static page to this file instead.",
     group="Output",
 )
-def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
+def view(folders: tuple[AnyPath, ...], port: int, file: AnyPath | None) -> None:
     """Browse a data set, runs and a classifier in a web browser.
 
     Examples as coloured tokens, with search; what a run learned, step by step; its curves, also
