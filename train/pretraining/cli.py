@@ -106,7 +106,7 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             profile=run.profile or 0,
             track=run.track,
             note=plan.note,
-            options=_reproducing(training, start.continued),
+            options=_reproducing(training, start.existing),
         )
     _report(outcome, out, training)
 
