@@ -58,8 +58,8 @@ class Start:
     start_from: Path | None = None
     cool_down_from: CoolDown | None = None
     init: Path | None = None  # a Hugging Face folder
-    #: Found by `find_start`: the run in `out` that is continued, and that of `start_from` or
-    #: `cool_down_from`.
+    #: Found by `find_start`: the run in `out` that is continued, with its `cool_down_from`, and the
+    #: run of `start_from` or `cool_down_from`.
     existing: RunConfig | None = None
     other: RunConfig | None = None
 
@@ -105,14 +105,23 @@ def find_start(given: Start, world: World) -> Start:
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
         is_own = has_failed and (out / OVERWRITTEN).exists()
         is_read = has_run and (is_own or not given.overwrite)
+        existing = read_run(out) if is_read else None
         return replace(
             given,
             resume=resume,
-            existing=read_run(out) if is_read else None,
+            cool_down_from=given.cool_down_from or _cooled_from(existing),
+            existing=existing,
             other=read_run(other) if other else None,
         )
 
     return world.broadcast_from_main(find)
+
+
+def _cooled_from(run: RunConfig | None) -> CoolDown | None:
+    """The RUN@STEP from which a run was cooled down, if its command recorded that."""
+    options = run.options.get("pretrain", {}) if run else {}
+    text = options.get("cool_down_from")
+    return CoolDown.parse(text, Path) if text else None
 
 
 def _has_failed(world: World) -> bool:
