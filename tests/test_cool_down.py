@@ -113,6 +113,20 @@ def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     assert_same_run(tmp_path / "again", cooled)
 
 
+def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards, tmp_path):
+    """Steps 13 to 20, and not the last quarter of 20 steps."""
+    out = go_back(shutil.copytree(cooled, tmp_path / "out"), 14)
+    output_of("pretrain", shards, "--out", out, "--resume", "--max-steps", 20)
+    assert read_run(out).training.cool_down == 8 / 20
+    found = [
+        output_of("pretrain", "--config", out / "run.json", *where, "--print-recipe")
+        for where in (["--out", out, "--resume"], ["--out", tmp_path / "new"])
+    ]
+    ours, anew = ([line[:30] for line in text.splitlines()] for text in found)
+    assert ours == anew
+    assert "--cool-down 0.4" in found[1]
+
+
 def test_it_records_where_it_is_from(cooled, run):
     config = read_run(cooled)
     assert config.started_from == weights_digest(list_checkpoints(run)[2])

@@ -157,14 +157,24 @@ def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
 
 
 def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder, monkeypatch):
-    """The first start may have failed before it replaced anything, or after its checkpoint."""
+    """The first attempt may have failed before it replaced anything, or after its checkpoint.
+
+    The older run may have the same options.
+    """
+    how = {"overwrite": True, "max_steps": 3, "batch_size": 4}
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert train(small_folder, run, overwrite=True, max_steps=3, batch_size=4).is_new
+    assert train(small_folder, run, **how).is_new
     assert steps(run) == [3]
     before = times(run, "**/*.safetensors")
-    again = train(small_folder, run, overwrite=True, max_steps=3, batch_size=4)
+    again = train(small_folder, run, **how)
     assert (again.step, again.is_new) == (3, False)
     assert times(run, "**/*.safetensors") == before
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    with pytest.raises(InputError, match="both"):  # another command, whose first attempt fails
+        train(small_folder, run, start_from=run, **how)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(small_folder, run, **how).is_new
+    assert steps(run) == [3]
 
 
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):

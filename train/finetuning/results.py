@@ -26,11 +26,14 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
+from clozeline.train.finetuning.job import HELD_OUT
 from clozeline.train.labelled.scores import Correlations, Scores
 from clozeline.train.store.remote_folder import publish
 
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
 ADVICE = "give --overwrite to start again"
+#: What earlier versions did, and did not record.
+EARLIER = {"truncate": "end", HELD_OUT: "by seed"}
 AnyScores = TypeVar("AnyScores", Scores, Correlations)  # of classes, or of a regression
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
@@ -108,7 +111,8 @@ class ResultStore:
     ) -> None:
         """With `overwrite`, remove results of another job, or, without `resume`, all of them.
 
-        Otherwise raises InputError if there are results of another job, or any without `resume`.
+        Otherwise raises InputError if there are results of another job, or any without `resume`:
+        those of a regression stay when it is finished.
         """
         self._folder = out / RESULTS
         self.job = job
@@ -117,6 +121,11 @@ class ResultStore:
             shutil.rmtree(self._folder, ignore_errors=True)
             return
         if not resume:
+            if self._is_regression():
+                raise InputError(
+                    f"{out} holds the results of a regression of `clozeline benchmark`; give "
+                    "another --out, or --overwrite to replace them."
+                )
             raise InputError(
                 f"{out} holds an unfinished fine-tuning; add --resume to continue it, or "
                 "--overwrite to start again."
@@ -186,6 +195,13 @@ class ResultStore:
     def read_weights(self, key: ModelKey) -> dict[str, Tensor]:
         return load_file(self._path(key, "safetensors"))
 
+    def _is_regression(self) -> bool:
+        """Whether the results have the scores of a regression."""
+        for path in self._folder.glob("*-*-*.json"):
+            with json_values(path, ADVICE) as values:
+                return "confusion" not in values["scores"]
+        return False
+
     def _write_token(self) -> str:
         """The name of a new file that other processes can check for."""
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -211,8 +227,8 @@ def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
 
 
 def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """One phrase for each difference; earlier versions, which cut ends, recorded no `truncate`."""
-    return differences({"truncate": "end"} | there, now)
+    """One phrase for each difference."""
+    return differences(EARLIER | there, now)
 
 
 def _read(path: Path) -> Any:

@@ -120,7 +120,7 @@ def make_plan(
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
     given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
-    there, left_out, is_timed = start.continued, 0.0, bool(options.get("for_"))
+    there, left_out, is_timed = start.existing, 0.0, bool(options.get("for_"))
     model = _model(manifest, preset, dropout=dropout, start=start)
     if dropout is None and there:
         model = with_dropout_of(there.model, model)
@@ -166,11 +166,11 @@ def _model(
     if start.init:
         return initial_config(start.init, preset_name=preset, dropout=dropout)
     model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
-    there = start.continued or start.other
+    there = start.existing or start.other
     if there is None:
         return model
     own = with_dropout(there.model, dropout)
-    if preset is None and start.continued:
+    if preset is None and start.existing:
         return replace(own, vocab_size=manifest.vocab_size)
     longer = with_positions(own, manifest.config.max_seq_length)
     if preset is None:
@@ -220,7 +220,7 @@ def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[s
     For a decay from a step of another run, what continues the schedules there.
     """
     found: dict[str, Any] = {}
-    if there := start.continued:
+    if there := start.existing:
         found = {name: getattr(there.training, name) for name in KEPT_FIELDS}
         if options.get("max_steps") is not None:  # steps end the run now
             del found["for_"]

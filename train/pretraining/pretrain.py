@@ -22,7 +22,7 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.run import RunConfig, remove_run, write_run
+from clozeline.train.artifacts.run import OVERWRITTEN, RunConfig, remove_run, write_run
 from clozeline.train.config import PretrainConfig
 from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, join_world
@@ -185,10 +185,6 @@ def train_run(
     training = replace(training, precision=resolve_precision(training.precision, world.device))
     _check_options(model, training, start)
     config = _config(shards, start.existing, model, training, manifest, world)
-    decide = ("model", "training", "data", "tokenizer_digest", "dataset_digest")
-    if start.overwrite and start.existing and config.differences(start.existing, *decide):
-        start = replace(start, existing=None)  # a restart before the older run was replaced
-        config = _config(shards, None, model, training, manifest, world)
     point = world.broadcast_from_main(lambda: find_resume_point(start, config, shards))
     data = open_loader(shards, config, world, state=point.state.loader)
     if point.is_complete:
@@ -198,7 +194,7 @@ def train_run(
         config = _with_micro_batch(config, world)
         check_memory(config, world)
         excluded = excluded_from_all(start, point, config)
-        given = options or (start.continued.options if start.continued else {})
+        given = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, excluded=excluded, options=given)
         with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(training)):
             trainer = Trainer(
@@ -272,6 +268,8 @@ def _write_folder(
     if is_new:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
+    if start.overwrite:  # with run.json, without which the folder would not be recognized
+        (start.out / OVERWRITTEN).touch()
     if tracker:
         remember(start.out, track, tracker)
     return tracker

@@ -29,6 +29,7 @@ from clozeline.train.artifacts.checkpoint import (
     weights_digest,
 )
 from clozeline.train.artifacts.run import (
+    OVERWRITTEN,
     RUN,
     SUMMARY,
     RunConfig,
@@ -57,27 +58,26 @@ class Start:
     start_from: Path | None = None
     cool_down_from: CoolDown | None = None
     init: Path | None = None  # a Hugging Face folder
-    #: Found by `find_start`: the run in `out`, and that of `start_from` or `cool_down_from`.
+    #: Found by `find_start`: the run in `out` that is continued, with its `cool_down_from`, and the
+    #: run of `start_from` or `cool_down_from`.
     existing: RunConfig | None = None
     other: RunConfig | None = None
-
-    @property
-    def continued(self) -> RunConfig | None:
-        """The run whose numbers are kept; a run to overwrite hands on none."""
-        return None if self.overwrite else self.existing
 
 
 @contextmanager
 def locked_run(out: Path, world: World) -> Iterator[None]:
-    """Hold the folder's lock in rank 0.
+    """Hold the folder's lock in rank 0. What an earlier command overwrote is an older run now.
 
     Raises InputError where another process has it, and if the folder is neither empty nor a run.
     """
+    has_failed = _has_failed(world)
     with ExitStack() as stack:
 
         def lock() -> None:
             check_run_folder(out)
             stack.enter_context(locked_folder(out))
+            if not has_failed:
+                (out / OVERWRITTEN).unlink(missing_ok=True)
 
         world.broadcast_from_main(lock)
         yield
@@ -86,15 +86,15 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
 def find_start(given: Start, world: World) -> Start:
     """The start with the configs of its runs; rank 0 reads them for all processes.
 
-    A process that torchrun restarted resumes the run in `out`, if that has a checkpoint. With
-    `overwrite` it may still be the older run, which only the config can show. A run without a
-    checkpoint counts only with `resume`: its numbers may be the reason why it failed.
-    Raises InputError for folders without a run, where the other run is `out` itself, and for both
-    `resume` and `overwrite`, one of which would lose the checkpoints that the other continues.
+    A process that torchrun restarted resumes the run in `out`, if that has a checkpoint, and with
+    `overwrite` only if an earlier attempt of the same command wrote it. A run without a checkpoint
+    counts only with `resume`: its numbers may be the reason why it failed. Raises InputError for
+    folders without a run, where the other run is `out` itself, and for both `resume` and
+    `overwrite`, one of which would lose the checkpoints that the other continues.
     """
     if given.resume and given.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one.")
-    has_failed = world.any(is_restart())  # torchrun counts only this machine's restarts
+    has_failed = _has_failed(world)
     out, resume = given.out, given.resume or has_failed
     other = given.cool_down_from.run if given.cool_down_from else given.start_from
 
@@ -103,15 +103,30 @@ def find_start(given: Start, world: World) -> Start:
             option = "--cool-down-from" if given.cool_down_from else "--start-from"
             raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
-        is_read = has_run and (has_failed or not given.overwrite)
+        is_own = has_failed and (out / OVERWRITTEN).exists()
+        is_read = has_run and (is_own or not given.overwrite)
+        existing = read_run(out) if is_read else None
         return replace(
             given,
             resume=resume,
-            existing=read_run(out) if is_read else None,
+            cool_down_from=given.cool_down_from or _cooled_from(existing),
+            existing=existing,
             other=read_run(other) if other else None,
         )
 
     return world.broadcast_from_main(find)
+
+
+def _cooled_from(run: RunConfig | None) -> CoolDown | None:
+    """The RUN@STEP from which a run was cooled down, if its command recorded that."""
+    options = run.options.get("pretrain", {}) if run else {}
+    text = options.get("cool_down_from")
+    return CoolDown.parse(text, Path) if text else None
+
+
+def _has_failed(world: World) -> bool:
+    """Whether torchrun restarted a process; it counts only the restarts of each machine."""
+    return world.any(is_restart())
 
 
 def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> ResumePoint:
@@ -172,7 +187,7 @@ def excluded_from_all(start: Start, point: ResumePoint, config: RunConfig) -> Ma
     """The excluded texts of the config without those that the initial weights may have read."""
     if point.started_from is None:
         return config.excluded
-    earlier = [there.excluded for there in (start.continued, start.other) if there]
+    earlier = [there.excluded for there in (start.existing, start.other) if there]
     return {
         digest: found
         for digest, found in config.excluded.items()
