@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
 from clozeline.train.benchmark.tasks import Task, read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.compared_models import ComparedModels
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.job import read_job
 from clozeline.train.labelled.rows import read_labelled
+from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -169,6 +173,18 @@ def test_a_file_without_tasks_is_named(run, tmp_path):
     (tmp_path / "none.toml").write_text("# none\n")
     words = ("benchmark", run, tmp_path / "none.toml", "--out", tmp_path / "out")
     assert refused(*words).startswith(f"{tmp_path}/none.toml has no tasks; give a table for each")
+
+
+def test_targets_keep_digits_that_float32_does_not_have(run, tmp_path):
+    seconds = [1_700_000_000 + n for n in range(20)]
+    lines = ["text,label", *(f"w{n},{label}" for n, label in enumerate(seconds))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    source = str(tmp_path / "rows.csv")
+    job = read_job(run, source, source, [], CONFIG, is_regression=True)
+    compared = ComparedModels(job, torch.device("cpu"))
+    assert compared.test_labels["test"].tolist() == seconds
+    assert pearson(compared.labels, np.arange(20)) == pytest.approx(1)
+    assert compared.labels.std() == pytest.approx(1)
 
 
 def test_targets_must_be_finite_numbers(tmp_path):
