@@ -103,6 +103,12 @@ def test_standard_input_that_is_no_text_in_utf8_is_refused(classifier, data, mes
         list(predict(classifier, files=["-"]))
 
 
+def test_standard_input_that_is_closed_is_one_line(classifier, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
+    with pytest.raises(InputError, match="- is closed; pipe text into the command"):
+        list(predict(classifier, files=["-"]))
+
+
 def test_a_character_may_be_cut_where_the_first_part_of_standard_input_ends(
     classifier, monkeypatch
 ):

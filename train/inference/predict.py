@@ -204,6 +204,8 @@ def _is_table(source: str) -> bool:
 def _lines(source: str) -> Iterator[str]:
     """Lines of a file or of standard input, as valid Unicode without line endings."""
     if source == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise InputError(f"{STANDARD_INPUT} is closed; pipe text into the command.")
         assert isinstance(sys.stdin.buffer, io.BufferedReader)
         _check_standard_input(sys.stdin.buffer.peek())
         yield from _decoded(sys.stdin.buffer)
