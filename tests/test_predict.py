@@ -109,6 +109,12 @@ def test_standard_input_that_is_closed_is_one_line(classifier, monkeypatch):
         list(predict(classifier, files=["-"]))
 
 
+def test_a_pipe_with_a_name_is_called_one(classifier, tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    said = refused("predict", classifier, "--file", pipe)
+    assert said == f"{pipe} is a pipe or a device; send it to standard input, with --file -."
+
+
 def test_a_character_may_be_cut_where_the_first_part_of_standard_input_ends(
     classifier, monkeypatch
 ):

@@ -26,6 +26,7 @@ from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
     MAGIC,
+    File,
     bare_name,
     check_undamaged,
     find_files,
@@ -210,12 +211,24 @@ def _lines(source: str) -> Iterator[str]:
         _check_standard_input(sys.stdin.buffer.peek())
         yield from _decoded(sys.stdin.buffer)
         return
-    for file in find_files(source):
+    for file in _files_of_lines(source):
         head, compression = unpacked_head(file.path)
         check_utf8(file.path, head)
         with open_unpacked(file.path, compression) as stream:
             yield from _decoded(stream)
             check_undamaged(file.path, stream)
+
+
+def _files_of_lines(source: str) -> list[File]:
+    """The files of a path, glob or URL. Raises InputError for a pipe."""
+    # Path raises for a name that is too long.
+    is_known = os.path.isfile(source) or os.path.isdir(source)  # noqa: PTH112, PTH113
+    if os.path.exists(source) and not is_known:  # noqa: PTH110
+        raise InputError(
+            f"{source} is a pipe or a device; send it to standard input, with --file "
+            f"{STANDARD_INPUT}."
+        )
+    return find_files(source)
 
 
 def _check_standard_input(head: bytes) -> None:
