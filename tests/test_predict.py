@@ -115,6 +115,15 @@ def test_a_pipe_with_a_name_is_called_one(classifier, tmp_path):
     assert said == f"{pipe} is a pipe or a device; send it to standard input, with --file -."
 
 
+def test_tables_among_the_files_of_a_glob_are_not_read_by_line(classifier, tmp_path):
+    (tmp_path / "a.txt").write_text("a cat\n")
+    assert output_of("predict", classifier, "--file", f"{tmp_path}/*").endswith("\ta cat\n")
+    (tmp_path / "b.csv").write_text("text\na cat\n")
+    said = refused("predict", classifier, "--file", f"{tmp_path}/*")
+    assert said.startswith(f"{tmp_path}/b.csv is a table, and the files of {tmp_path}/* are read")
+    assert output_of("predict", classifier, "--file", f"{tmp_path}/*.csv").endswith("\ta cat\n")
+
+
 def test_a_character_may_be_cut_where_the_first_part_of_standard_input_ends(
     classifier, monkeypatch
 ):

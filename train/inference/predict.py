@@ -220,7 +220,7 @@ def _lines(source: str) -> Iterator[str]:
 
 
 def _files_of_lines(source: str) -> list[File]:
-    """The files of a path, glob or URL. Raises InputError for a pipe."""
+    """The files of a path, glob or URL. Raises InputError for a pipe, and for tables of a glob."""
     # Path raises for a name that is too long.
     is_known = os.path.isfile(source) or os.path.isdir(source)  # noqa: PTH112, PTH113
     if os.path.exists(source) and not is_known:  # noqa: PTH110
@@ -228,7 +228,13 @@ def _files_of_lines(source: str) -> list[File]:
             f"{source} is a pipe or a device; send it to standard input, with --file "
             f"{STANDARD_INPUT}."
         )
-    return find_files(source)
+    files = find_files(source)
+    if table := next((file.path for file in files if _is_table(file.path)), None):
+        raise InputError(
+            f"{table} is a table, and the files of {source} are read line by line; name tables by "
+            "their ending, as in '*.csv'."
+        )
+    return files
 
 
 def _check_standard_input(head: bytes) -> None:
