@@ -80,6 +80,14 @@ def test_a_path_given_as_text_is_named(classifier, tmp_path):
     assert (done.exit_code, done.stderr) == (0, note)
 
 
+def test_a_column_of_no_table_is_refused(classifier, tmp_path):
+    (tmp_path / "lines.txt").write_text("a cat\n")
+    words = ("predict", classifier, "a cat", "--file", tmp_path / "lines.txt", "--text", "review")
+    assert refused(*words) == "--text names a column, but no --file is a table; leave it out."
+    (tmp_path / "rows.csv").write_text("review\na dog\n")
+    assert len(output_of(*words, "--file", tmp_path / "rows.csv").splitlines()) == 3
+
+
 def test_a_file_without_a_text_is_named(classifier, tmp_path):
     file, out = tmp_path / "empty.txt", tmp_path / "out.jsonl"
     file.write_text("")
