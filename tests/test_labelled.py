@@ -59,6 +59,8 @@ def test_columns_are_read_by_name_and_labels_are_text(tmp_path):
     assert rows.texts == Texts(["A", ""], ["b", "c"])
     assert rows.labels == ["1", "10"]
     assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
+    with pytest.raises(InputError, match="has no column ''; its columns are stars, title, content"):
+        read_texts(source, text="content", text_pair="")
 
 
 def test_several_columns_become_one_text_as_in_sources(tmp_path):

@@ -129,7 +129,7 @@ def predict(
     if text is not None and not any(map(_is_table, sources)):
         raise InputError("--text names a column, but no --file is a table; leave it out.")
     classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
-    text, text_pair = text or classifier.text, text_pair or classifier.text_pair
+    text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
     is_pair = bool(text_pair)
     batches = chain(
         _batches_of_lines(map(fix_unicode, each_given(texts)), is_pair, batch_size),

@@ -241,7 +241,7 @@ def balanced_order(labels: Rows, *, seed: int) -> Rows:
 def _read(
     source: str, text: str, text_pair: str | None, *, extra: list[str]
 ) -> tuple[Texts, pa.Table]:
-    given = [text, text_pair] if text_pair else [text]
+    given = [text] if text_pair is None else [text, text_pair]
     names = [name.split(",") for name in given]
     table = read_table(source, list(dict.fromkeys([*chain(*names), *extra])))
     return Texts(*(_joined(source, table, some) for some in names)), table
