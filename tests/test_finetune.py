@@ -299,6 +299,8 @@ def test_imbalanced_classes_are_noted(tuned, tmp_path):
         "weighs them equally.",
     )
     assert report.near_copies == 40
+    balanced = replace(whole, class_weights="balanced")
+    assert tuned(tmp_path / "b", balanced, train=source, test=source).notes == ()
 
 
 # Label efficiency
