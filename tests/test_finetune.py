@@ -179,6 +179,11 @@ def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
     assert read_job(run, str(table), rows[0], [], replace(config, max_examples=None)).names
     with pytest.raises(InputError, match="the 8 rows of --max-examples have none of class 'rare'"):
         read_job(run, str(table), str(table), [], config)
+    good = tmp_path / "good.csv"
+    good.write_text("text,label\n" + "w1 good,1\n" * 5)
+    table.write_text("text,label\n" + "w1 good,1\n" * 100 + "w1 bad,0\n")
+    with pytest.raises(InputError, match="8 rows of --max-examples are all of class '1'; give"):
+        read_job(run, str(table), str(good), [], config)
 
 
 def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, monkeypatch):
