@@ -517,6 +517,10 @@ def test_texts_are_classified_in_order(classifier):
     assert all(0.5 <= prediction.probability <= 1 for prediction in found)
 
 
+def test_without_texts_there_are_no_rows_of_probabilities(classifier):
+    assert load_classifier(classifier).classify([]).shape == (0, 2)
+
+
 def test_a_batch_is_answered_before_the_next_is_read(classifier):
     read = []
 
