@@ -90,6 +90,10 @@ def test_text_kept_as_a_dictionary_is_text(tmp_path):
         (["10", "9", "-1"], 3, ("-1", "9", "10")),  # whole numbers are classes, however many
         (["10", "9", "b"], 3, ("10", "9", "b")),
         (["1.5", "high"], 2, ("1.5", "high")),
+        ([f"id-{i}" for i in range(1001)], 2001, "like names of rows, not like classes: 1,001 dif"),
+        ([str(i) for i in range(1001)], 1001, "look like numbers to predict, not like classes"),
+        ([f"id-{i:04}" for i in range(1001)], 2002, None),
+        ([f"id-{i:04}" for i in range(1000)], 1000, None),
         (["a"], 2, "all 2 rows have the label 'a', but a classifier needs two classes"),
     ],
 )
