@@ -60,6 +60,11 @@ def test_the_table_has_a_line_for_each_class():
     ]
 
 
+def test_a_line_end_in_a_name_ends_no_line_of_the_table():
+    for line in Scores(("very\nbad", "good\t"), np.eye(2, dtype=np.int64)).table():
+        assert line.isprintable()
+
+
 # Correlations against scipy, Matthews' coefficient against scikit-learn
 
 

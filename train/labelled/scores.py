@@ -167,5 +167,6 @@ def _ratio(part: Any, whole: Any) -> Floats:
 
 
 def _short(name: str) -> str:
+    name = " ".join(name.split())
     name = name if len(name) <= 12 else f"{name[:11]}…"
     return f"{name:>6}"
