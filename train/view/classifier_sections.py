@@ -13,8 +13,9 @@ from clozeline.train.finetuning.label_efficiency import Point, plot_label_effici
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
-from clozeline.train.labelled.scores import mean_in_words
+from clozeline.train.labelled.scores import Scores, mean_in_words
 
+MOST_IN_MATRIX, MOST_PAIRS = 30, 50  # classes; pairs of classes, where there are more
 MOST_CLASSES = 4  # of which thresholds are drawn, the most frequent ones
 THRESHOLDS = np.arange(1, 20) / 20
 
@@ -45,6 +46,8 @@ def _classes(summary: ClassifierSummary) -> Section:
 
 def _confusion(summary: ClassifierSummary) -> Section:
     scores = summary.report.finetuned.scores
+    if len(scores.names) > MOST_IN_MATRIX:
+        return _confused_pairs(scores)
     rows = [
         (name, *(f"{count:,}" for count in counts))
         for name, counts in zip(scores.names, scores.confusion, strict=True)
@@ -54,6 +57,19 @@ def _confusion(summary: ClassifierSummary) -> Section:
         heading="Confusion matrix",
         sentence="A row for each label, a column for each prediction.",
         tables=[Table(heads=heads, rows=rows)],
+    )
+
+
+def _confused_pairs(scores: Scores) -> Section:
+    """The largest numbers of the matrix outside of its diagonal."""
+    wrong = np.where(np.eye(len(scores.names), dtype=np.bool_), 0, scores.confusion)
+    largest = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
+    pairs = [np.unravel_index(place, wrong.shape) for place in largest if wrong.flat[place]]
+    rows = [(scores.names[i], scores.names[j], f"{wrong[i, j]:,}") for i, j in pairs]
+    return Section(
+        heading="Confusion matrix",
+        sentence=f"The mistakes that are made most often, with {len(scores.names):,} classes.",
+        tables=[Table(heads=("label", "predicted", "rows"), rows=rows, is_numeric=False)],
     )
 
 
