@@ -5,16 +5,23 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import torch
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
 from clozeline.train.benchmark.tasks import Task, read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.compared_models import ComparedModels
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.job import read_job
 from clozeline.train.labelled.rows import read_labelled
+from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -78,6 +85,25 @@ def test_tables_are_not_written_into_a_folder_of_other_files(glue, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("name", ["benchmark.json", "tables/of-a-thesis.tex"])
+def test_files_of_the_same_name_do_not_make_a_folder_a_benchmark(name, run, glue, tmp_path):
+    found = name.partition("/")[0]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"context": {}, "benchmarks": []}')
+    with pytest.raises(InputError, match=rf"not empty and not a benchmark \({found}\)"):
+        read_tasks([glue], out=tmp_path)
+    task = Task(name="hotels", train="train.csv", test=("test.csv",))
+    with pytest.raises(InputError, match="not empty and not a benchmark"):
+        benchmark(run, [task], out=tmp_path, config=CONFIG)
+    assert (tmp_path / name).read_text() == '{"context": {}, "benchmarks": []}'
+
+
+def test_without_a_model_no_table_is_written(glue, tmp_path):
+    said = refused("benchmark", tmp_path / "nowhere", glue, "--out", tmp_path / "out")
+    assert said == f"{tmp_path}/nowhere does not exist; check the path."
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_task_is_learned_and_scored_by_its_metrics(done):
     *_, results = done
     names = [(result.task, result.rows, result.metric) for result in results]
@@ -98,7 +124,10 @@ def test_results_are_kept_and_written(done, run):
     stored = json.loads((out / "benchmark.json").read_bytes())
     assert [Result(**values) for values in stored["results"]] == results
     before = (out / "STS-B" / "results" / "pretrained-150-0.json").stat().st_mtime_ns
-    assert benchmark(run, tasks, out=out, config=config) == results
+    with click.Context(click.Command("benchmark")):
+        note_given(run, "s3://bucket/run")
+        assert benchmark(run, tasks, out=out, config=config) == results
+    assert json.loads((out / "benchmark.json").read_bytes())["run"] == "s3://bucket/run"
     assert (out / "STS-B" / "results" / "pretrained-150-0.json").stat().st_mtime_ns == before
     [sts] = [task for task in tasks if task.name == "STS-B"]
     moved = Path(shutil.copy(sts.test[0], out / "moved.parquet"))
@@ -117,6 +146,14 @@ def test_a_prompt_belongs_to_one_task(run, glue, tmp_path):
     with pytest.raises(InputError, match="are those of one task"):
         benchmark(run, tasks, out=tmp_path / "out", config=config)
     assert not (tmp_path / "out" / "CoLA").exists()
+
+
+def test_one_process_at_a_time_writes_a_benchmark(run, glue, tmp_path):
+    out = tmp_path / "out"
+    tasks = read_tasks([glue], out=out)
+    with locked_folder(out), pytest.raises(InputError, match=f"{out} is in use by process"):
+        benchmark(run, tasks, out=out, config=CONFIG)
+    assert [path.name for path in out.iterdir()] == ["tables"]
 
 
 def test_the_table_ends_with_the_mean_of_the_tasks():
@@ -169,6 +206,18 @@ def test_a_file_without_tasks_is_named(run, tmp_path):
     (tmp_path / "none.toml").write_text("# none\n")
     words = ("benchmark", run, tmp_path / "none.toml", "--out", tmp_path / "out")
     assert refused(*words).startswith(f"{tmp_path}/none.toml has no tasks; give a table for each")
+
+
+def test_targets_keep_digits_that_float32_does_not_have(run, tmp_path):
+    seconds = [1_700_000_000 + n for n in range(20)]
+    lines = ["text,label", *(f"w{n},{label}" for n, label in enumerate(seconds))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    source = str(tmp_path / "rows.csv")
+    job = read_job(run, source, source, [], CONFIG, is_regression=True)
+    compared = ComparedModels(job, torch.device("cpu"))
+    assert compared.test_labels["test"].tolist() == seconds
+    assert pearson(compared.labels, np.arange(20)) == pytest.approx(1)
+    assert compared.labels.std() == pytest.approx(1)
 
 
 def test_targets_must_be_finite_numbers(tmp_path):

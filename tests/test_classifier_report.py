@@ -2,12 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from clozeline.pipeline.report.html import make_sections
 from clozeline.train.finetuning.label_efficiency import label_efficiency_table
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.labelled.predictions import PREDICTIONS
+from clozeline.train.labelled.scores import Scores
+from clozeline.train.view.classifier_sections import SECTIONS, ClassifierSummary
 from clozeline.train.view.view import make_site
 from tests.support.command import invoke, refused
 from tests.support.small_classifier import PREDICTED, report
@@ -104,6 +109,50 @@ def test_the_command_reports_on_a_classifier_of_a_single_size_without_a_curve(tm
     html = (folder / "report.html").read_text()
     assert "Label efficiency" not in html
     assert html.count("<svg") == 4
+
+
+def sections(found, predictions=PREDICTED):
+    """The sections of the page by heading."""
+    summary = ClassifierSummary(report=found, job={}, predictions=predictions)
+    return {section.heading: section for section in make_sections(SECTIONS, summary)}
+
+
+def test_of_many_classes_the_most_frequent_confusions_are_shown():
+    names = tuple(f"class {i}" for i in range(40))
+    confusion = 9 * np.eye(40, dtype=np.int64)
+    confusion[3, 5], confusion[39, 0] = 4, 1200
+    found = report((1000,))
+    results = [replace(result, scores=Scores(names, confusion)) for result in found.results]
+    [table] = sections(replace(found, results=tuple(results)))["Confusion matrix"].tables
+    assert table.heads == ("label", "predicted", "rows")
+    assert table.rows == [("class 39", "class 0", "1,200"), ("class 3", "class 5", "4")]
+
+
+def test_a_long_name_of_a_class_leaves_room_for_the_curve_and_its_number():
+    long = replace(PREDICTED, names=("bad", "good " * 40))
+    charts = sections(report((1000,)), long)["Thresholds"].charts
+    [label] = re.findall(r">(\d\.\d{4} good [^<]*)</text>", charts[0].svg)
+    assert len(label) == 24
+
+
+def test_the_path_of_another_test_set_is_beside_its_chart_and_not_on_an_axis():
+    found, source = report(), "reviews/2025/" * 5 + "test-*.parquet?text=title,content"
+    results = [replace(result, also={source: result.also["imdb"]}) for result in found.results]
+    charts = sections(replace(found, results=tuple(results)))["Label efficiency"].charts
+    assert [chart.caption for chart in charts] == [
+        "accuracy on the test rows",
+        f"accuracy on {source}",
+    ]
+    assert not any("reviews/2025/" in chart.svg for chart in charts)
+
+
+def test_a_temperature_that_was_not_fitted_is_not_named():
+    found = report((1000,))
+    fitted = sections(found)["Calibration"].sentence
+    assert "without the temperature of 1.50 it would be " in fitted
+    plain = replace(found, calibration=replace(found.calibration, temperature=1.0))
+    said = "; no temperature was fitted that is sure to lower it."
+    assert sections(plain)["Calibration"].sentence.endswith(said)
 
 
 @pytest.mark.parametrize("rows", [0, 99])

@@ -179,6 +179,11 @@ def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
     assert read_job(run, str(table), rows[0], [], replace(config, max_examples=None)).names
     with pytest.raises(InputError, match="the 8 rows of --max-examples have none of class 'rare'"):
         read_job(run, str(table), str(table), [], config)
+    good = tmp_path / "good.csv"
+    good.write_text("text,label\n" + "w1 good,1\n" * 5)
+    table.write_text("text,label\n" + "w1 good,1\n" * 100 + "w1 bad,0\n")
+    with pytest.raises(InputError, match="8 rows of --max-examples are all of class '1'; give"):
+        read_job(run, str(table), str(good), [], config)
 
 
 def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, monkeypatch):
@@ -303,6 +308,8 @@ def test_imbalanced_classes_are_noted(tuned, tmp_path):
         "weighs them equally.",
     )
     assert report.near_copies == 40
+    balanced = replace(whole, class_weights="balanced")
+    assert tuned(tmp_path / "b", balanced, train=source, test=source).notes == ()
 
 
 # Label efficiency
@@ -450,6 +457,7 @@ def test_a_killed_comparison_continues_with_the_missing_models(
     [
         ({"max_seq_length": 17}, {}, "max_seq_length is 17, but the model of .* has only 16 posit"),
         ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
+        ({}, {"test": ""}, "a source has an empty name; give the path"),
         ({}, {"also_test": ["test"]}, r"has the name of the --test rows; give \./test"),
     ],
 )
@@ -511,6 +519,10 @@ def test_texts_are_classified_in_order(classifier):
     assert [prediction.text for prediction in found] == texts
     assert [prediction.label for prediction in found] == ["1", "0", "0", "1"]
     assert all(0.5 <= prediction.probability <= 1 for prediction in found)
+
+
+def test_without_texts_there_are_no_rows_of_probabilities(classifier):
+    assert load_classifier(classifier).classify([]).shape == (0, 2)
 
 
 def test_a_batch_is_answered_before_the_next_is_read(classifier):

@@ -59,6 +59,8 @@ def test_columns_are_read_by_name_and_labels_are_text(tmp_path):
     assert rows.texts == Texts(["A", ""], ["b", "c"])
     assert rows.labels == ["1", "10"]
     assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
+    with pytest.raises(InputError, match="has no column ''; its columns are stars, title, content"):
+        read_texts(source, text="content", text_pair="")
 
 
 def test_several_columns_become_one_text_as_in_sources(tmp_path):
@@ -88,6 +90,10 @@ def test_text_kept_as_a_dictionary_is_text(tmp_path):
         (["10", "9", "-1"], 3, ("-1", "9", "10")),  # whole numbers are classes, however many
         (["10", "9", "b"], 3, ("10", "9", "b")),
         (["1.5", "high"], 2, ("1.5", "high")),
+        ([f"id-{i}" for i in range(1001)], 2001, "like names of rows, not like classes: 1,001 dif"),
+        ([str(i) for i in range(1001)], 1001, "look like numbers to predict, not like classes"),
+        ([f"id-{i:04}" for i in range(1001)], 2002, None),
+        ([f"id-{i:04}" for i in range(1000)], 1000, None),
         (["a"], 2, "all 2 rows have the label 'a', but a classifier needs two classes"),
     ],
 )

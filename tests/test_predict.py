@@ -80,6 +80,14 @@ def test_a_path_given_as_text_is_named(classifier, tmp_path):
     assert (done.exit_code, done.stderr) == (0, note)
 
 
+def test_a_column_of_no_table_is_refused(classifier, tmp_path):
+    (tmp_path / "lines.txt").write_text("a cat\n")
+    words = ("predict", classifier, "a cat", "--file", tmp_path / "lines.txt", "--text", "review")
+    assert refused(*words) == "--text names a column, but no --file is a table; leave it out."
+    (tmp_path / "rows.csv").write_text("review\na dog\n")
+    assert len(output_of(*words, "--file", tmp_path / "rows.csv").splitlines()) == 3
+
+
 def test_a_file_without_a_text_is_named(classifier, tmp_path):
     file, out = tmp_path / "empty.txt", tmp_path / "out.jsonl"
     file.write_text("")
@@ -101,6 +109,27 @@ def test_standard_input_that_is_no_text_in_utf8_is_refused(classifier, data, mes
     monkeypatch.setattr(sys, "stdin", standard_input(data))
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         list(predict(classifier, files=["-"]))
+
+
+def test_standard_input_that_is_closed_is_one_line(classifier, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
+    with pytest.raises(InputError, match="- is closed; pipe text into the command"):
+        list(predict(classifier, files=["-"]))
+
+
+def test_a_pipe_with_a_name_is_called_one(classifier, tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    said = refused("predict", classifier, "--file", pipe)
+    assert said == f"{pipe} is a pipe or a device; send it to standard input, with --file -."
+
+
+def test_tables_among_the_files_of_a_glob_are_not_read_by_line(classifier, tmp_path):
+    (tmp_path / "a.txt").write_text("a cat\n")
+    assert output_of("predict", classifier, "--file", f"{tmp_path}/*").endswith("\ta cat\n")
+    (tmp_path / "b.csv").write_text("text\na cat\n")
+    said = refused("predict", classifier, "--file", f"{tmp_path}/*")
+    assert said.startswith(f"{tmp_path}/b.csv is a table, and the files of {tmp_path}/* are read")
+    assert output_of("predict", classifier, "--file", f"{tmp_path}/*.csv").endswith("\ta cat\n")
 
 
 def test_a_character_may_be_cut_where_the_first_part_of_standard_input_ends(

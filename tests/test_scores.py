@@ -60,6 +60,19 @@ def test_the_table_has_a_line_for_each_class():
     ]
 
 
+def test_a_line_end_in_a_name_ends_no_line_of_the_table():
+    for line in Scores(("very\nbad", "good\t"), np.eye(2, dtype=np.int64)).table():
+        assert line.isprintable()
+
+
+def test_many_classes_have_no_matrix_beside_their_scores():
+    scores = Scores(tuple(f"class {i}" for i in range(150)), np.eye(150, dtype=np.int64))
+    head, first, *others = scores.table()
+    assert head.split() == ["class", "precision", "recall", "f1", "rows"]
+    assert first.split() == ["class", "0", "1.0000", "1.0000", "1.0000", "1"]
+    assert len(others) == 149
+
+
 # Correlations against scipy, Matthews' coefficient against scikit-learn
 
 

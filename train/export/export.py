@@ -185,8 +185,11 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
             f"{source} reads long texts without their middle, which no tokenizer of {form} leaves "
             f"out; fine-tune with --truncate start, or {instead}."
         )
+    config = found.model.config
+    if form == "sentence-transformers":  # see _write_sentence_transformers
+        config = replace(config, pooler=has_segments)
     try:
-        model_type_of(replace(found.model.config, pooler=has_segments))
+        model_type_of(config)
     except ValueError as error:
         raise InputError(
             f"{source} cannot be exported for transformers, which has no such model; {instead}."
@@ -288,7 +291,10 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
 
 
 def _is_export(out: Path) -> bool:
-    return kind_of(out) in ("Hugging Face", "ONNX")
+    """A model that somebody else wrote has the same files, but not the sums of all of them."""
+    kind, sums = kind_of(out), out / SUMS
+    has_sums = sums.is_file() and f"  {CONFIG}\n".encode() in sums.read_bytes()
+    return kind == "ONNX" or (kind == "Hugging Face" and has_sums)
 
 
 def _is_same(partial: Path, out: Path) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -67,6 +68,8 @@ class Classifier:
     def classify(self, texts: Texts | list[str]) -> Floats:
         """The probability of each class for each text, [N, C]."""
         texts = Texts(texts) if isinstance(texts, list) else texts
+        if not len(texts):
+            return np.empty((0, len(self.names)))
         logits = predict_logits(self.model, self.encoder.encode(texts))
         return softmax(logits, self.temperature)
 

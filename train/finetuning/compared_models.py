@@ -41,8 +41,8 @@ class ComparedModels:
         self.job, self._config, self._device = job, job.config, device
         self.rows, self.labels = job.encoder.encode(job.train.texts), self._labels(job.train)
         if not job.names:
-            deviation = self.labels.std() or np.float32(1)
-            self.labels = (self.labels - self.labels.mean()) / deviation
+            deviation = self.labels.std() or 1.0
+            self.labels = ((self.labels - self.labels.mean()) / deviation).astype(np.float32)
         self.test_rows = {name: job.encoder.encode(test.texts) for name, test in job.tests.items()}
         self.test_labels = {name: self._labels(test) for name, test in job.tests.items()}
 
@@ -122,7 +122,7 @@ class ComparedModels:
     def _labels(self, rows: Labelled) -> Labels:
         if self.job.names:
             return class_ids(rows, self.job.names)
-        return np.array(rows.labels, dtype=np.float32)
+        return np.array(rows.labels, dtype=np.float64)  # float32 would make 2,000,000,001 even
 
     def _result(
         self, key: ModelKey, predicted: dict[str, Labels], selection: Selection | None

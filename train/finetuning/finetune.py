@@ -86,7 +86,7 @@ def finetune(
     classifier.json. Raises InputError for whatever the user can fix.
     """
     config = config or FinetuneConfig()
-    train, test = str(train), str(test) if test else None
+    train, test = str(train), None if test is None else str(test)
     sources = {"run": as_given(run), "train": train, "test": test}
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         run = stack.enter_context(local_folder(run))

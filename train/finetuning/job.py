@@ -95,12 +95,7 @@ def read_job(
         test = read_labelled(test_source, **columns)
     if config.max_examples is not None:
         train = sample(train, config.max_examples, seed=config.seed)
-        known, names = names, names and class_names(train)
-        if lost := (set(known) - set(names)).intersection(test.labels):
-            raise InputError(
-                f"{train.source}: the {len(train):,} rows of --max-examples have none of class "
-                f"{min(lost)!r}, which test rows have; give more."
-            )
+        names = _classes_left(names, train, test)
     others = {source: read_named(source, **columns) for source in also_test}
     *_, largest = config.sizes(len(train))
     if largest > len(train):
@@ -119,6 +114,20 @@ def read_job(
         config=config,
         excluded=excluded_texts(run, tests),
     )
+
+
+def _classes_left(names: tuple[str, ...], train: Labelled, test: Labelled) -> tuple[str, ...]:
+    """The classes that a sample has. Raises InputError for a single one, or a test row's lost."""
+    rows = f"{train.source}: the {len(train):,} rows of --max-examples"
+    left = set(train.labels)
+    if lost := set(names).difference(left).intersection(test.labels):
+        raise InputError(
+            f"{rows} have none of class {min(lost)!r}, which test rows have; give more."
+        )
+    found = tuple(name for name in names if name in left)
+    if len(found) == 1:
+        raise InputError(f"{rows} are all of class {found[0]!r}; give more.")
+    return found
 
 
 def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:

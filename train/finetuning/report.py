@@ -156,7 +156,7 @@ def summarize(
     """The report of the results, and of the best one's logits for the test rows, [N, C]."""
     counts = Counter(job.train.labels)
     class_counts = {name: counts[name] for name in job.names}
-    notes = [*notes, *_imbalance(class_counts)]
+    notes = [*notes, *(_imbalance(class_counts) if job.config.class_weights == "none" else [])]
     if len({result.key.examples for result in results}) > 1 and not find_spec("matplotlib"):
         notes.append("no figure was drawn: matplotlib is not installed.")
     temperature = best.chosen.held_out.temperature

@@ -26,6 +26,7 @@ from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
     MAGIC,
+    File,
     bare_name,
     check_undamaged,
     find_files,
@@ -120,16 +121,19 @@ def predict(
     A file is a table if its name says so (Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`);
     its columns default to those used in training. Any other file has one text per line; "-" is
     standard input. Empty lines count as texts, so prediction i belongs to line i. Raises
-    InputError immediately if `folder` is not a classifier, and during iteration if a file cannot
-    be read.
+    InputError immediately if `folder` is not a classifier, or `text` names a column of no table,
+    and during iteration if a file cannot be read.
     """
     check_at_least("batch_size", batch_size, 1)
+    sources = list(each_given(files))
+    if text is not None and not any(map(_is_table, sources)):
+        raise InputError("--text names a column, but no --file is a table; leave it out.")
     classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
-    text, text_pair = text or classifier.text, text_pair or classifier.text_pair
+    text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
     is_pair = bool(text_pair)
     batches = chain(
         _batches_of_lines(map(fix_unicode, each_given(texts)), is_pair, batch_size),
-        *(_batches_of_file(file, text, text_pair, batch_size) for file in each_given(files)),
+        *(_batches_of_file(file, text, text_pair, batch_size) for file in sources),
     )
     return _predictions(classifier, batches)
 
@@ -204,16 +208,36 @@ def _is_table(source: str) -> bool:
 def _lines(source: str) -> Iterator[str]:
     """Lines of a file or of standard input, as valid Unicode without line endings."""
     if source == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise InputError(f"{STANDARD_INPUT} is closed; pipe text into the command.")
         assert isinstance(sys.stdin.buffer, io.BufferedReader)
         _check_standard_input(sys.stdin.buffer.peek())
         yield from _decoded(sys.stdin.buffer)
         return
-    for file in find_files(source):
+    for file in _files_of_lines(source):
         head, compression = unpacked_head(file.path)
         check_utf8(file.path, head)
         with open_unpacked(file.path, compression) as stream:
             yield from _decoded(stream)
             check_undamaged(file.path, stream)
+
+
+def _files_of_lines(source: str) -> list[File]:
+    """The files of a path, glob or URL. Raises InputError for a pipe, and for tables of a glob."""
+    # Path raises for a name that is too long.
+    is_known = os.path.isfile(source) or os.path.isdir(source)  # noqa: PTH112, PTH113
+    if os.path.exists(source) and not is_known:  # noqa: PTH110
+        raise InputError(
+            f"{source} is a pipe or a device; send it to standard input, with --file "
+            f"{STANDARD_INPUT}."
+        )
+    files = find_files(source)
+    if table := next((file.path for file in files if _is_table(file.path)), None):
+        raise InputError(
+            f"{table} is a table, and the files of {source} are read line by line; name tables by "
+            "their ending, as in '*.csv'."
+        )
+    return files
 
 
 def _check_standard_input(head: bytes) -> None:

@@ -32,6 +32,8 @@ from clozeline.pipeline.sources.text_columns import is_string
 COLUMNS = ("text", "text_pair", "label")
 REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
+MANY_CLASSES = 1_000  # more, of less than two rows each, are none
+SHOWN = 40  # characters of a label
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -147,7 +149,8 @@ def split_columns(source: str) -> tuple[str, dict[str, str]]:
 def class_names(labelled: Labelled) -> tuple[str, ...]:
     """The distinct labels, sorted (as numbers if all are).
 
-    Raises InputError for fewer than two, and where they look like the numbers of a regression.
+    Raises InputError for fewer than two, and where they look like the numbers of a regression, or
+    like names of rows.
     """
     names, rows = set(labelled.labels), len(labelled)
     if len(names) < 2:
@@ -156,12 +159,19 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
             "but a classifier needs two classes; add rows of another class, or name another "
             "--label."
         )
-    if 2 * len(names) > rows and all(map(REAL.fullmatch, names)) and any("." in n for n in names):
-        raise InputError(
-            f"{labelled.source}: the labels look like numbers to predict, not like classes: "
-            f"{len(names)} different ones in {rows} rows, such as {min(names)}; name another "
-            f"--label, or {AS_REGRESSION}."
-        )
+    if 2 * len(names) > rows:
+        are_many = len(names) > MANY_CLASSES
+        found = f"{len(names):,} different ones in {rows:,} rows, such as {min(names)[:SHOWN]}"
+        if all(map(REAL.fullmatch, names)) and (are_many or any("." in n for n in names)):
+            raise InputError(
+                f"{labelled.source}: the labels look like numbers to predict, not like classes: "
+                f"{found}; name another --label, or {AS_REGRESSION}."
+            )
+        if are_many:
+            raise InputError(
+                f"{labelled.source}: the labels look like names of rows, not like classes: "
+                f"{found}; name another --label."
+            )
     if all(_is_number(name) for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
@@ -241,7 +251,7 @@ def balanced_order(labels: Rows, *, seed: int) -> Rows:
 def _read(
     source: str, text: str, text_pair: str | None, *, extra: list[str]
 ) -> tuple[Texts, pa.Table]:
-    given = [text, text_pair] if text_pair else [text]
+    given = [text] if text_pair is None else [text, text_pair]
     names = [name.split(",") for name in given]
     table = read_table(source, list(dict.fromkeys([*chain(*names), *extra])))
     return Texts(*(_joined(source, table, some) for some in names)), table

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from clozeline.train.labelled.rows import Floats
 
+MOST_COLUMNS = 12  # classes whose confusion matrix is printed
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -91,9 +93,11 @@ class Scores:
         return cls(tuple(values["names"]), np.array(values["confusion"], dtype=np.int64))
 
     def table(self) -> list[str]:
-        """One line of text per class: its scores and its row of the confusion matrix."""
+        """One line of text per class: its scores and, of few classes, its row of the matrix."""
         names = [_short(name) for name in self.names]
-        lines = [f"{'class':>12}  precision  recall      f1   rows   predicted {'  '.join(names)}"]
+        is_wide = len(names) > MOST_COLUMNS
+        predicted = "" if is_wide else f"   predicted {'  '.join(names)}"
+        lines = [f"{'class':>12}  precision  recall      f1   rows{predicted}"]
         columns = zip(
             names, self.precision, self.recall, self.f1, self.confusion.tolist(), strict=True
         )
@@ -101,7 +105,7 @@ class Scores:
             shown = "  ".join(f"{n:>{len(to)}}" for n, to in zip(counts, names, strict=True))
             lines.append(
                 f"{name:>12}  {precision:9.4f}  {recall:6.4f}  {f1:6.4f}  {sum(counts):5}"
-                f"             {shown}"
+                + ("" if is_wide else f"             {shown}")
             )
         return lines
 
@@ -167,5 +171,6 @@ def _ratio(part: Any, whole: Any) -> Floats:
 
 
 def _short(name: str) -> str:
+    name = " ".join(name.split())
     name = name if len(name) <= 12 else f"{name[:11]}…"
     return f"{name:>6}"

@@ -13,8 +13,9 @@ from clozeline.train.finetuning.label_efficiency import Point, plot_label_effici
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
-from clozeline.train.labelled.scores import mean_in_words
+from clozeline.train.labelled.scores import Scores, mean_in_words
 
+MOST_IN_MATRIX, MOST_PAIRS = 30, 50  # classes; pairs of classes, where there are more
 MOST_CLASSES = 4  # of which thresholds are drawn, the most frequent ones
 THRESHOLDS = np.arange(1, 20) / 20
 
@@ -45,6 +46,8 @@ def _classes(summary: ClassifierSummary) -> Section:
 
 def _confusion(summary: ClassifierSummary) -> Section:
     scores = summary.report.finetuned.scores
+    if len(scores.names) > MOST_IN_MATRIX:
+        return _confused_pairs(scores)
     rows = [
         (name, *(f"{count:,}" for count in counts))
         for name, counts in zip(scores.names, scores.confusion, strict=True)
@@ -54,6 +57,19 @@ def _confusion(summary: ClassifierSummary) -> Section:
         heading="Confusion matrix",
         sentence="A row for each label, a column for each prediction.",
         tables=[Table(heads=heads, rows=rows)],
+    )
+
+
+def _confused_pairs(scores: Scores) -> Section:
+    """The largest numbers of the matrix outside of its diagonal."""
+    wrong = np.where(np.eye(len(scores.names), dtype=np.bool_), 0, scores.confusion)
+    largest = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
+    pairs = [np.unravel_index(place, wrong.shape) for place in largest if wrong.flat[place]]
+    rows = [(scores.names[i], scores.names[j], f"{wrong[i, j]:,}") for i, j in pairs]
+    return Section(
+        heading="Confusion matrix",
+        sentence=f"The mistakes that are made most often, with {len(scores.names):,} classes.",
+        tables=[Table(heads=("label", "predicted", "rows"), rows=rows, is_numeric=False)],
     )
 
 
@@ -113,10 +129,13 @@ def _calibration(summary: ClassifierSummary) -> Section:
         percent=True,
         from_zero=False,
     )
+    temperature, before = calibration.temperature, calibration.error_before
+    fitted = f"without the temperature of {temperature:.2f} it would be {before:.4f}"
+    if temperature == 1:
+        fitted = "no temperature was fitted that is sure to lower it"
     return Section(
         heading="Calibration",
-        sentence=f"The expected calibration error is {calibration.error:.4f}; without the "
-        f"temperature of {calibration.temperature:.2f} it would be {calibration.error_before:.4f}.",
+        sentence=f"The expected calibration error is {calibration.error:.4f}; {fitted}.",
         charts=[Chart(svg=svg, caption="accuracy of the predictions of each bin of confidence")],
     )
 
@@ -157,14 +176,14 @@ def _thresholds(summary: ClassifierSummary) -> Section:
 
 def _precision_by_recall(curves: Mapping[str, PrecisionRecall]) -> Chart:
     series: Series = {
-        f"{name} ({curve.average_precision:.4f})": (thin.recall, thin.precision)
+        f"{curve.average_precision:.4f} {name}": (thin.recall, thin.precision)
         for name, curve in curves.items()
         for thin in (curve.thinned(),)
     }
     svg = draw_lines(
         "precision-recall", series, x_label="recall", y_label="precision", percent=True
     )
-    return Chart(svg=svg, caption="precision by recall, and average precision")
+    return Chart(svg=svg, caption="precision by recall; average precision of each class")
 
 
 def _by_threshold(curves: Mapping[str, PrecisionRecall]) -> Iterator[Chart]:
