@@ -63,11 +63,15 @@ SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
 def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
-    Options that are not given take their values from the preset's recipe (--print-recipe), and
-    those of a resumed run, and its model, from that run, except the options of speed and memory,
-    --check-shards, --skip-bad-shards, --shard-cache and --eval-every. With --start-from or
-    --init, the architecture is that of the given run or folder, unless --preset is given as well.
-    A run that starts from another may have longer examples: the model then gets more positions.
+    Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
+    its model and its options; to be given again are --check-shards, --skip-bad-shards,
+    --shard-cache, --shard-cache-limit, --eval-every, --track and the options of speed and memory
+    but --precision.
+
+    With --start-from or --init, the architecture is that of the given run or folder, unless
+    --preset is given as well. A run that starts from another may have longer examples: the model
+    then gets more positions.
+
     SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training
     continues.
 
