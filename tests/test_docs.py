@@ -102,7 +102,7 @@ def test_the_printed_config_file_is_read(tmp_path):
 
 
 def test_every_command_and_option_in_running_text_exists():
-    inline = " ".join(re.findall(r"`([^`\n]+)`", TEXT))
+    inline = "\n".join(re.findall(r"`([^`\n]+)`", TEXT))  # a command is not followed by the next
     commands = set(re.findall(r"clozeline ([a-z]+)\b", inline))
     options = [option for command in main.commands.values() for option in command.params]
     ours = {name for option in options for name in (*option.opts, *option.secondary_opts)}
