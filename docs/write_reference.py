@@ -7,8 +7,11 @@ What stands above the line `<!-- reference -->` is written by hand and stays.
 
 import inspect
 import re
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import click
 
@@ -57,7 +60,7 @@ def command_lines(name: str, command: click.Command) -> list[str]:
         usage,
         "```",
         "",
-        inspect.cleandoc(command.help or ""),
+        _fenced(inspect.cleandoc(command.help or "")),
     ]
     groups: dict[str, list[str]] = {}
     for param in command.get_params(context):
@@ -71,6 +74,14 @@ def command_lines(name: str, command: click.Command) -> list[str]:
     return [*lines, ""]
 
 
+def _fenced(text: str) -> str:
+    """A help text, with paragraphs that click leaves as they are as blocks of code.
+
+    "Print a script.\\n\\n\\b\\nbash  add it"  ->  "Print a script.\\n\\n```\\nbash  add it\\n```"
+    """
+    return re.sub(r"^\x08\n((?:.+\n?)+)", lambda m: f"```\n{m[1].rstrip()}\n```", text, flags=re.M)
+
+
 def name_lines(name: str, methods: tuple[str, ...]) -> list[str]:
     """The section of a public name: its signature, its docstring, and those of its methods."""
     found = getattr(clozeline, name)
@@ -81,11 +92,20 @@ def name_lines(name: str, methods: tuple[str, ...]) -> list[str]:
 
 
 def _described(name: str, found: Any) -> list[str]:
-    shown = _parameters(inspect.signature(found))
-    call = f"{name}({', '.join(shown)})"
+    """The signature of a name and its docstring, in which examples are indented: code."""
+    signature = inspect.signature(found, eval_str=True)
+    shown, result = _parameters(signature), _annotation(signature.return_annotation)
+    arrow = f" -> {result}" if result and not inspect.isclass(found) else ""
+    call = f"{name}({', '.join(shown)}){arrow}"
     if len(call) > 100:
-        call = "\n".join([f"{name}(", *("    " + text + "," for text in shown), ")"])
-    return ["```text", call, "```", "", inspect.getdoc(found) or "", ""]
+        call = "\n".join([f"{name}(", *("    " + text + "," for text in shown), f"){arrow}"])
+    text = re.sub(
+        r"^>>> (?:.+\n?)+",
+        lambda example: textwrap.indent(example[0], "    "),
+        inspect.getdoc(found) or "",
+        flags=re.M,
+    )
+    return ["```text", call, "```", "", text, ""]
 
 
 def _parameters(signature: inspect.Signature) -> list[str]:
@@ -96,15 +116,28 @@ def _parameters(signature: inspect.Signature) -> list[str]:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in found:
             found.append("*")
-        annotation = re.sub(r"[\w.]+\.(?=\w)", "", inspect.formatannotation(parameter.annotation))
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        name = stars.get(parameter.kind, "") + parameter.name
         default = (
             "" if parameter.default is parameter.empty else f" = {_default(parameter.default)}"
         )
-        found.append(f"{parameter.name}: {annotation}{default}")
+        found.append(f"{name}: {_annotation(parameter.annotation)}{default}")
     return found
 
 
+def _annotation(hint: Any) -> str:
+    """A type as it is written: `float | Literal["auto"] | None` is a Union when it is evaluated."""
+    if hint is inspect.Signature.empty:
+        return ""
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(map(_annotation, get_args(hint)))
+    text = re.sub(r"[\w.]+\.(?=\w)", "", inspect.formatannotation(hint))
+    return "None" if text == "NoneType" else text
+
+
 def _default(value: object) -> str:
+    if isinstance(value, Mapping):
+        return repr(dict(value))
     return "..." if re.search("<factory>| at 0x", repr(value)) else repr(value)
 
 

@@ -26,7 +26,9 @@ def main(
     )  # fmt: skip
     if not tokenizer.exists():
         clozeline("tokenizer", texts, "--vocab-size", vocab_size, "--out", tokenizer)
-    clozeline("shards", texts, "--tokenizer", tokenizer, "--out", shards, "--validation", 0.05)
+    # Without next sentence pairs, which gain a classifier nothing.
+    how = ("--pairs", "none", "--validation", 0.05)
+    clozeline("shards", texts, "--tokenizer", tokenizer, "--out", shards, *how)
     how = ("--preset", preset, "--for", f"{round(hours * 3600)}s")
     clozeline("pretrain", shards, "--out", run, *how, "--resume")
     # Compare with the same model from random weights, to see what the pretraining was worth.

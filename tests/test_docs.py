@@ -1,5 +1,6 @@
 """README and manual say what is so: their commands, options, targets, files and columns exist."""
 
+import ast
 import re
 import runpy
 import shlex
@@ -50,6 +51,20 @@ def test_the_reference_is_that_of_the_code():
         assert REFERENCE["written"](page, text) == PAGES[page], "docs/write_reference.py writes it"
 
 
+def test_the_reference_is_text_that_renders_and_its_signatures_are_python():
+    """No control characters of click's, no ">>>" that would be a quotation, types as written."""
+    commands, python = PAGES["commands.md"], PAGES["python.md"]
+    assert not re.search(r"[\x00-\x08]", commands + python)
+    assert any(block.startswith("bash  add to ~/.bashrc") for _, block in blocks(commands))
+    assert "    >>> " in python
+    assert not re.search(r"^>>>", python, re.M)
+    signatures = [block for language, block in blocks(python) if language == "text"]
+    assert "preset(name: str, **changes: Any) -> BertConfig\n" in signatures
+    for signature in signatures:
+        ast.parse(f"def {signature.rstrip()}: ...")
+        assert not re.search(r"Optional|Union|NoneType|: '|mappingproxy", signature)
+
+
 def test_every_page_of_the_manual_is_in_its_navigation():
     navigation = (ROOT / "docs/mkdocs.yml").read_text().partition("nav:")[2]
     assert sorted(re.findall(r"[\w-]+\.md", navigation)) == sorted(PAGES)
@@ -87,7 +102,7 @@ def test_the_printed_config_file_is_read(tmp_path):
 
 
 def test_every_command_and_option_in_running_text_exists():
-    inline = " ".join(re.findall(r"`([^`\n]+)`", TEXT))
+    inline = "\n".join(re.findall(r"`([^`\n]+)`", TEXT))  # a command is not followed by the next
     commands = set(re.findall(r"clozeline ([a-z]+)\b", inline))
     options = [option for command in main.commands.values() for option in command.params]
     ours = {name for option in options for name in (*option.opts, *option.secondary_opts)}

@@ -92,7 +92,7 @@ class ServeOptions:
         metavar="NAME",
     )
     text_pair: str | None = option(
-        None, "Given: a model in HF_DIR reads pairs of texts.", group="Model"
+        None, "Any name: a model in HF_DIR then reads pairs of texts.", group="Model"
     )
     engine: Engine = option("torch", ENGINE, group="Model")
 
@@ -207,8 +207,9 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
     """Classify texts, files or standard input.
 
     Prints one line per text: class, probability and text, separated by tabs; line ends are
-    shown as spaces. JSON has text, label, probability and probabilities. HF_DIR is a
-    BertForSequenceClassification; with --text-pair it reads pairs.
+    shown as spaces. JSON has text, label, probability and probabilities. HF_DIR holds a
+    BertForSequenceClassification or a ModernBertForSequenceClassification; with --text-pair it
+    reads pairs.
     """
     from clozeline.train.inference.predict import checked_target
     from clozeline.train.inference.predict import predict as run_prediction

@@ -142,7 +142,7 @@ class PretrainConfig:
         None, "Keep shards of a store in this folder, which all processes of a machine share."
     )
     shard_cache_limit: str = _data(
-        "50GB", "Most bytes of --shard-cache; what was not read for longest goes."
+        "50GB", "Largest size of --shard-cache; shards read longest ago are removed first."
     )
     log_every: int = _metrics(10, "Log metrics every N steps.")
     eval_every: int | None = _metrics(

@@ -22,7 +22,8 @@ def boot() -> None:
 
     --id=1-1 --provision_endpoint=127.0.0.1:34567
 
-    The provision service names the other ones. A pool passes them, too; Flink and Spark do not.
+    The provision service gives all other addresses. A worker pool also passes them as options;
+    Flink and Spark do not.
     """
     parser = argparse.ArgumentParser(prog="clozeline-worker", description=boot.__doc__)
     for name in ("--id", "--provision_endpoint"):

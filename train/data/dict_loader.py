@@ -53,7 +53,7 @@ class DictLoader(IterableDataset[dict[str, Tensor]]):
                 "have; build shards with --pairs none."
             )
         if loader.is_unpadded:
-            raise InputError("unpadded batches cannot be dictionaries of rows; leave it out.")
+            raise InputError("unpadded batches cannot be dictionaries of rows; leave unpadded out.")
         self.loader, self.keys, self.steps = loader, tuple(keys), steps
 
     def __len__(self) -> int:

@@ -123,6 +123,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         return self.__dict__ | {"_opened": {}}  # another process opens the shards itself
 
     def __iter__(self) -> Generator[LoadedBatch[Any]]:
+        """Batches without end, from the next position on."""
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         slabs = self._slabs(first, step)

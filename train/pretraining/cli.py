@@ -67,13 +67,15 @@ SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
 def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
-    Options that are not given take their values from the preset's recipe (--print-recipe), and
-    those of a resumed run, and its model, from that run, except the options of speed and memory,
-    --check-shards, --skip-bad-shards, --shard-cache and --eval-every. With --start-from or
-    --init, the architecture is that of the given run or folder, unless --preset is given as well.
-    A run that starts from another may have longer examples: the model then gets more positions.
-    SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training
-    continues. Before the first step SIGTERM exits with code 75, too, and SIGUSR1 does nothing.
+    Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
+    its model and its options; give again --check-shards, --skip-bad-shards, --shard-cache and its
+    limit, --eval-every, --track, and those of speed and memory other than --precision.
+
+    With --start-from or --init, the architecture is that of the given run or folder, unless
+    --preset is given as well. A run that starts from another may have longer examples: the model
+    then gets more positions. SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1
+    saves one, and training continues. Before the first step SIGTERM exits with code 75, too, and
+    SIGUSR1 does nothing.
 
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.

@@ -144,10 +144,9 @@ def view(folders: tuple[AnyPath, ...], port: int, file: AnyPath | None) -> None:
 def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     """Write the pages of `clozeline view` to one HTML file.
 
-    It is FOLDER/report.html.
-
-    Several folders share the page of the first: up to four runs are compared. For a data set, also
-    a data set card for the Hugging Face Hub, SHARDS/README.md; an edited card is kept.
+    The file is report.html in the folder. Several folders share the page of the first one: up to
+    four runs are compared. A data set also gets a card for the Hugging Face Hub, SHARDS/README.md;
+    an edited card is kept.
     """
     from clozeline.pipeline.dataset.manifest import CARD, REPORT
     from clozeline.pipeline.report.dataset_card import write_card
