@@ -76,30 +76,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
         *chosen_phases(context),
-        Phase(
-            label="ReplaceDataSet",
-            done="data sets removed",
-            items=range(1 if context.replaces else 0),
-            work=lambda steps, _: prepare_folders(steps.context, steps.tokenizer),
-            files=lambda steps, _: [],
-        ),
-        Phase(
-            label="BuildShard",
-            done="shards built",
-            items=range(len(context.buckets)),
-            work=Steps.build_shard,
-            files=lambda steps, bucket: [
-                steps.context.shard_path(bucket),
-                steps.record_path(bucket),
-            ],
-        ),
-        Phase(
-            label="WriteManifest",
-            done="manifests written",
-            items=[MANIFEST],
-            work=lambda steps, _: finish_dataset(steps),
-            files=lambda steps, name: [steps.context.out_dir / name],
-        ),
+        *_building_phases(context),
     ]
     return [phase for phase in every if phase.items]
 
@@ -143,6 +120,36 @@ def chosen_phases(context: JobContext) -> list[Phase]:
             items=mixed[:1],
             work=lambda steps, _: choose_documents(steps.context),
             files=lambda steps, _: [mixture_path(steps.context)],
+        ),
+    ]
+
+
+def _building_phases(context: JobContext) -> list[Phase]:
+    """What makes a data set of the chosen documents, in the place of another one."""
+    return [
+        Phase(
+            label="ReplaceDataSet",
+            done="data sets removed",
+            items=range(1 if context.replaces else 0),
+            work=lambda steps, _: prepare_folders(steps.context, steps.tokenizer),
+            files=lambda steps, _: [],
+        ),
+        Phase(
+            label="BuildShard",
+            done="shards built",
+            items=range(len(context.buckets)),
+            work=Steps.build_shard,
+            files=lambda steps, bucket: [
+                steps.context.shard_path(bucket),
+                steps.record_path(bucket),
+            ],
+        ),
+        Phase(
+            label="WriteManifest",
+            done="manifests written",
+            items=[MANIFEST],
+            work=lambda steps, _: finish_dataset(steps),
+            files=lambda steps, name: [steps.context.out_dir / name],
         ),
     ]
 

@@ -69,13 +69,11 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
 
     Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
     its model and its options; give again --check-shards, --skip-bad-shards, --shard-cache and its
-    limit, --eval-every, --track, and those of speed and memory other than --precision.
-
-    With --start-from or --init, the architecture is that of the given run or folder, unless
-    --preset is given as well. A run that starts from another may have longer examples: the model
-    then gets more positions. SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1
-    saves one, and training continues. Before the first step SIGTERM exits with code 75, too, and
-    SIGUSR1 does nothing.
+    limit, --eval-every, --track, and those of speed and memory other than --precision. With
+    --start-from or --init, the architecture is that of the given run or folder, unless --preset is
+    given as well. A run that starts from another may have longer examples: the model then gets
+    more positions. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code
+    75; SIGUSR1 saves one.
 
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
@@ -88,14 +86,13 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
     with _world_of(out, run.timeout, writes=not (run.print_recipe or gpus)) as world:
+        from clozeline.train.pretraining.estimate import estimate_lines
         from clozeline.train.pretraining.plan import make_plan
         from clozeline.train.pretraining.pretrain import train_run
         from clozeline.train.pretraining.start import Start, find_start
 
         start = find_start(Start(out=out, **sources), world)
         if gpus:
-            from clozeline.train.pretraining.estimate import estimate_lines
-
             click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
             return
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
