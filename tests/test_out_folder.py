@@ -1,17 +1,21 @@
 """`shards` completes, repairs or replaces its own data sets, and never touches other files."""
 
+import gzip
 import json
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, read_manifest
-from clozeline.pipeline.job.job import plan_shards
+from clozeline.pipeline.job.job import _run, plan_job, plan_shards
+from clozeline.pipeline.job.out_folder import begin_job
+from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.report.dataset_card import write_card
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
@@ -173,6 +177,37 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     assert sorted(shard_digests(out)) == [*OF_TWO, theirs[2].name]
     assert list(verify(out)) == [f"{theirs[2].name}: not in the manifest"]
     assert list((copy / "cache").glob("*.tokens"))  # kept, for it was named
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_overwrite_keeps_the_old_data_set_until_all_text_is_read(workers, copy):
+    """Also with another tokenizer; with a whole source, the same command continues."""
+    out, packed = copy / "out", gzip.compress(TEXT.encode())
+    (copy / "text.txt.gz").write_bytes(packed[:-9])
+    save_other_tokenizer(copy / "other")
+    again = partial(shards, copy, TWO, replace(OVERWRITE, workers=workers), source="text.txt.gz")
+    for more in ({}, {"tokenizer": copy / "other"}):
+        before = {name: data for name, data in contents(out).items() if name != "job.log"}
+        with pytest.raises(JobFailedError, match="is not whole: truncated or corrupt gz"):
+            again(**more)
+        assert before.items() <= contents(out).items()
+        assert list(verify(out)) == []
+        (copy / "text.txt.gz").write_bytes(packed)
+        assert again(**more)[1]
+        assert sorted(shard_digests(out)) == OF_TWO
+        assert list(verify(out)) == []
+        assert not list(out.glob(".*"))
+        (copy / "text.txt.gz").write_bytes(packed[:-9])
+
+
+def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
+    """Where a runner ends without an error before the last phase."""
+    folders = copy / "tokenizer", copy / "out"
+    planned = plan_job([str(copy / "corpus.txt")], *folders, TWO, OVERWRITE)
+    begun = replace(planned, context=begin_job(planned.context, planned.tokenizer))
+    with pytest.raises(JobFailedError, match="the runner stopped before the last step"):
+        _run(lambda phases, context: None, begun, Progress(begun.blocks, begun.context))
+    assert read_manifest(copy / "out").config == CONFIG
 
 
 def test_overwrite_removes_page_and_card_of_the_old_data_set_but_not_an_edited_card(copy):

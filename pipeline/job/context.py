@@ -25,6 +25,8 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 # Increase it when the same documents would give other near files: words, signatures, layout.
 NEAR_VERSION = 4
 
+NEW_TOKENIZER = ".tokenizer"  #: in the folder of a data set that is being replaced
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobContext:
@@ -43,6 +45,7 @@ class JobContext:
     excluded: tuple[tuple[str, tuple[Block, ...]], ...] = ()  #: sources of --exclude
     partitions: int = 1  #: of the search for near-duplicates
     budgets: tuple[tuple[str, int], ...] = ()  #: tokens of sources, or names in --mix, by name
+    replaces: bool = False  #: whether another data set stays in `out_dir` until all text is read
 
     def reading(self, blocks: Sequence[Block]) -> Self:
         """The context of a job over these blocks. Raises InputError for a wrong mixture."""
@@ -52,6 +55,11 @@ class JobContext:
             inputs=tuple(self.file_groups(blocks)),
             tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
         )
+
+    @property
+    def tokenizer_dir(self) -> AnyPath:
+        """The tokenizer of the job: that of the data set, or beside that of the one it replaces."""
+        return self.out_dir / (NEW_TOKENIZER if self.replaces else TOKENIZER)
 
     def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""

@@ -3,6 +3,7 @@
 OUT/train-00000-of-00004.arrow ...   shards, each whole or absent
 OUT/tokenizer/                       a copy: the data set needs nothing else
 OUT/.cache/                          token cache; removed on success
+OUT/.tokenizer/                      the new one, while the data set that is replaced has its own
 OUT/job.json, OUT/job.log            how it went: times, runner, traceback
 OUT/manifest.json                    last of all
 """
@@ -13,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -53,8 +54,10 @@ from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
     TASKS,
+    begin_job,
     check_folder,
     finished_dataset,
+    holds_another,
     is_of_tasks,
     prepare_folders,
     remove_leftovers,
@@ -106,7 +109,8 @@ class JobOptions:
     )
     overwrite: bool = option(
         False,
-        "Replace a finished data set that has another config or other sources.",
+        "Replace a finished data set that has another config or other sources, once all text is "
+        "read; with --task, at once.",
         group="Output",
     )
 
@@ -239,7 +243,7 @@ def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
     """Do the whole job: in this process, in workers on this machine, or with Beam."""
     run_graph = _runner(job, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
-        prepare_folders(job.context, job.tokenizer)
+        job = replace(job, context=begin_job(job.context, job.tokenizer))
         progress = Progress(job.blocks, job.context)
         _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
@@ -323,7 +327,8 @@ def _run(run_graph: RunGraph, job: Job, progress: Progress) -> None:
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
                 run_graph(phases(job.blocks, context), context)
-            if not is_file(context.out_dir / MANIFEST):  # on Dask, if the scheduler has died
+            is_old = context.replaces and holds_another(context)
+            if is_old or not is_file(context.out_dir / MANIFEST):  # Dask's scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
         except Exception as error:
             with log.open("a") as file:

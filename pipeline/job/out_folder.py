@@ -5,16 +5,18 @@
                                               continued, repaired or (--overwrite) replaced
     anything else                             refused, even with --overwrite
 
-A shard is only ever removed if the manifest or job.json lists it.
+A shard is only ever removed if the manifest or job.json lists it. A data set that is replaced stays
+until all text is read, except by tasks.
 """
 
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_owner import check_kind, first_names
+from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import (
@@ -39,7 +41,7 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
-from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.context import NEW_TOKENIZER, JobContext
 from clozeline.pipeline.job.job_log import LOG
 from clozeline.pipeline.job.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
@@ -76,13 +78,7 @@ def finished_dataset(context: JobContext, *, by_content: bool = False) -> Manife
     if not is_file(out / MANIFEST):
         return None
     manifest = read_manifest(out)
-    differs = differences(
-        {**asdict(manifest.config), "tokenizer": manifest.tokenizer_digest},
-        {**asdict(context.config), "tokenizer": context.tokenizer_digest},
-    )
-    if manifest.sources_digest != context.sources_digest:
-        differs.append("other sources or excluded texts, or their files changed")
-    if differs:
+    if differs := _differences(context, manifest):
         raise InputError(
             f"{out} holds another finished data set ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
@@ -94,9 +90,30 @@ def finished_dataset(context: JobContext, *, by_content: bool = False) -> Manife
     return manifest
 
 
+def holds_another(context: JobContext) -> bool:
+    """Whether the folder has a data set of another config or tokenizer, or of other sources."""
+    with suppress(InputError):
+        return bool(_differences(context, read_manifest(context.out_dir)))
+    return False
+
+
 def is_of_tasks(context: JobContext, digest: str) -> bool:
     """Whether tasks of the job with this digest were the last to begin in the folder."""
     return bool(_read_json(context, JOB).get(TASKS) == digest)
+
+
+def begin_job(context: JobContext, tokenizer: Tokenizer) -> JobContext:
+    """Make the folders of a job; return its context.
+
+    Another data set stays, with its tokenizer, until all text is read: then a phase removes it.
+    """
+    if not holds_another(context):
+        prepare_folders(context, tokenizer)
+        return context
+    context = replace(context, replaces=True)
+    make_folder(context.cache_dir)
+    tokenizer.save(context.tokenizer_dir, overwrite=True)
+    return context
 
 
 def prepare_folders(
@@ -122,8 +139,9 @@ def prepare_folders(
             manifest.unlink()
         return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
-    gone = _owned_shards(context) - (set() if tasks else wanted)
-    for name in (MANIFEST, LOG, REJECTED, DROPPED, REPORT, *sorted(gone)):
+    gone = sorted(_owned_shards(context) - (set() if tasks else wanted))
+    log = [LOG] if tasks else []  # without tasks, the job writes to it by now
+    for name in (MANIFEST, REJECTED, DROPPED, REPORT, *log, *gone):
         (context.out_dir / name).unlink(missing_ok=True)
     if not is_edited(context.out_dir / CARD):
         (context.out_dir / CARD).unlink(missing_ok=True)
@@ -145,8 +163,10 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
         clear_cache(own_cache)
     if keep_cache:  # other jobs may write there, too
         remove_named(context.cache_dir, old_partials(context.cache_dir))
-    partial = [name for name in names_in(context.out_dir) if PARTIAL.fullmatch(name)]
-    remove_named(context.out_dir, partial)
+    names = names_in(context.out_dir)
+    if NEW_TOKENIZER in names:
+        remove_files(context.out_dir / NEW_TOKENIZER, TOKENIZER_FILES)
+    remove_named(context.out_dir, filter(PARTIAL.fullmatch, names))
 
 
 def _write_tokenizer(context: JobContext, tokenizer: Tokenizer) -> None:
@@ -170,6 +190,17 @@ def _damaged(context: JobContext, manifest: Manifest) -> list[AnyPath]:
     owned = _owned_shards(context)
     sums = {context.out_dir / s.name: s.sha256 for s in manifest.shards if s.name in owned}
     return [path for path, sha256 in sums.items() if is_file(path) and file_sha256(path) != sha256]
+
+
+def _differences(context: JobContext, manifest: Manifest) -> list[str]:
+    """What is not as in the data set that this job builds, for a message."""
+    found = differences(
+        {**asdict(manifest.config), "tokenizer": manifest.tokenizer_digest},
+        {**asdict(context.config), "tokenizer": context.tokenizer_digest},
+    )
+    if manifest.sources_digest != context.sources_digest:
+        found.append("other sources or excluded texts, or their files changed")
+    return found
 
 
 def _owned_shards(context: JobContext) -> set[str]:

@@ -21,6 +21,7 @@ from clozeline.pipeline.job.near_steps import (
     pair_documents,
     pairs_path,
 )
+from clozeline.pipeline.job.out_folder import prepare_folders
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import merge_cache_files, merged_name
 from clozeline.pipeline.sources.block import Block
@@ -75,23 +76,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
         *chosen_phases(context),
-        Phase(
-            label="BuildShard",
-            done="shards built",
-            items=range(len(context.buckets)),
-            work=Steps.build_shard,
-            files=lambda steps, bucket: [
-                steps.context.shard_path(bucket),
-                steps.record_path(bucket),
-            ],
-        ),
-        Phase(
-            label="WriteManifest",
-            done="manifests written",
-            items=[MANIFEST],
-            work=lambda steps, _: finish_dataset(steps),
-            files=lambda steps, name: [steps.context.out_dir / name],
-        ),
+        *_writing_phases(context),
     ]
     return [phase for phase in every if phase.items]
 
@@ -135,6 +120,36 @@ def chosen_phases(context: JobContext) -> list[Phase]:
             items=mixed[:1],
             work=lambda steps, _: choose_documents(steps.context),
             files=lambda steps, _: [mixture_path(steps.context)],
+        ),
+    ]
+
+
+def _writing_phases(context: JobContext) -> list[Phase]:
+    """All text is read: what is replaced goes, and the data set is written."""
+    return [
+        Phase(
+            label="ReplaceDataSet",
+            done="data sets removed",
+            items=range(1 if context.replaces else 0),
+            work=lambda steps, _: prepare_folders(steps.context, steps.tokenizer),
+            files=lambda steps, _: [],
+        ),
+        Phase(
+            label="BuildShard",
+            done="shards built",
+            items=range(len(context.buckets)),
+            work=Steps.build_shard,
+            files=lambda steps, bucket: [
+                steps.context.shard_path(bucket),
+                steps.record_path(bucket),
+            ],
+        ),
+        Phase(
+            label="WriteManifest",
+            done="manifests written",
+            items=[MANIFEST],
+            work=lambda steps, _: finish_dataset(steps),
+            files=lambda steps, name: [steps.context.out_dir / name],
         ),
     ]
 

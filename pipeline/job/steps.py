@@ -26,7 +26,7 @@ from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.exclusion import Excluded
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
-from clozeline.pipeline.dataset.manifest import TOKENIZER, MixedSource, ShardEntry
+from clozeline.pipeline.dataset.manifest import MixedSource, ShardEntry
 from clozeline.pipeline.dataset.schema import Examples, example_schema
 from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
@@ -98,8 +98,8 @@ class Steps:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The copy in the data set. Raises InputError if it is another one by now."""
-        folder = self.context.out_dir / TOKENIZER
+        """The copy in the folder. Raises InputError if it is another one by now."""
+        folder = self.context.tokenizer_dir
         tokenizer = load_tokenizer(folder)
         if tokenizer.digest != self.context.tokenizer_digest:
             raise InputError(f"{folder} changed while the job was running; rerun the command.")
