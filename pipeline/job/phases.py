@@ -76,7 +76,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
         *chosen_phases(context),
-        *_building_phases(context),
+        *_writing_phases(context),
     ]
     return [phase for phase in every if phase.items]
 
@@ -124,8 +124,8 @@ def chosen_phases(context: JobContext) -> list[Phase]:
     ]
 
 
-def _building_phases(context: JobContext) -> list[Phase]:
-    """What makes a data set of the chosen documents, in the place of another one."""
+def _writing_phases(context: JobContext) -> list[Phase]:
+    """All text is read: what is replaced goes, and the data set is written."""
     return [
         Phase(
             label="ReplaceDataSet",
