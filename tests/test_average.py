@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
-from clozeline.train.artifacts.run import read_run
+from clozeline.train.artifacts.run import load_run, read_run, write_run
 from clozeline.train.monitoring.health import find_warnings
 from clozeline.train.monitoring.metrics import read_metrics
 from tests.support.command import output_of, refused
@@ -111,14 +112,27 @@ def test_the_same_average_is_kept_and_other_folders_are_refused(run, averaged, s
     assert "not empty and not a run" in refused("average", run, "--last", 2, "--out", shards)
 
 
+def test_checkpoints_of_a_larger_save_every_before_a_resumption_count(run, shards, tmp_path):
+    more, out = shutil.copytree(run, tmp_path / "more"), tmp_path / "out"
+    train(shards, more, resume=True, max_steps=16, save_every=2)
+    said = output_of("average", more, "--last", 5, "--out", out)
+    gaps = [line for line in said.splitlines() if line.startswith("note: ")]
+    assert [line.partition("between ")[2] for line in gaps] == [
+        f"steps {before} and {before + 4}, though one is saved every 2 steps." for before in (4, 8)
+    ]
+    assert f"mean of the weights of steps 4, 8, 12, 14 and 16: {out}\n" in said
+
+
 def test_what_cannot_be_averaged_is_refused(run, tmp_path):
     out = tmp_path / "out"
     said = refused("average", run, "--last", 4, "--out", out)
     assert "has 3 checkpoints (step 4, 8, 12), not 4; give --last 3 at most" in said
-    gap = shutil.copytree(run, tmp_path / "gap")
+    gap = shutil.copytree(run, tmp_path / "gap")  # step 4 was the best
     shutil.rmtree(list_checkpoints(gap)[1])
+    config, tokenizer, _ = load_run(gap)
+    write_run(gap, replace(config, training=replace(config.training, keep=1)), tokenizer)
     said = refused("average", gap, "--last", 2, "--out", out)
-    assert "no checkpoint between steps 4 and 12" in said
+    assert "no checkpoint between steps 4 and 12, though one is saved every 4 steps; give" in said
     one = go_back(shutil.copytree(run, tmp_path / "one"), 4)
     assert "has 1 checkpoint (step 4), not 2; train with" in refused(
         "average", one, "--last", 2, "--out", out

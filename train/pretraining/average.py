@@ -9,6 +9,7 @@ has no optimizer state: a run may start from it, but cannot continue it.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -104,7 +105,10 @@ def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
-    """The newest `last` checkpoints, oldest first. Raises InputError if any is missing."""
+    """The newest `last` checkpoints, oldest first.
+
+    Raises InputError if there are fewer, or others were removed between them.
+    """
     kept = list_checkpoints(run)
     steps = [step_of(folder) for folder in kept]
     if len(kept) < last:
@@ -114,14 +118,19 @@ def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
             f"{run} has {len(kept)} checkpoint{'s' * (len(kept) != 1)} (step {listed}), not "
             f"{last}; {fix}train with --keep {last} and a smaller --save-every."
         )
-    every = config.training.save_every
+    every, keep = config.training.save_every, config.training.keep
     for before, after in pairwise(steps[-last:]):
-        if 0 < every < after - before:
-            raise InputError(
-                f"{run} has no checkpoint between steps {before} and {after}, though one was saved "
-                f"every {every} steps; give --last {sum(step >= after for step in steps)} at most, "
-                f"or train with --keep {last}."
-            )
+        if not 0 < every < after - before:
+            continue
+        gap = (
+            f"{run} has no checkpoint between steps {before} and {after}, though one is saved "
+            f"every {every} steps"
+        )
+        newer = sum(step >= after for step in steps)
+        if newer >= keep:  # before these, only the best one was kept
+            raise InputError(f"{gap}; give --last {newer} at most, or train with --keep {last}.")
+        # Perhaps --save-every was larger, or --keep smaller, before the run was resumed.
+        print(f"note: {gap}.", file=sys.stderr)
     return kept[-last:]
 
 
