@@ -1,14 +1,16 @@
 """Results of an unfinished comparison: whose they are, and that they are what was written."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import check_room
 from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, is_unfinished
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Correlations, Scores
 
 KEY = ModelKey(start="pretrained", examples=4, seed=0)
 CELL = ModelResult(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))
@@ -61,6 +63,17 @@ def test_overwriting_drops_results_of_another_job_or_without_resume(tmp_path, jo
     written(tmp_path)
     other = store(tmp_path, job, resume=resume, overwrite=True)
     assert not is_there(other, with_weights=False)
+
+
+def test_results_of_a_regression_are_not_called_unfinished(tmp_path):
+    """They are all that `clozeline benchmark` leaves of one, and it finds them there again."""
+    numbers = np.array([1.0, 2.0, 4.0])
+    correlations = Correlations.of(numbers, numbers[::-1].copy())
+    store(tmp_path).write(replace(CELL, scores=correlations))
+    with pytest.raises(InputError, match="holds the results of a regression of `cloz"):
+        store(tmp_path)
+    found = store(tmp_path, resume=True).read(KEY, with_weights=False)
+    assert found.scores == correlations
 
 
 def test_results_without_their_job_count_for_nothing(tmp_path):

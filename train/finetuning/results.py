@@ -108,7 +108,8 @@ class ResultStore:
     ) -> None:
         """With `overwrite`, remove results of another job, or, without `resume`, all of them.
 
-        Otherwise raises InputError if there are results of another job, or any without `resume`.
+        Otherwise raises InputError if there are results of another job, or any without `resume`:
+        those of a regression stay when it is finished.
         """
         self._folder = out / RESULTS
         self.job = job
@@ -117,6 +118,11 @@ class ResultStore:
             shutil.rmtree(self._folder, ignore_errors=True)
             return
         if not resume:
+            if self._is_regression():
+                raise InputError(
+                    f"{out} holds the results of a regression of `clozeline benchmark`; give "
+                    "another --out, or --overwrite to replace them."
+                )
             raise InputError(
                 f"{out} holds an unfinished fine-tuning; add --resume to continue it, or "
                 "--overwrite to start again."
@@ -185,6 +191,13 @@ class ResultStore:
 
     def read_weights(self, key: ModelKey) -> dict[str, Tensor]:
         return load_file(self._path(key, "safetensors"))
+
+    def _is_regression(self) -> bool:
+        """Whether the results have the scores of a regression."""
+        for path in self._folder.glob("*-*-*.json"):
+            with json_values(path, ADVICE) as values:
+                return "confusion" not in values["scores"]
+        return False
 
     def _write_token(self) -> str:
         """The name of a new file that other processes can check for."""
