@@ -9,6 +9,7 @@ import torch
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import check_room
+from clozeline.train.finetuning.job import HELD_OUT
 from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, is_unfinished
 from clozeline.train.labelled.scores import Correlations, Scores
 
@@ -63,6 +64,14 @@ def test_overwriting_drops_results_of_another_job_or_without_resume(tmp_path, jo
     written(tmp_path)
     other = store(tmp_path, job, resume=resume, overwrite=True)
     assert not is_there(other, with_weights=False)
+
+
+def test_seeds_with_held_out_rows_of_their_own_are_not_compared_with_others(tmp_path):
+    """An earlier version had begun the comparison."""
+    written(tmp_path)
+    message = r"\(rows held out 'by seed' there, 'for all seeds' now\).* --overwrite to start again"
+    with pytest.raises(InputError, match=message):
+        store(tmp_path, {**JOB, HELD_OUT: "for all seeds"}, resume=True)
 
 
 def test_results_of_a_regression_are_not_called_unfinished(tmp_path):

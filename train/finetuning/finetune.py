@@ -33,7 +33,7 @@ from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import TEST, Job, read_job
+from clozeline.train.finetuning.job import HELD_OUT, TEST, Job, read_job
 from clozeline.train.finetuning.label_efficiency import no_gain, points_of
 from clozeline.train.finetuning.report import FinetuneReport, summarize
 from clozeline.train.finetuning.results import (
@@ -165,7 +165,8 @@ def _kept_report(
     """The report of a classifier that stays, or None. Raises InputError for one of another job."""
     if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
         return None
-    if differs := job_differences(read_metadata(out)["job"], job):
+    there = {HELD_OUT: job.get(HELD_OUT)} | read_metadata(out)["job"]  # finished: nothing is mixed
+    if differs := job_differences(there, job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."

@@ -35,6 +35,7 @@ from clozeline.train.labelled.rows import (
 )
 
 TEST = "test"  # the name of the test rows that decide the score
+HELD_OUT = "rows held out"  # a key of the digests: seeds are compared on the same training rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Job:
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
-        trained = self.start.trained_positions
+        trained, is_compared = self.start.trained_positions, self.names and self.config.seeds > 1
         return {
             **asdict(self.config),
             "tests": sorted(self.tests),  # so that leaving one out is another job
@@ -63,6 +64,7 @@ class Job:
             "pooling": self.start.pooling,
             "pretrained": values_digest(self.start.weights),
             **({} if trained is None else {"trained_positions": trained}),
+            **({HELD_OUT: "for all seeds"} if is_compared else {}),
             "tokenizer": self.start.tokenizer.digest,
             "training rows": self.train.digest(),
             **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},

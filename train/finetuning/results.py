@@ -26,11 +26,14 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
+from clozeline.train.finetuning.job import HELD_OUT
 from clozeline.train.labelled.scores import Correlations, Scores
 from clozeline.train.store.remote_folder import publish
 
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
 ADVICE = "give --overwrite to start again"
+#: What earlier versions did, and did not record.
+EARLIER = {"truncate": "end", HELD_OUT: "by seed"}
 AnyScores = TypeVar("AnyScores", Scores, Correlations)  # of classes, or of a regression
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
@@ -224,8 +227,8 @@ def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
 
 
 def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """One phrase for each difference; earlier versions, which cut ends, recorded no `truncate`."""
-    return differences({"truncate": "end"} | there, now)
+    """One phrase for each difference."""
+    return differences(EARLIER | there, now)
 
 
 def _read(path: Path) -> Any:
