@@ -18,7 +18,7 @@ from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.labelled.rows import Texts
 from tests.support.command import output_of
-from tests.support.http_clients import ask, ask_once, connect, latencies, running
+from tests.support.http_clients import ask, ask_once, connect, latencies, raw, running
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import ROOT
 
@@ -103,6 +103,15 @@ def test_health_and_metrics(server):
     assert found['clozeline_request_seconds_bucket{le="+Inf"}'] == total
     assert found["clozeline_texts_total"] >= found["clozeline_batches_total"] > 0
     assert found["clozeline_waiting_texts"] == 0
+
+
+def test_requests_that_are_refused_before_they_are_read_are_counted_too(server):
+    head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    assert raw(server, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")[9:12] == b"411"
+    assert ask_once(server.url, "/health", Host="evil.example").status == 403
+    found = metrics(server)
+    for status in (403, 411):
+        assert found[f'clozeline_requests_total{{status="{status}"}}'] == 1
 
 
 class Slow:

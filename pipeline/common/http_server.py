@@ -106,6 +106,7 @@ class HttpServer(uvicorn.Server):
         max_connections: int,
         max_seconds: float,
         headers: Mapping[str, str] | None = None,  # of every answer
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,  # sees what is refused here, too
     ) -> None:
         self._socket = _listen(host, port)
         self.port = self._socket.getsockname()[1]
@@ -119,9 +120,10 @@ class HttpServer(uvicorn.Server):
         Connection.max_connections, Connection.max_seconds = most, max_seconds
         super().__init__(
             uvicorn.Config(
-                own, http=Connection, ws="none", loop="asyncio", lifespan="off", backlog=ACCEPTED,
-                log_config=None, log_level="error", access_log=False, server_header=False,
-                proxy_headers=False, timeout_keep_alive=1 << 20,  # `_Connection` has its own
+                around(own), http=Connection, ws="none", loop="asyncio", lifespan="off",
+                backlog=ACCEPTED, log_config=None, log_level="error", access_log=False,
+                server_header=False, proxy_headers=False,
+                timeout_keep_alive=1 << 20,  # `_Connection` has its own
                 headers=list((headers or {}).items()),
             )
         )  # fmt: skip

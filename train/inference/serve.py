@@ -49,14 +49,16 @@ def classifier_server(
     allowed_hosts: Iterable[str] = (),
 ) -> HttpServer:
     """A server of one classifier. Raises InputError if the address cannot be used."""
+    service = _Service(classifier, limits)
     return HttpServer(
-        _Service(classifier, limits).app(),
+        service.app(),
         host=host,
         port=port,
         allowed_hosts=[*LOCAL, *allowed_hosts],
         is_behind_proxy=True,
         max_connections=limits.max_connections,
         max_seconds=limits.max_seconds,
+        around=service.metrics.counted,
     )
 
 
@@ -69,25 +71,25 @@ class _Service:
 
         def classify(rows: Sequence[Row]) -> NDArray[Any]:
             found = classifier.classify(Texts.of(rows))
-            self._metrics.batches.inc()
-            self._metrics.texts.inc(len(rows))
+            self.metrics.batches.inc()
+            self.metrics.texts.inc(len(rows))
             return found
 
         self._batcher = Batcher(
             classify, max_batch=limits.max_batch, max_waiting=limits.max_waiting
         )
-        self._metrics = _Metrics(self._batcher)
+        self.metrics = _Metrics(self._batcher)
 
     def app(self) -> ASGIApp:
         routes = [
             Route("/classify", self._classify, methods=["POST"]),
             Route("/health", _health),
-            Route("/metrics", self._metrics.answer),
+            Route("/metrics", self.metrics.answer),
         ]
         handlers: Any = {HTTPException: _refusal, Exception: _failure}
         served = Starlette(routes=routes, exception_handlers=handlers)
         served.router.redirect_slashes = False  # /classify/ gets a 404, not a redirect
-        return self._metrics.counted(served)
+        return served
 
     async def _classify(self, request: Request) -> Response:
         rows = self._rows(await json_of(request, max_bytes=self._limits.max_body_bytes))
