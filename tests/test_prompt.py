@@ -215,6 +215,11 @@ def test_bad_prompts_and_words_are_one_line_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_class_name_may_have_a_semicolon_and_other_marks_of_the_list():
+    config = FinetuneConfig(prompt=PROMPT, label_words=r"no\; never=bad,poor;a=b, c=good")
+    assert config.words_of_classes == {"no; never": ["bad", "poor"], "a=b, c": ["good"]}
+
+
 @pytest.mark.parametrize(
     "values",
     [

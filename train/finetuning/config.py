@@ -66,7 +66,7 @@ class FinetuneConfig:
     label_words: str | None = _model(
         None,
         "With --prompt: words for [MASK] from which each class starts, as in "
-        '"0=bad,awful;1=good,great".',
+        r'"0=bad,awful;1=good,great"; `\;` is a semicolon in a class name.',
     )
     dropout: float = _model(0.1, "Dropout probability, whatever the model was pretrained with.")
     batch_size: int | Auto = _training(
@@ -155,10 +155,13 @@ class FinetuneConfig:
 
     @property
     def words_of_classes(self) -> dict[str, list[str]]:
-        """ "0=bad,awful;1=good" -> {"0": ["bad", "awful"], "1": ["good"]}"""
+        r"""The words of each class; `\;` is a semicolon in a name.
+
+        "0=bad,awful;1=good" -> {"0": ["bad", "awful"], "1": ["good"]}
+        """
         classes: dict[str, list[str]] = {}
-        for part in filter(None, (self.label_words or "").split(";")):
-            name, found, listed = part.rpartition("=")
+        for part in filter(None, re.split(r"(?<!\\);", self.label_words or "")):
+            name, found, listed = part.replace(r"\;", ";").rpartition("=")
             words = [word.strip() for word in listed.split(",")]
             if not found or not all(words) or name.strip() in classes:
                 raise ValueError(
