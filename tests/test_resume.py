@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from itertools import islice, pairwise
 
@@ -170,6 +171,28 @@ def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, whole, s
     assert [line["step"] for line in numbers(run)] == [1, 2, 3, 4, 5, 6]  # and no evaluation
     finish(small_folder, go_back(run, 5))
     assert_same_run(run, whole)
+
+
+def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_request_does_not(
+    small_folder, tmp_path
+):
+    run, main = tmp_path / "run.json", threading.main_thread().ident
+    before = signal.getsignal(signal.SIGTERM)
+    os.mkfifo(run)
+
+    def send():
+        with run.open("wb", buffering=0) as file:
+            file.write(bytes(1 << 20))  # more than a pipe holds: the command is reading it
+            signal.pthread_kill(main, signal.SIGUSR1)
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    stopped = invoke(*command_line(small_folder, tmp_path))
+    sender.join(60)
+    assert stopped.exit_code == STOPPED
+    assert stopped.output == "Stopped. Add `--resume` to continue.\n"
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_save_request_saves_after_that_step_and_changes_nothing(run, whole, small_folder):

@@ -1,6 +1,9 @@
 """The commands `pretrain` and `average`."""
 
 import math
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
@@ -25,6 +28,7 @@ from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig, effective_fields
+from clozeline.train.engine.signals import handled
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
@@ -69,7 +73,7 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     --init, the architecture is that of the given run or folder, unless --preset is given as well.
     A run that starts from another may have longer examples: the model then gets more positions.
     SIGTERM and SIGINT save a checkpoint and exit with code 75; SIGUSR1 saves one, and training
-    continues.
+    continues. Before the first step SIGTERM exits with code 75, too, and SIGUSR1 does nothing.
 
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
@@ -81,11 +85,11 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             del options[name]
     chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
-    from clozeline.train.pretraining.plan import make_plan
-    from clozeline.train.pretraining.pretrain import train_run
-    from clozeline.train.pretraining.start import Start, find_start
-
     with _world_of(out, run.timeout, writes=not (run.print_recipe or gpus)) as world:
+        from clozeline.train.pretraining.plan import make_plan
+        from clozeline.train.pretraining.pretrain import train_run
+        from clozeline.train.pretraining.start import Start, find_start
+
         start = find_start(Start(out=out, **sources), world)
         if gpus:
             from clozeline.train.pretraining.estimate import estimate_lines
@@ -136,17 +140,41 @@ def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | No
 
 @contextmanager
 def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
-    """All processes of the run, which hold the lock of its folder if they write there."""
-    from clozeline.train.engine.distributed import join_world
-    from clozeline.train.engine.lost_process import lost_process_in_one_line
-    from clozeline.train.pretraining.start import locked_run
+    """All processes of the run, which hold the lock of its folder if they write there.
 
-    with (
-        join_world(patience=timedelta(seconds=seconds(timeout, name="timeout"))) as world,
-        lost_process_in_one_line(world),
-        locked_run(out, world) if writes else nullcontext(),
-    ):
-        yield world
+    These can be stopped from now on.
+    """
+    with _stoppable() if writes else nullcontext():
+        from clozeline.train.engine.distributed import join_world
+        from clozeline.train.engine.lost_process import lost_process_in_one_line
+        from clozeline.train.pretraining.start import locked_run
+
+        with (
+            join_world(patience=timedelta(seconds=seconds(timeout, name="timeout"))) as world,
+            lost_process_in_one_line(world),
+            locked_run(out, world) if writes else nullcontext(),
+        ):
+            yield world
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM ends the process with code 75, and SIGUSR1 does nothing: there is nothing to save.
+
+    From the first step to the last one, `StopAndBudget` receives them.
+    """
+
+    def receive(kind: int, _: object) -> None:
+        if kind == signal.SIGTERM:
+            sys.exit(STOPPED)
+
+    try:
+        with handled((signal.SIGTERM, signal.SIGUSR1), receive):
+            yield
+    except SystemExit as end:
+        if end.code == STOPPED and os.environ.get("RANK", "0") == "0":  # torch may be half imported
+            click.echo("Stopped. Add `--resume` to continue.")
+        raise
 
 
 def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "World") -> None:

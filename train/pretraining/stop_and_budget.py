@@ -1,13 +1,14 @@
 """What all processes agree on between two steps: to stop, to save, and how much time has passed."""
 
 import signal
-import threading
 import time
-from typing import Any, Self
+from contextlib import ExitStack
+from typing import Self
 
 import torch
 
 from clozeline.train.engine.distributed import World
+from clozeline.train.engine.signals import handled
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SYNC_SECONDS = 0.5
@@ -33,12 +34,10 @@ class StopAndBudget:
         self._steps, self._next_sync = 0, 1
         # Requests to this process. Not an Event, whose lock a second signal would wait for.
         self._stop = self._save = False
-        self._handlers: dict[signal.Signals, Any] = {}  # as they were before
+        self._handled = ExitStack()
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # no other one receives signals
-            for kind in SIGNALS:
-                self._handlers[kind] = signal.signal(kind, self._receive)
+        self._handled.enter_context(handled(SIGNALS, self._receive))
         return self
 
     def _receive(self, kind: int, _: object) -> None:
@@ -48,8 +47,7 @@ class StopAndBudget:
             self._stop = True
 
     def __exit__(self, *_: object) -> None:
-        for kind, handler in self._handlers.items():
-            signal.signal(kind, handler)
+        self._handled.close()
 
     def after_step(self, *, stop: bool = False) -> None:
         """Call after every step; `stop`: this process has a reason of its own to stop."""
