@@ -120,7 +120,7 @@ def test_checkpoints_of_a_larger_save_every_before_a_resumption_count(run, shard
     assert [line.partition("between ")[2] for line in gaps] == [
         f"steps {before} and {before + 4}, though one is saved every 2 steps." for before in (4, 8)
     ]
-    assert said.endswith(f"mean of the weights of steps 4, 8, 12, 14 and 16: {out}\n")
+    assert f"mean of the weights of steps 4, 8, 12, 14 and 16: {out}\n" in said
 
 
 def test_what_cannot_be_averaged_is_refused(run, tmp_path):

@@ -181,7 +181,8 @@ def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_reques
     os.mkfifo(run)
 
     def send():
-        with run.open("wb"):  # opens when the command begins to read it
+        with run.open("wb", buffering=0) as file:
+            file.write(bytes(1 << 20))  # more than a pipe holds: the command is reading it
             signal.pthread_kill(main, signal.SIGUSR1)
             signal.pthread_kill(main, signal.SIGTERM)
 
