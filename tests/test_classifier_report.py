@@ -128,6 +128,13 @@ def test_of_many_classes_the_most_frequent_confusions_are_shown():
     assert table.rows == [("class 39", "class 0", "1,200"), ("class 3", "class 5", "4")]
 
 
+def test_a_long_name_of_a_class_leaves_room_for_the_curve_and_its_number():
+    long = replace(PREDICTED, names=("bad", "good " * 40))
+    charts = sections(report((1000,)), long)["Thresholds"].charts
+    [label] = re.findall(r">(\d\.\d{4} good [^<]*)</text>", charts[0].svg)
+    assert len(label) == 24
+
+
 @pytest.mark.parametrize("rows", [0, 99])
 def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
     folder = write_folder(tmp_path / "c", report())

@@ -132,8 +132,9 @@ def draw_lines(
 
 
 def _in_legend(label: str) -> str:
-    """The label, which matplotlib would leave out if it began with "_"."""
-    return f" {printable(label)}" if label.startswith("_") else printable(label)
+    """The start of a label, which matplotlib would leave out if it began with "_"."""
+    label = _short(printable(label))
+    return f" {label}" if label.startswith("_") else label
 
 
 def draw_points(

@@ -173,14 +173,14 @@ def _thresholds(summary: ClassifierSummary) -> Section:
 
 def _precision_by_recall(curves: Mapping[str, PrecisionRecall]) -> Chart:
     series: Series = {
-        f"{name} ({curve.average_precision:.4f})": (thin.recall, thin.precision)
+        f"{curve.average_precision:.4f} {name}": (thin.recall, thin.precision)
         for name, curve in curves.items()
         for thin in (curve.thinned(),)
     }
     svg = draw_lines(
         "precision-recall", series, x_label="recall", y_label="precision", percent=True
     )
-    return Chart(svg=svg, caption="precision by recall, and average precision")
+    return Chart(svg=svg, caption="precision by recall; average precision of each class")
 
 
 def _by_threshold(curves: Mapping[str, PrecisionRecall]) -> Iterator[Chart]:
