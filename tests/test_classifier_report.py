@@ -135,6 +135,17 @@ def test_a_long_name_of_a_class_leaves_room_for_the_curve_and_its_number():
     assert len(label) == 24
 
 
+def test_the_path_of_another_test_set_is_beside_its_chart_and_not_on_an_axis():
+    found, source = report(), "reviews/2025/" * 5 + "test-*.parquet?text=title,content"
+    results = [replace(result, also={source: result.also["imdb"]}) for result in found.results]
+    charts = sections(replace(found, results=tuple(results)))["Label efficiency"].charts
+    assert [chart.caption for chart in charts] == [
+        "accuracy on the test rows",
+        f"accuracy on {source}",
+    ]
+    assert not any("reviews/2025/" in chart.svg for chart in charts)
+
+
 @pytest.mark.parametrize("rows", [0, 99])
 def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
     folder = write_folder(tmp_path / "c", report())

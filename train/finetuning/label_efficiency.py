@@ -160,7 +160,7 @@ def plot_label_efficiency(
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(y=0.1)
     axes.set_xlabel("labelled training rows")
-    axes.set_ylabel(f"accuracy on {source}, %" if source else "test accuracy, %")
+    axes.set_ylabel("accuracy, %" if source else "test accuracy, %")  # a path has no room there
     axes.legend(loc="lower right", frameon=False)
 
 
