@@ -146,6 +146,15 @@ def test_the_path_of_another_test_set_is_beside_its_chart_and_not_on_an_axis():
     assert not any("reviews/2025/" in chart.svg for chart in charts)
 
 
+def test_a_temperature_that_was_not_fitted_is_not_named():
+    found = report((1000,))
+    fitted = sections(found)["Calibration"].sentence
+    assert "without the temperature of 1.50 it would be " in fitted
+    plain = replace(found, calibration=replace(found.calibration, temperature=1.0))
+    said = "; no temperature was fitted that is sure to lower it."
+    assert sections(plain)["Calibration"].sentence.endswith(said)
+
+
 @pytest.mark.parametrize("rows", [0, 99])
 def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
     folder = write_folder(tmp_path / "c", report())

@@ -129,10 +129,13 @@ def _calibration(summary: ClassifierSummary) -> Section:
         percent=True,
         from_zero=False,
     )
+    temperature, before = calibration.temperature, calibration.error_before
+    fitted = f"without the temperature of {temperature:.2f} it would be {before:.4f}"
+    if temperature == 1:
+        fitted = "no temperature was fitted that is sure to lower it"
     return Section(
         heading="Calibration",
-        sentence=f"The expected calibration error is {calibration.error:.4f}; without the "
-        f"temperature of {calibration.temperature:.2f} it would be {calibration.error_before:.4f}.",
+        sentence=f"The expected calibration error is {calibration.error:.4f}; {fitted}.",
         charts=[Chart(svg=svg, caption="accuracy of the predictions of each bin of confidence")],
     )
 
