@@ -29,7 +29,7 @@ from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.finetuning.training_loop import rows_per_step
 from clozeline.train.inference.predict import predict
 from tests.support.command import output_of, refused
-from tests.support.files import no_file_longer_than
+from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import report
 from tests.support.small_runs import write_small_run
@@ -324,6 +324,15 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     shutil.copy(exported / "README.md", out)
     assert "edited" not in output_of("export", run, "--out", out, "--overwrite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
+
+
+def test_a_model_that_is_no_export_is_never_replaced(run, tmp_path):
+    folder = write_folder(tmp_path / "bert", architecture="BertForMaskedLM")
+    before = contents(folder)
+    for options in ((), ("--overwrite",)):
+        said = refused("export", run, "--out", folder, *options)
+        assert said.startswith(f"{folder} is not empty and not an export (")
+    assert contents(folder) == before
 
 
 def test_what_transformers_cannot_express_leaves_no_folder(tmp_path):

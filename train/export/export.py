@@ -288,7 +288,10 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
 
 
 def _is_export(out: Path) -> bool:
-    return kind_of(out) in ("Hugging Face", "ONNX")
+    """A model that somebody else wrote has the same files, but not the sums of all of them."""
+    kind, sums = kind_of(out), out / SUMS
+    has_sums = sums.is_file() and f"  {CONFIG}\n".encode() in sums.read_bytes()
+    return kind == "ONNX" or (kind == "Hugging Face" and has_sums)
 
 
 def _is_same(partial: Path, out: Path) -> bool:
