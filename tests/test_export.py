@@ -335,8 +335,9 @@ def test_a_model_that_is_no_export_is_never_replaced(run, tmp_path):
     assert contents(folder) == before
 
 
-def test_what_transformers_cannot_express_leaves_no_folder(tmp_path):
-    config = BertConfig(**{**TINY.to_dict(), "norm_position": "pre", "final_norm": True})
+@pytest.mark.parametrize("other", [{"norm_position": "pre", "final_norm": True}, {"pooler": False}])
+def test_what_transformers_cannot_express_leaves_no_folder(other, tmp_path):
+    config = BertConfig(**{**TINY.to_dict(), **other})
     model = BertForPretraining(config)
     run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
     line = refused("export", run, "--out", tmp_path / "out")

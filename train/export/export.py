@@ -185,8 +185,11 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
             f"{source} reads long texts without their middle, which no tokenizer of {form} leaves "
             f"out; fine-tune with --truncate start, or {instead}."
         )
+    config = found.model.config
+    if form == "sentence-transformers":  # see _write_sentence_transformers
+        config = replace(config, pooler=has_segments)
     try:
-        model_type_of(replace(found.model.config, pooler=has_segments))
+        model_type_of(config)
     except ValueError as error:
         raise InputError(
             f"{source} cannot be exported for transformers, which has no such model; {instead}."
