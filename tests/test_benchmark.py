@@ -82,6 +82,19 @@ def test_tables_are_not_written_into_a_folder_of_other_files(glue, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("name", ["benchmark.json", "tables/of-a-thesis.tex"])
+def test_files_of_the_same_name_do_not_make_a_folder_a_benchmark(name, run, glue, tmp_path):
+    found = name.partition("/")[0]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"context": {}, "benchmarks": []}')
+    with pytest.raises(InputError, match=rf"not empty and not a benchmark \({found}\)"):
+        read_tasks([glue], out=tmp_path)
+    task = Task(name="hotels", train="train.csv", test=("test.csv",))
+    with pytest.raises(InputError, match="not empty and not a benchmark"):
+        benchmark(run, [task], out=tmp_path, config=CONFIG)
+    assert (tmp_path / name).read_text() == '{"context": {}, "benchmarks": []}'
+
+
 def test_every_task_is_learned_and_scored_by_its_metrics(done):
     *_, results = done
     names = [(result.task, result.rows, result.metric) for result in results]

@@ -60,7 +60,7 @@ def benchmark(
             "a prompt and its label_words are those of one task; fine-tune on it with `clozeline "
             "finetune --prompt`."
         )
-    started = any((out / task.name).is_dir() for task in tasks)
+    started = not (out / RESULTS).exists() and any((out / task.name).is_dir() for task in tasks)
     check_kind(out, "a benchmark", is_own=started or is_benchmark(out))
     results: list[Result] = []
     for task in tasks:

@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
-from clozeline.pipeline.common.paths import whole_file
-from clozeline.train.benchmark.glue import GLUE, TRAIN, glue_task, read_glue
+from clozeline.pipeline.common.json_files import json_values
+from clozeline.pipeline.common.paths import names_in, whole_file
+from clozeline.train.benchmark.glue import GLUE, TRAIN, GlueTask, glue_task, read_glue
 from clozeline.train.labelled.scores import Correlations, Scores
 
 CLASSIFICATION: dict[str, Callable[[Scores], float]] = {
@@ -95,7 +96,19 @@ def read_tasks(paths: Sequence[Path], *, out: Path) -> list[Task]:
 
 def is_benchmark(out: Path) -> bool:
     """Whether the folder holds results, or GLUE tables written for results to come."""
-    return (out / RESULTS).exists() or (out / TABLES).is_dir()
+    if (out / RESULTS).exists():  # a file of this name may be somebody else's
+        try:
+            with json_values(out / RESULTS, "delete it") as values:
+                return {"run", "results"} <= values.keys()
+        except InputError:
+            return False
+    tables = {_table_name(task, name) for task in GLUE for name in (TRAIN, *task.tests)}
+    found = {name for name in names_in(out / TABLES) if not name.startswith(".")}
+    return (out / TABLES).is_dir() and found <= tables
+
+
+def _table_name(task: GlueTask, file: str) -> str:
+    return f"{task.name}-{Path(file).stem}.parquet"
 
 
 def _toml_tasks(path: Path) -> Iterator[Task]:
@@ -143,7 +156,7 @@ def _glue_task(folder: Path, tables: Path) -> Task:
         table, skipped = read_glue(folder / name, glue)
         if skipped:
             print(f"{folder / name}: {skipped:,} rows without all columns skipped", file=sys.stderr)
-        path = tables / f"{glue.name}-{Path(name).stem}.parquet"
+        path = tables / _table_name(glue, name)
         with whole_file(path) as file:
             pq.write_table(table, file)
         written.append(str(path))
