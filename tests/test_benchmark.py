@@ -95,6 +95,12 @@ def test_files_of_the_same_name_do_not_make_a_folder_a_benchmark(name, run, glue
     assert (tmp_path / name).read_text() == '{"context": {}, "benchmarks": []}'
 
 
+def test_without_a_model_no_table_is_written(glue, tmp_path):
+    said = refused("benchmark", tmp_path / "nowhere", glue, "--out", tmp_path / "out")
+    assert said == f"{tmp_path}/nowhere does not exist; check the path."
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_task_is_learned_and_scored_by_its_metrics(done):
     *_, results = done
     names = [(result.task, result.rows, result.metric) for result in results]

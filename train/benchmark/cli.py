@@ -39,10 +39,12 @@ def benchmark(
     .toml file with a table per task: [name], train, test, text, text_pair, label, metrics.
     """
     config = config_or_usage_error(FinetuneConfig, options)
+    from clozeline.train.artifacts.pretrained import load_pretrained
     from clozeline.train.benchmark.benchmark import as_table
     from clozeline.train.benchmark.benchmark import benchmark as run_benchmark
     from clozeline.train.benchmark.tasks import read_tasks
 
+    load_pretrained(run)  # what it refuses is refused before GLUE's tables are written
     found = read_tasks(tasks, out=out)
     results = run_benchmark(run, found, out=out, config=config, overwrite=overwrite)
     for line in as_table(results):
