@@ -11,6 +11,7 @@ import torch
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
 from clozeline.train.benchmark.tasks import Task, read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
@@ -140,6 +141,14 @@ def test_a_prompt_belongs_to_one_task(run, glue, tmp_path):
     with pytest.raises(InputError, match="are those of one task"):
         benchmark(run, tasks, out=tmp_path / "out", config=config)
     assert not (tmp_path / "out" / "CoLA").exists()
+
+
+def test_one_process_at_a_time_writes_a_benchmark(run, glue, tmp_path):
+    out = tmp_path / "out"
+    tasks = read_tasks([glue], out=out)
+    with locked_folder(out), pytest.raises(InputError, match=f"{out} is in use by process"):
+        benchmark(run, tasks, out=out, config=CONFIG)
+    assert [path.name for path in out.iterdir()] == ["tables"]
 
 
 def test_the_table_ends_with_the_mean_of_the_tasks():

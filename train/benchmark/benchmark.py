@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
@@ -63,11 +64,12 @@ def benchmark(
     started = not (out / RESULTS).exists() and any((out / task.name).is_dir() for task in tasks)
     check_kind(out, "a benchmark", is_own=started or is_benchmark(out))
     results: list[Result] = []
-    for task in tasks:
-        print(f"{task.name}: {task.train}", file=sys.stderr)
-        of_task = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
-        results += _run(run, task, out / task.name, of_task, overwrite=overwrite)
-    write_json(out / RESULTS, {"run": str(run), "results": list(map(asdict, results))})
+    with locked_folder(out):
+        for task in tasks:
+            print(f"{task.name}: {task.train}", file=sys.stderr)
+            of_task = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
+            results += _run(run, task, out / task.name, of_task, overwrite=overwrite)
+        write_json(out / RESULTS, {"run": str(run), "results": list(map(asdict, results))})
     return results
 
 
