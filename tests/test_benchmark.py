@@ -5,11 +5,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
@@ -122,7 +124,10 @@ def test_results_are_kept_and_written(done, run):
     stored = json.loads((out / "benchmark.json").read_bytes())
     assert [Result(**values) for values in stored["results"]] == results
     before = (out / "STS-B" / "results" / "pretrained-150-0.json").stat().st_mtime_ns
-    assert benchmark(run, tasks, out=out, config=config) == results
+    with click.Context(click.Command("benchmark")):
+        note_given(run, "s3://bucket/run")
+        assert benchmark(run, tasks, out=out, config=config) == results
+    assert json.loads((out / "benchmark.json").read_bytes())["run"] == "s3://bucket/run"
     assert (out / "STS-B" / "results" / "pretrained-150-0.json").stat().st_mtime_ns == before
     [sts] = [task for task in tasks if task.name == "STS-B"]
     moved = Path(shutil.copy(sts.test[0], out / "moved.parquet"))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind
@@ -69,7 +70,7 @@ def benchmark(
             print(f"{task.name}: {task.train}", file=sys.stderr)
             of_task = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
             results += _run(run, task, out / task.name, of_task, overwrite=overwrite)
-        write_json(out / RESULTS, {"run": str(run), "results": list(map(asdict, results))})
+        write_json(out / RESULTS, {"run": as_given(run), "results": list(map(asdict, results))})
     return results
 
 
