@@ -56,7 +56,8 @@ class FinetuneConfig:
     pooling: Literal["mean", "cls"] | None = _model(
         None,
         "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
-        "for Hugging Face models with a trained pooler, else to mean.",
+        "for a Hugging Face BERT with a trained pooler, to the classifier_pooling of a ModernBERT, "
+        "else to mean.",
     )
     prompt: str | None = _model(
         None,
