@@ -42,11 +42,6 @@ class TokenizerSpec:
         types = [part["type"] for part in (step, *step.get("pretokenizers", ())) if "type" in part]
         return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
 
-    @cached_property
-    def spells_special_tokens(self) -> bool:
-        """Whether special tokens are pieces that text can become, as in Unigram."""
-        return bool(self._values["model"].get("type") == "Unigram")
-
     def added(self, *, special: bool) -> frozenset[str]:
         """The added tokens that text never becomes, or those that it does."""
         tokens = self._values["added_tokens"]
