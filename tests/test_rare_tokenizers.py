@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
@@ -80,3 +81,39 @@ def test_text_never_becomes_a_special_token_in_any_model(library, special, more,
     assert ids
     assert not tokenizer.is_reserved[[*ids]].any()
     assert ColumnTokenizer(tokenizer).encode(texts)[0].tolist() == [*chain.from_iterable(found)]
+
+
+FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [
+        (word_level([*SPECIAL_TOKENS, "a"], unk_token="<x>"), "WordLevel .*, and '<x>' is not in"),
+        (unigram([*SPECIAL_TOKENS, *LETTERS], unk_id=None), "Unigram .* know; add one, as unk_id"),
+        (bpe([*SPECIAL_TOKENS, *LETTERS]), "its BPE has no token for what .* as unk_token"),
+        (bpe([*SPECIAL_TOKENS, *LETTERS], unk_token="<x>"), "and '<x>' is not in its vocabulary"),
+        (
+            bpe([*SPECIAL_TOKENS, *LETTERS, *FALLBACK[1:]], byte_fallback=True),
+            "its BPE has no token for what it does not know",
+        ),
+    ],
+)
+def test_a_model_that_fails_at_unknown_text_or_loses_it_is_refused(library, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        adopted(library, tmp_path)
+
+
+def test_unknown_text_is_unknown_or_bytes(tmp_path):
+    found = adopted(bpe([*SPECIAL_TOKENS, *LETTERS], unk_token="[UNK]"), tmp_path)
+    assert [found.tokens[i] for i in found.encode_batch(["t\u00e9"])[0]] == ["\u2581", "t", "[UNK]"]
+    found = adopted(bpe([*SPECIAL_TOKENS, *LETTERS, *FALLBACK], byte_fallback=True), tmp_path)
+    assert [found.tokens[i] for i in found.encode_batch(["\u00e9"])[0]] == [
+        *("\u2581", "<0xC3>", "<0xA9>")
+    ]
+
+
+def test_a_mask_that_has_another_role_is_refused(tmp_path):
+    special = ("<s>", "<s>", "<s>", "</s>", "</s>")
+    with pytest.raises(InputError, match="its mask token </s> has another role in tokenizer_conf"):
+        adopted(bpe(["<s>", "</s>", *BYTES], pre_tokenizers.ByteLevel(False)), tmp_path, special)
