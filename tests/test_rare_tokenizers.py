@@ -117,3 +117,9 @@ def test_a_mask_that_has_another_role_is_refused(tmp_path):
     special = ("<s>", "<s>", "<s>", "</s>", "</s>")
     with pytest.raises(InputError, match="its mask token </s> has another role in tokenizer_conf"):
         adopted(bpe(["<s>", "</s>", *BYTES], pre_tokenizers.ByteLevel(False)), tmp_path, special)
+
+
+def test_a_vocabulary_of_special_tokens_alone_is_refused(tmp_path):
+    """There would be no token to replace a masked one at random."""
+    with pytest.raises(InputError, match="no words: all 6 tokens are special"):
+        adopted(unigram([*SPECIAL_TOKENS, "[unused0]"], unk_id=1), tmp_path)

@@ -103,6 +103,8 @@ class Tokenizer:
         self.is_continuation = _flags(map(self._continues, tokens)) & ~self.is_reserved
         is_unused = _flags(token.startswith("[unused") for token in tokens)
         self.replacement_ids = np.flatnonzero(~self.is_reserved & ~is_unused).astype(np.uint32)
+        if not len(self.replacement_ids):
+            raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
         if isinstance(normalization, TokenizerSpec):
             self.library = normalization.library()
         else:
