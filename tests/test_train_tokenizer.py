@@ -38,7 +38,8 @@ def corpus(tmp_path):
 
 def make(out, *sources, **options):
     names = [str(source) for source in sources]
-    return make_tokenizer(names, out=out, **({"max_megabytes": 10} | options))
+    few = {} if "vocab" in options else {"max_megabytes": 10}
+    return make_tokenizer(names, out=out, **(few | options))
 
 
 @pytest.fixture
@@ -251,6 +252,7 @@ REFUSED = {
     "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
     "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
     "--vocab-size 20 has no room for the characters": {"vocab_size": 20, "model": "unigram"},
+    "--max-megabytes is for a vocabulary to learn": {"vocab": "vocab.txt", "max_megabytes": 5},
 }
 
 
@@ -258,4 +260,10 @@ REFUSED = {
 def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus):
     with pytest.raises((InputError, ValueError), match=message):
         make(tmp_path / "out", corpus, **REFUSED[message])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_needs_text(tmp_path, vocabulary):
+    with pytest.raises(InputError, match="--compare measures on the text of sources; give some"):
+        make(tmp_path / "out", vocab=vocabulary, compare=tmp_path)
     assert not (tmp_path / "out").exists()
