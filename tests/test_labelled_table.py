@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +55,17 @@ def test_every_format_gives_the_same_rows(name, tmp_path):
     assert table.column_names == ["text", "label"]
     assert table.column("text").to_pylist() == [row["text"] for row in ROWS]
     assert [str(label) for label in table.column("label").to_pylist()] == ["1", "0", "1"]
+
+
+def test_categories_are_read_as_their_text(tmp_path):
+    """As pandas writes them: numbers of values, of which one may be bad UTF-8."""
+    offsets, data = np.array([0, 2, 5, 5], np.int32), b"okb\xffd"
+    values = pa.StringArray.from_buffers(3, pa.py_buffer(offsets), pa.py_buffer(data))
+    codes = pa.array([1, 0, 1, 2], pa.int32())
+    categories = pa.DictionaryArray.from_arrays(codes, values)
+    pq.write_table(pa.table({"text": categories}), tmp_path / "a.parquet")
+    found = read_table(str(tmp_path / "a.parquet"), ["text"]).column("text")
+    assert found.to_pylist() == ["b\ufffdd", "ok", "b\ufffdd", ""]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
