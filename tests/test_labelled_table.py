@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from tests.support.small_sources import write
@@ -66,6 +67,15 @@ def test_categories_are_read_as_their_text(tmp_path):
     pq.write_table(pa.table({"text": categories}), tmp_path / "a.parquet")
     found = read_table(str(tmp_path / "a.parquet"), ["text"]).column("text")
     assert found.to_pylist() == ["b\ufffdd", "ok", "b\ufffdd", ""]
+
+
+def test_a_column_whose_name_is_not_utf8_is_one_line(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["One."], "xxxx": ["Two."]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"xxxx", b"x\xff\xfex"))
+    for read in (lambda: read_table(str(path), ["text"]), lambda: list_blocks([str(path)])):
+        with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet .*0xff"):
+            read()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
