@@ -81,6 +81,12 @@ def test_a_threshold_itself_is_allowed():
     assert quality_of(["max_words=1"]).check("Too short.")[1] == "max_words"
 
 
+@pytest.mark.parametrize("run", [".", "?!", '."', "…)"])
+def test_sentences_of_a_line_of_marks_are_counted_in_linear_time(run):
+    """As of the dots of a table of contents; in quadratic time it would be half an hour."""
+    assert MEASURES["sentences"](Text(run * 150_000 + "x")) == 1
+
+
 @pytest.mark.parametrize("name", [rule for rule in RULES if rule != "min_words"])
 def test_a_rule_with_a_threshold_that_nothing_passes_drops_a_text(name):
     text = "- lorem ipsum { # ...\n\n" * 12 + "no mark"

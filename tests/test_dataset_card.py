@@ -161,6 +161,11 @@ def test_every_column_and_its_type_stand_in_the_card(small_folder):
         ("s3://bucket/ann/a.jsonl", "a.jsonl"),
         ("sample:articles?size=1MB", "sample:articles?size=1MB"),
         ("hf://wikimedia/wikipedia?name=20231101.en", "hf://wikimedia/wikipedia?name=20231101.en"),
+        ("hf://imdb", "hf://imdb"),
+        ("hf:///home/ann/wiki/?split=test&limit=5", "hf://wiki?split=test&limit=5"),
+        ("hf:///ann", "hf://ann"),
+        ("hf://../ann/wiki", "hf://wiki"),
+        ("hf://ann/private/wiki", "hf://wiki"),
     ],
 )
 def test_the_name_of_a_source_reveals_nothing_of_its_machine(source, name):

@@ -12,6 +12,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.mediawiki.dump import (
     Page,
     TruncatedDump,
+    hidden_names,
     index_name,
     read_index,
     read_pages,
@@ -90,6 +91,14 @@ def test_without_ns_the_title_and_the_header_give_the_namespace():
     assert [p.namespace for p in pages_of(SITEINFO + xml + FOOTER)] == [0, 0, 1, 3, 10, 14, 14]
     assert [p.namespace for p in pages_of(xml)] == [0, 0, 1, 3, 10, 0, 14]
     assert pages_of(page("Talk:A", ns="<ns>0</ns>"))[0].namespace == 0
+
+
+def test_a_namespace_with_a_number_beyond_all_wikis_is_ignored():
+    """Python refuses to read numbers of more than 4,300 digits."""
+    header = SITEINFO.replace('key="14"', f'key="{"1" * 5000}"')
+    [found] = pages_of(header + page("Kategorie:A", ns="") + FOOTER)
+    assert found.namespace == 0
+    assert hidden_names(io.BytesIO(header.encode())) == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,17 @@ def test_files_of_a_glob_are_sorted(tmp_path: Path) -> None:
     assert [file.size for file in found] == [5, 5, 5]
 
 
+def test_a_link_to_a_missing_file_is_named_and_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"One.")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "a.txt")
+    (tmp_path / "folder.txt").mkdir()
+    found = [Path(file.path).name for file in find_files(str(tmp_path / "*.txt"))]
+    assert found == ["a.txt", "b.txt"]
+    (tmp_path / "c.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"/c\.txt links to a file that is missing; restore it"):
+        find_files(str(tmp_path / "*.txt"))
+
+
 def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("")
     assert [file.size for file in find_files(str(tmp_path / "a[1].txt"))] == [0]

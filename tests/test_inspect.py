@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tokenizers import pre_tokenizers
 
 from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
@@ -13,8 +14,10 @@ from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.inspect import inspect_dataset, show_example
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.command import invoke
 from tests.support.small import small_tokenizer
+from tests.test_rare_tokenizers import BYTES, adopted, bpe
 from tests.test_steps import build, work
 
 TOKENIZER = small_tokenizer()
@@ -86,6 +89,19 @@ def test_a_row_without_b_has_one_span_and_long_ones_are_wrapped():
         "           river",
         "  masked",
     ]
+
+
+def test_control_characters_of_a_text_are_shown_escaped(tmp_path):
+    """So that none of them changes the terminal, or its title."""
+    library = bpe([*SPECIAL_TOKENS, *BYTES], pre_tokenizers.ByteLevel(False))
+    tokenizer = adopted(library, tmp_path)
+    [ids] = tokenizer.encode_batch([" a\x1b]0;b\u202e \u2028c"])
+    row = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.uint16)
+    shown = example("[CLS] the [SEP]", hidden={}, length_a=len(row), label=-1)
+    shown = replace(shown, input_ids=Ragged(row, offsets_of([len(row)])))
+    assert [*show_example(shown, 0, tokenizer, title="a", width=80)][1] == (
+        r"  A        a\x1b]0;b\u202e \u2028c"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from tests.support.small_sources import write
@@ -54,6 +56,26 @@ def test_every_format_gives_the_same_rows(name, tmp_path):
     assert table.column_names == ["text", "label"]
     assert table.column("text").to_pylist() == [row["text"] for row in ROWS]
     assert [str(label) for label in table.column("label").to_pylist()] == ["1", "0", "1"]
+
+
+def test_categories_are_read_as_their_text(tmp_path):
+    """As pandas writes them: numbers of values, of which one may be bad UTF-8."""
+    offsets, data = np.array([0, 2, 5, 5], np.int32), b"okb\xffd"
+    values = pa.StringArray.from_buffers(3, pa.py_buffer(offsets), pa.py_buffer(data))
+    codes = pa.array([1, 0, 1, 2], pa.int32())
+    categories = pa.DictionaryArray.from_arrays(codes, values)
+    pq.write_table(pa.table({"text": categories}), tmp_path / "a.parquet")
+    found = read_table(str(tmp_path / "a.parquet"), ["text"]).column("text")
+    assert found.to_pylist() == ["b\ufffdd", "ok", "b\ufffdd", ""]
+
+
+def test_a_column_whose_name_is_not_utf8_is_one_line(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["One."], "xxxx": ["Two."]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"xxxx", b"x\xff\xfex"))
+    for read in (lambda: read_table(str(path), ["text"]), lambda: list_blocks([str(path)])):
+        with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet .*0xff"):
+            read()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

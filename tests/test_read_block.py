@@ -352,7 +352,9 @@ try:
 except InputError as error:
     column = str(error)
 sums = {sum(b.text_bytes for b in list_blocks([f"hf://{folder}"], block_bytes=n)) for n in (9, 99)}
-print(json.dumps([len(blocks), texts, rejected, labels, list(sums), missing, offline, column]))
+[views] = list_blocks([f"hf://{folder}-of-views"])
+found = [len(blocks), texts, rejected, labels, list(sums), missing, offline, column]
+print(json.dumps([*found, views.text_bytes, [d.texts for d in read_block(views)]]))
 """
 
 
@@ -363,9 +365,13 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
         {"text": f"Row {i} of a data set." if i != 7 else None, "label": i % 2} for i in range(50)
     ]
     write(folder / "train.jsonl", "\n".join(map(json.dumps, rows)))
+    (tmp_path / "data-of-views").mkdir()
+    views = pa.array(["One.", None, "Two."], pa.string_view())
+    pq.write_table(pa.table({"text": views}), tmp_path / "data-of-views" / "train.parquet")
     home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
     said = json.loads(python("-c", HUB_SCRIPT, folder, **home))
-    blocks, texts, rejected, labels, sums, missing, offline, column = said
+    blocks, texts, rejected, labels, sums, missing, offline, column, *of_views = said
+    assert of_views == [8, [["One.", "Two."]]]
     kept = [row["text"] for row in rows if row["text"]]
     assert texts == kept
     assert rejected == [f"hf://{folder}?split=train: row 8"]

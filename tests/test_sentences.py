@@ -366,7 +366,18 @@ def test_a_folder_that_nltk_refuses_is_an_error(punkt_tab):
     assert find_punkt("dutch") is not None
 
 
-def test_a_language_with_a_missing_file_is_an_error(punkt_tab):
-    (punkt_tab / "english" / "sent_starters.txt").unlink()
-    with pytest.raises(InputError, match="a file is missing"):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("sent_starters.txt", None),
+        ("ortho_context.tab", b"the\t126\nba"),
+        ("ortho_context.tab", b"the\tmany\n"),
+        ("collocations.tab", b"u.s\tarmy\nj"),
+        ("abbrev_types.txt", b"mr\n\xff\xfe\n"),
+    ],
+)
+def test_a_language_with_a_missing_or_damaged_file_is_an_error(name, content, punkt_tab):
+    path = punkt_tab / "english" / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(InputError, match="english: a file is missing or damaged, or other users"):
         find_punkt("english")

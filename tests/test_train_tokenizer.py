@@ -39,7 +39,8 @@ def corpus(tmp_path):
 
 def make(out, *sources, **options):
     names = [str(source) for source in sources]
-    return make_tokenizer(names, out=out, **({"max_megabytes": 10} | options))
+    few = {} if "vocab" in options else {"max_megabytes": 10}
+    return make_tokenizer(names, out=out, **(few | options))
 
 
 @pytest.fixture
@@ -252,6 +253,7 @@ REFUSED = {
     "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
     "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
     "--vocab-size 20 has no room for the characters": {"vocab_size": 20, "model": "unigram"},
+    "--max-megabytes is for a vocabulary to learn": {"vocab": "vocab.txt", "max_megabytes": 5},
 }
 
 
@@ -268,3 +270,9 @@ def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(option, tmp_p
     said = refused("tokenizer", f"{corpus}?{option}", "--vocab-size", "200", "--out", out)
     assert said.startswith(f"{corpus}: {option.partition('=')[0]}= is for `clozeline shards`")
     assert not out.exists()
+
+
+def test_a_comparison_needs_text(tmp_path, vocabulary):
+    with pytest.raises(InputError, match="--compare measures on the text of sources; give some"):
+        make(tmp_path / "out", vocab=vocabulary, compare=tmp_path)
+    assert not (tmp_path / "out").exists()

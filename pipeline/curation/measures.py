@@ -19,7 +19,10 @@ _ALONE = "".join(f"{chr(start)}-{chr(stop - 1)}" for start, stop in UNSPACED)
 # A word with its apostrophes and hyphens, a character of an unspaced script, or a mark.
 _PART = rf"(?:(?![{_ALONE}])\w)+"
 WORD: Final = re.compile(rf"[{_ALONE}]|{_PART}(?:['\u2019.,\-]{_PART})*|\S")
-SENTENCE_END: Final = re.compile(r"[.?!…]+[\"'\u201d\u2019)\]]*(?=\s|$)" + rf"|[{MARKS}]")
+# A run of marks is tried once, from its first one: a line of dots is read in linear time.
+SENTENCE_END: Final = re.compile(
+    r"(?<![.?!…])[.?!…]++[\"'\u201d\u2019)\]]*+(?=\s|$)" + rf"|[{MARKS}]"
+)
 #: Rae et al. 2021, appendix A.1.1.
 STOP_WORDS: Final = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 BULLETS: Final = ("•", "-")

@@ -43,7 +43,7 @@ from clozeline.pipeline.tokenization.document_pieces import from_pieces, pieces_
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 10
+CACHE_VERSION = 11
 
 #: Suffixes of all files that a job keeps in the folder.
 SUFFIXES: Final = (

@@ -18,6 +18,7 @@ from clozeline.pipeline.dataset.shards import SUFFIXES
 from clozeline.pipeline.report.dataset_summary import read_job
 from clozeline.pipeline.report.html import fill_template
 
+HUB_NAME = re.compile(r"hf://[\w-][\w.-]*(/[\w.-]+)?(\?.*)?")  # else it is a folder
 # The Hub's size categories, by the number of examples below which they apply.
 SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
 SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1B<n<10B"}
@@ -64,12 +65,14 @@ def _options(manifest: Manifest) -> dict[str, Any]:
 def source_name(source: str) -> str:
     """The part of a source that can be published: no local folder, no password.
 
-    "/home/ann/wiki/a-*.parquet" -> "a-*.parquet";  "hf://wikimedia/wikipedia?name=x" stays
+    "/home/ann/wiki/a-*.parquet" -> "a-*.parquet";  "hf://wikimedia/wikipedia?name=x" stays,
+    but "hf:///home/ann/wiki?split=test" -> "hf://wiki?split=test"
     """
-    if source.startswith(("hf://", "sample:")):
+    if source.startswith("sample:") or HUB_NAME.fullmatch(source):
         return source
-    place = source.partition("?")[0] if "://" in source else source
-    return re.split(r"[/\\]", place)[-1]
+    place, mark, query = source.partition("?") if "://" in source else (source, "", "")
+    name = re.split(r"[/\\]", place.rstrip("/\\"))[-1]
+    return f"hf://{name}{mark}{query}" if source.startswith("hf://") else name
 
 
 def _front_matter(manifest: Manifest, splits: list[str], title: str) -> str:

@@ -16,6 +16,7 @@ from itertools import islice
 import numpy as np
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from clozeline.pipeline.common.errors import escaped
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
@@ -102,9 +103,12 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 
 
 def _join(texts: list[str]) -> str:
-    """The texts of tokens as one; a first token that continues a word has its ##."""
+    """The texts of tokens as one; a first token that continues a word has its ##.
+
+    Control characters, which byte-level BPE keeps, are escaped.
+    """
     begin = "" if texts[0].startswith(" ") else CONTINUATION
-    return begin + SPACES.sub(" ", join_bytes("".join(texts))).removeprefix(" ")
+    return begin + escaped(SPACES.sub(" ", join_bytes("".join(texts))).removeprefix(" "))
 
 
 def _paragraph(label: str, text: str, width: int) -> list[str]:

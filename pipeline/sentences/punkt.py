@@ -39,6 +39,10 @@ class PunktData:
     #: Type -> the cases and positions it was seen in, as bits (`UPPER` and others in `rules.py`).
     ortho_context: dict[str, int]
 
+    def __post_init__(self) -> None:
+        if any(len(pair) != 2 for pair in self.collocations):
+            raise ValueError("a collocation is not of two words")
+
     def to_json(self) -> dict[str, Any]:
         """The fields as a dict that JSON can store."""
         return asdict(self)
@@ -49,8 +53,6 @@ class PunktData:
         try:
             parameters = cls(**data)
             check_types(parameters)
-            if any(len(pair) != 2 for pair in parameters.collocations):
-                raise ValueError("a collocation is not of two words")
             return parameters
         except (TypeError, ValueError) as error:
             raise InputError(
@@ -70,7 +72,8 @@ def find_punkt(language: str) -> PunktData | None:
     from nltk.tokenize.punkt import load_punkt_params
 
     _check_language(language)
-    with warnings.catch_warnings(), suppress(LookupError, PermissionError):
+    # ValueError: a line without its tab, or bytes that are not UTF-8.
+    with warnings.catch_warnings(), suppress(LookupError, PermissionError, ValueError):
         # NLTK warns about every folder that other users can write to.
         warnings.simplefilter("ignore", RuntimeWarning)
         folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
@@ -78,8 +81,8 @@ def find_punkt(language: str) -> PunktData | None:
     for path in _installed():
         if path.name == language:
             raise InputError(
-                f"NLTK cannot read {path}: a file is missing, or other users can write to it. "
-                f"Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
+                f"NLTK cannot read {path}: a file is missing or damaged, or other users can write "
+                f"to it. Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
             )
     return None
 

@@ -95,7 +95,10 @@ def _kind_of(store: Any, path: str) -> str | None:
 
 def _matches(store: Any, path: str) -> list[str]:
     if isinstance(store, LocalFileSystem):  # follows links
-        return [name for name in sorted(store.glob(path)) if store.isfile(name)]
+        names = sorted(store.glob(path))
+        if lost := [name for name in names if not Path(name).exists()]:
+            raise InputError(f"{lost[0]} links to a file that is missing; restore it, or remove it")
+        return [name for name in names if store.isfile(name)]
     # From the listing: `isfile` would take an error of the store for "no", and drop the file.
     listed = store.glob(path, detail=True)
     return sorted(name for name, info in listed.items() if info["type"] == "file")

@@ -52,6 +52,9 @@ def _checked(where: str, table: pa.Table) -> pa.Table:
     """The table with valid text. Raises InputError for a null."""
     for position, name in enumerate(table.schema.names):
         column = table.column(name)
+        if pa.types.is_dictionary(column.type):  # as of pandas' categories
+            column = column.cast(column.type.value_type)
+            table = table.set_column(position, name, column)
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py() + 1
             raise InputError(f"{where}: row {row} has no '{name}'; fill it in or remove the row")

@@ -22,6 +22,8 @@ from clozeline.pipeline.sources.text_columns import (
 
 FILE_NAME = r"\.parquet$"
 CHECKED = {"page_checksum_verification": True}  #: of the pages that have one
+#: What a bad file raises; the last one, a column whose name is not UTF-8.
+DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def has_parquet_magic(name: str, head: bytes) -> bool:
@@ -37,7 +39,7 @@ def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
         with open_ranges(whole.path) as stream:
             metadata = pq.read_metadata(stream)
             schema = metadata.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         raise _unreadable(whole.path, error) from error
     check_text_columns(whole.path, schema, whole.text_columns)
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
@@ -68,7 +70,7 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                 row += len(batch)
     except MemoryError:  # Arrow's, too
         raise
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         where = f"near row {row + 1}" if row is not None else "at its end"
         raise InputError(f"{block.path} is corrupt {where}: {one_line(error)}") from error
 
@@ -81,7 +83,7 @@ def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
             return table.read(columns=list(columns))
     except MemoryError:  # Arrow's, too
         raise
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGE as error:
         raise _unreadable(whole.path, error) from error
 
 

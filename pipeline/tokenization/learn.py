@@ -59,11 +59,11 @@ def learn_vocabulary(
 ) -> Tokenizer:
     """Learn at most `vocab_size` tokens, special ones first, from the lines of the texts.
 
-    WordPiece and Unigram include the `alphabet` most frequent characters. BPE and Unigram keep case
-    and accents, and are filled up to a multiple of 64 with "[unused0]" and so on. A small text
-    gives fewer tokens; a `vocab_size` below the size of the alphabet gives more. Raises InputError
-    if the text has no words, or if `vocab_size` has no room for the 256 bytes of BPE or the
-    characters of Unigram.
+    WordPiece includes the `alphabet` most frequent characters, Unigram all. Both BPE and Unigram
+    keep case and accents, and are filled up to a multiple of 64 with "[unused0]" and so on. A small
+    text gives fewer tokens; for WordPiece, a `vocab_size` below the size of its alphabet gives
+    more. Raises InputError if the text has no words, or if `vocab_size` has no room for the 256
+    bytes of BPE or the characters of Unigram.
     """
     lines = _lines(texts)
     if model != "wordpiece":

@@ -56,6 +56,8 @@ class TokenizerOptions:
     def __post_init__(self) -> None:
         if (self.vocab is None) == (self.vocab_size is None):
             raise ValueError("give one of --vocab FILE and --vocab-size N.")
+        if self.vocab is not None and self.max_megabytes != TokenizerOptions.max_megabytes:
+            raise ValueError("--max-megabytes is for a vocabulary to learn; drop it with --vocab.")
         if self.model == "wordpiece":
             return
         if self.vocab is not None:

@@ -47,7 +47,7 @@ class PlainWords:
     def __init__(self, tokenizer: Tokenizer, cuts: Cuts) -> None:
         # The library's own form: its scores are read exactly as it has them.
         model, mark = json.loads(tokenizer.library.to_str())["model"], tokenizer.mark
-        self._is_special, self._always_space = tokenizer.is_special, not cuts.at_marks
+        self._is_reserved, self._always_space = tokenizer.is_reserved, not cuts.at_marks
         self._pieces: _Unigram | _Bpe | None = None
         if any(value for name, value in model.items() if name not in WITHOUT_EFFECT):
             return  # dropout, affixes, ignore_merges
@@ -70,7 +70,7 @@ class PlainWords:
         for rows, characters in _columns(words):
             found, counts = self._pieces.encode(characters)
             is_known = self._pieces.is_piece[characters].all(axis=0)
-            spelled = np.logical_or.reduceat(self._is_special[found], offsets_of(counts)[:-1])
+            spelled = np.logical_or.reduceat(self._is_reserved[found], offsets_of(counts)[:-1])
             left[rows] = spelled | ~is_known
             ids.append(found)
             lengths.append(counts)

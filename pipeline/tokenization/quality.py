@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.token_texts import LONE_BYTE
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 
@@ -37,8 +38,7 @@ def quality_of(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
     ids, _ = ColumnTokenizer(tokenizer).encode([tokenizer.after_space(line) for line in lines])
     counts = np.bincount(ids, minlength=tokenizer.vocab_size)
     words = [word for line in lines for word in line.split()]
-    bare = [token.removeprefix(tokenizer.mark) for token in tokenizer.tokens]
-    is_single = [len(token) == 1 and token.isalpha() for token in bare]
+    is_single = [_is_single(text.removeprefix(" ")) for text in tokenizer.texts]
     return Quality(
         tokens=len(ids),
         words=len(words),
@@ -46,3 +46,8 @@ def quality_of(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
         unknown=int(counts[tokenizer.unk_id]),
         single=int(counts[np.array(is_single)].sum()),
     )
+
+
+def _is_single(text: str) -> bool:
+    """Whether the text of a token is a letter, or a byte of one."""
+    return len(text) == 1 and (text.isalpha() or LONE_BYTE.match(text) is not None)

@@ -72,6 +72,7 @@ class Tokenizer:
     normalization     Normalization of a WordPiece, or the TokenizerSpec of another model
     special_tokens    tuple[str, ...]  for [PAD] [UNK] [CLS] [SEP] [MASK], in this order
     is_special        bool      [V]    one of special_tokens
+    is_reserved       bool      [V]    text never becomes it: special, or added as such to the file
     is_continuation   bool      [V]    tokens that continue a word: "##...", or without a word mark
     replacement_ids   uint32    [R]    candidates for a random token: no special, no "[unused..."
     punkt             dict | None      Punkt's parameters, as read from JSON
@@ -97,13 +98,13 @@ class Tokenizer:
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.is_special = _flags(token in self.special_tokens for token in tokens)
-        # Text never becomes one of these.
-        never = {*self.special_tokens, *(self.spec.added(special=True) if self.spec else ())}
-        continues = [token not in never and self._continues(token) for token in tokens]
-        self.is_continuation = _flags(continues)
-        never.update(token for token in tokens if token.startswith("[unused"))
-        usable = _flags(token not in never for token in tokens)
-        self.replacement_ids = np.flatnonzero(usable).astype(np.uint32)
+        reserved = {*self.special_tokens, *(self.spec.added(special=True) if self.spec else ())}
+        self.is_reserved = _flags(token in reserved for token in tokens)
+        self.is_continuation = _flags(map(self._continues, tokens)) & ~self.is_reserved
+        is_unused = _flags(token.startswith("[unused") for token in tokens)
+        self.replacement_ids = np.flatnonzero(~self.is_reserved & ~is_unused).astype(np.uint32)
+        if not len(self.replacement_ids):
+            raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
         if isinstance(normalization, TokenizerSpec):
             self.library = normalization.library()
         else:
@@ -140,6 +141,10 @@ class Tokenizer:
         """The tokens as people read them, [V]: "##..." continues a word, whatever the model."""
         return list(map(shown_token, self.texts))
 
+    @cached_property
+    def _reserved_ids(self) -> frozenset[int]:
+        return frozenset(np.flatnonzero(self.is_reserved).tolist())
+
     @property
     def needs_space(self) -> bool:
         """Whether the first token of a text depends on a space before it."""
@@ -154,12 +159,11 @@ class Tokenizer:
         # The fast form leaves out offsets.
         found = self.library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [text.ids for text in found]
-        if self.spec and self.spec.spells_special_tokens:
-            special = frozenset(self.special_ids)
+        if self.spec:
             for row in rows:
                 # Text that spells one is unknown where the model finds no other pieces.
-                if not special.isdisjoint(row):
-                    row[:] = [self.unk_id if i in special else i for i in row]
+                if not self._reserved_ids.isdisjoint(row):
+                    row[:] = [self.unk_id if i in self._reserved_ids else i for i in row]
         return rows
 
     def save(

@@ -21,6 +21,9 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order 
 #: The character that begins the first token of a word, by the pre-tokenizer that writes it.
 WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
 
+#: The tokens of `byte_fallback`, for the bytes of unknown characters.
+FALLBACK_BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+
 
 @dataclass(frozen=True)
 class TokenizerSpec:
@@ -41,11 +44,6 @@ class TokenizerSpec:
         step = self._values.get("pre_tokenizer") or {}
         types = [part["type"] for part in (step, *step.get("pretokenizers", ())) if "type" in part]
         return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
-
-    @cached_property
-    def spells_special_tokens(self) -> bool:
-        """Whether special tokens are pieces that text can become, as in Unigram."""
-        return bool(self._values["model"].get("type") == "Unigram")
 
     def added(self, *, special: bool) -> frozenset[str]:
         """The added tokens that text never becomes, or those that it does."""
@@ -77,8 +75,9 @@ def read_spec(
     """The tokens, by id, and the spec of a tokenizer.json with these special tokens, by role.
 
     Raises InputError where the library cannot read it, its BPE has dropout, an id, byte or special
-    token is missing, or texts are not [CLS] A [SEP] and pairs [CLS] A [SEP] B [SEP]. The second
-    [SEP] that RoBERTa and XLM-R put between A and B is taken out of the template.
+    token is missing, [MASK] has another role, or texts are not [CLS] A [SEP] and pairs
+    [CLS] A [SEP] B [SEP]. The second [SEP] that RoBERTa and XLM-R put between A and B is taken out
+    of the template.
     """
     added = values.get("added_tokens") or []
     if isinstance(added, list):
@@ -98,12 +97,11 @@ def read_spec(
             "with BERT's special tokens can be used, under these names or those that "
             "tokenizer_config.json gives them."
         )
-    lost = {*pre_tokenizers.ByteLevel.alphabet()} - vocabulary.keys()
-    if spec.word_mark == WORD_MARKS["ByteLevel"] and lost and not values["model"].get("unk_token"):
+    if special_tokens.count(mask := special_tokens[-1]) > 1:
         raise InputError(
-            f"its vocabulary lacks {len(lost)} of the 256 bytes, and text would lose them without "
-            "a trace; learn one with `clozeline tokenizer --model bpe`."
+            f"its mask token {mask} has another role in tokenizer_config.json, too; name another."
         )
+    _check_unknown(values["model"], library.get_vocab(with_added_tokens=False), spec)
     with _library_errors():
         if _separators(library, special_tokens) == 2:
             values["post_processor"] = template(library, special_tokens)
@@ -129,6 +127,29 @@ def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
             f"the ids of its {len(vocabulary):,} tokens are not 0 to {len(vocabulary) - 1:,}, each "
             "once; replace the file."
         )
+
+
+def _check_unknown(model: dict[str, Any], known: dict[str, int], spec: TokenizerSpec) -> None:
+    """Raises InputError for a model that loses text that it does not know, or fails at it."""
+    unk, is_byte_level = model.get("unk_token"), spec.word_mark == WORD_MARKS["ByteLevel"]
+    lost = {*pre_tokenizers.ByteLevel.alphabet()} - known.keys()
+    if model["type"] == "Unigram":
+        is_safe = model.get("unk_id") is not None
+    else:
+        has_bytes = model.get("byte_fallback") and known.keys() >= FALLBACK_BYTES
+        is_safe = unk in known or (model["type"] == "BPE" and bool(has_bytes or not lost))
+    if is_safe:
+        return
+    if is_byte_level and not unk:
+        raise InputError(
+            f"its vocabulary lacks {len(lost)} of the 256 bytes, and text would lose them without "
+            "a trace; learn one with `clozeline tokenizer --model bpe`."
+        )
+    named = "" if unk is None else f", and {unk!r} is not in its vocabulary"
+    raise InputError(
+        f"its {model['type']} has no token for what it does not know{named}; add one, as "
+        f"{'unk_id' if model['type'] == 'Unigram' else 'unk_token'}."
+    )
 
 
 def _spec_of(values: dict[str, Any], special_tokens: tuple[str, ...]) -> TokenizerSpec:

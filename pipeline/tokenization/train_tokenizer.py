@@ -151,12 +151,14 @@ def make_tokenizer(
         max_megabytes=max_megabytes,
         allow_truncated=allow_truncated,
     )
-    out = path_of(out)
+    out, names = path_of(out), list(each_given(sources))
+    if compare and not names:
+        raise InputError("--compare measures on the text of sources; give some, or leave it out.")
     other = load_tokenizer(compare) if compare else None
     with naming_store(out):
         _check_out(out, overwrite=overwrite)
         with locked_folder(out):
-            made = _learn_or_adopt(list(each_given(sources)), options, other)
+            made = _learn_or_adopt(names, options, other)
             made.tokenizer.save(out, overwrite=overwrite)
     return made
 

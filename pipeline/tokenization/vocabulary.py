@@ -86,8 +86,6 @@ def check_tokens(tokens: Sequence[str]) -> None:
             f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; "
             "BERT needs them: add a line for each, or give another vocabulary."
         )
-    if all(token in SPECIAL_TOKENS or token.startswith("[unused") for token in tokens):
-        raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
 
 
 def read_vocab_txt(path: AnyPath) -> list[str]:

@@ -44,7 +44,7 @@ REDIRECT = re.compile(
     r"\s*#(?:redirect|([^\s\[\]:]++))\s*+:?\s*+\[\[[^\[\]\n]*\]\](?(1)\s*(?:\Z|\{\{|\[\[|<!--|__))",
     re.IGNORECASE,
 )
-NAMESPACE = re.compile(r'<namespace key="(-?[0-9]+)"[^<>]*>([^<>]+)</namespace>')
+NAMESPACE = re.compile(r'<namespace key="(-?[0-9]{1,6})"[^<>]*>([^<>]+)</namespace>')
 #: The names known to every wiki, for exports without namespace numbers (before version 0.5).
 NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {
     name: 2 * i + odd
