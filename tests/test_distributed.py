@@ -190,7 +190,7 @@ def test_muon_updates_the_matrices_of_a_sharded_model_as_a_whole(name, runs):
     assert found.keys() == wanted.keys()
     for key, way in wanted.items():
         if key.startswith("encoder.layers.") and way.ndim == 2:
-            assert torch.linalg.norm(found[key] - way) < 0.1 * torch.linalg.norm(way), key
+            assert torch.linalg.norm(found[key] - way) < 0.2 * torch.linalg.norm(way), key
     moments = [load_moments(latest_checkpoint(runs / run)) for run in (name, "muon-one")]
     shapes = [{key: value.shape for key, value in part.items()} for part in moments]
     assert shapes[0] == shapes[1]

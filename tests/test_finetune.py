@@ -132,7 +132,6 @@ def test_weights_that_may_have_read_a_test_set_make_it_unknown(excluding, tmp_pa
         (other, {"other": known}, known.excluded),
         (other, {"other": without}, {}),
         (other, {"existing": without}, {}),  # it was started from another run
-        (other, {"existing": without, "other": known, "overwrite": True}, known.excluded),
         (other, {"init": tmp_path}, {}),
     ):
         assert excluded_from_all(Start(out=tmp_path, **start), point, known) == expected

@@ -161,7 +161,7 @@ def step_gradients(world, rows, labels, pooling="mean", dropout=0.0):
         parameter.register_post_accumulate_grad_hook(
             lambda p, name=name: found.update({name: p.grad.clone()})
         )
-    how = FinetuneConfig(batch_size=8, class_weights="balanced")
+    how = FinetuneConfig(batch_size=8, class_weights="balanced", precision="fp32")
     plan = Plan(learning_rate=1e-3, epochs=1)
     with tqdm(disable=True) as progress:
         train_classifier(model, rows, labels, how, plan, seed=3, progress=progress, world=world)

@@ -126,7 +126,8 @@ def test_classifiers_of_before_have_no_prompt(folder, tmp_path):
 
 
 def test_no_class_is_ahead_of_the_others_before_the_training(folder, tmp_path):
-    config = FinetuneConfig(**{**vars(QUICK), "learning_rate": 1e-12, "dropout": 0.0})
+    exactly = {"learning_rate": 1e-12, "dropout": 0.0, "precision": "fp32"}
+    config = FinetuneConfig(**{**vars(QUICK), **exactly})
     rows = str(folder / "rows.csv")
     finetune(folder / "run", rows, out=tmp_path / "out", test=rows, config=config)
     classifier = load_classifier(tmp_path / "out")

@@ -185,6 +185,12 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
             f"{source} reads long texts without their middle, which no tokenizer of {form} leaves "
             f"out; fine-tune with --truncate start, or {instead}."
         )
+    by_mean = found.classifier is not None and found.pooling != "cls"
+    if form == "transformers" and by_mean and has_segments:
+        raise InputError(
+            f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
+            f"[CLS] only; fine-tune with --pooling cls, or {instead}."
+        )
     config = found.model.config
     if form == "sentence-transformers":  # see _write_sentence_transformers
         config = replace(config, pooler=has_segments)
@@ -194,12 +200,6 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
         raise InputError(
             f"{source} cannot be exported for transformers, which has no such model; {instead}."
         ) from error
-    by_mean = found.classifier is not None and found.pooling != "cls"
-    if form == "transformers" and by_mean and has_segments:
-        raise InputError(
-            f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
-            f"[CLS] only; fine-tune with --pooling cls, or {instead}."
-        )
 
 
 def _write_transformers(found: _Source, partial: Path) -> str:
