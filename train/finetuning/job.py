@@ -117,7 +117,7 @@ def read_job(
 
 
 def _classes_left(names: tuple[str, ...], train: Labelled, test: Labelled) -> tuple[str, ...]:
-    """The classes that a sample has. Raises InputError for a single one, or a test row's lost."""
+    """The classes of the sample. Raises InputError for one alone, and if test rows have more."""
     rows = f"{train.source}: the {len(train):,} rows of --max-examples"
     left = set(train.labels)
     if lost := set(names).difference(left).intersection(test.labels):

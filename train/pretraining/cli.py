@@ -86,13 +86,14 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
     with _world_of(out, run.timeout, writes=not (run.print_recipe or gpus)) as world:
-        from clozeline.train.pretraining.estimate import estimate_lines
         from clozeline.train.pretraining.plan import make_plan
         from clozeline.train.pretraining.pretrain import train_run
         from clozeline.train.pretraining.start import Start, find_start
 
         start = find_start(Start(out=out, **sources), world)
         if gpus:
+            from clozeline.train.pretraining.estimate import estimate_lines
+
             click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
             return
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
@@ -141,7 +142,7 @@ def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | No
 def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
     """All processes of the run, which hold the lock of its folder if they write there.
 
-    These can be stopped from now on.
+    From here on SIGTERM ends a process that writes there in one line.
     """
     with _stoppable() if writes else nullcontext():
         from clozeline.train.engine.distributed import join_world

@@ -66,7 +66,7 @@ class Start:
 
 @contextmanager
 def locked_run(out: Path, world: World) -> Iterator[None]:
-    """Hold the folder's lock in rank 0. What an earlier command overwrote is an older run now.
+    """Hold the folder's lock in rank 0; the mark that an earlier command left there is removed.
 
     Raises InputError where another process has it, and if the folder is neither empty nor a run.
     """
