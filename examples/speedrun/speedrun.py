@@ -232,7 +232,9 @@ def _as_text(values: dict[str, Any]) -> bytes:
 
 
 def _clozeline(*arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "clozeline", *map(str, arguments)], check=True)
+    done = subprocess.run([sys.executable, "-m", "clozeline", *map(str, arguments)], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)  # it has printed why
 
 
 def _cpu_seconds() -> float:
