@@ -113,6 +113,16 @@ def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     assert_same_run(tmp_path / "again", cooled)
 
 
+def test_a_resumed_decay_is_refused_what_a_new_one_is(cooled, shards, tmp_path):
+    out = go_back(shutil.copytree(cooled, tmp_path / "out"), 14)
+    before = contents(out)
+    line = ("pretrain", shards, "--out", out, "--resume")
+    for option, value in (("--for", "2h"), ("--batch-ramp", 0.5), ("--phase", f"{shards}@0.5")):
+        said = refused(*line, option, value)
+        assert said == f"{option} does not go with --cool-down-from; leave it out."
+    assert contents(out) == before
+
+
 def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards, tmp_path):
     """Steps 13 to 20, and not the last quarter of 20 steps."""
     out = go_back(shutil.copytree(cooled, tmp_path / "out"), 14)

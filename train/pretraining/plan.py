@@ -34,6 +34,7 @@ from clozeline.train.pretraining.recipes import (
     CoolDown,
     Setting,
     Value,
+    check_origin,
     recipe_of,
     resolve,
     with_decay,
@@ -119,6 +120,7 @@ def make_plan(
 
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
+    check_origin({**options, "cool_down_from": start.cool_down_from})  # of a resumed run, too
     given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
     there, left_out, is_timed = start.existing, 0.0, bool(options.get("for_"))
     model = _model(manifest, preset, dropout=dropout, start=start)
