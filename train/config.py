@@ -23,7 +23,8 @@ from clozeline.train.run_parts import parse_parts, parse_rates
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
-Truncate = Literal["end", "start", "middle"]  # what a text of too many tokens loses
+Cut = Literal["end", "start", "middle"]  # what a text of too many tokens loses
+Truncate = Literal[Cut, "nothing"]
 
 LARGEST_LEARNING_RATE = 1e30  # an update may be 1e8 times as large, and must be a float32
 

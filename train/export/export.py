@@ -180,10 +180,11 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
         raise InputError(
             f"{source} classifies the [MASK] of a prompt, which {form} has no model for; {instead}."
         )
-    if found.truncate == "middle":
+    if found.truncate in ("middle", "nothing"):
+        how = "without their middle" if found.truncate == "middle" else "in windows"
         raise InputError(
-            f"{source} reads long texts without their middle, which no tokenizer of {form} leaves "
-            f"out; fine-tune with --truncate start, or {instead}."
+            f"{source} reads long texts {how}, as no tokenizer of {form} does; fine-tune with "
+            f"--truncate start, or {instead}."
         )
     by_mean = found.classifier is not None and found.pooling != "cls"
     if form == "transformers" and by_mean and has_segments:

@@ -44,8 +44,9 @@ class FinetuneConfig:
     truncate: Truncate | None = _data(
         None,
         "What a longer text loses: its `end`, its `start`, or its `middle`, with three times as "
-        "much left of the end as of the start; defaults to what the pretrained tokenizer cuts, "
-        "the end but for some of Hugging Face.",
+        "much left of the end as of the start; or `nothing`: the model reads it in up to 8 windows "
+        "of that many tokens, and their mean decides. Defaults to what the pretrained tokenizer "
+        "cuts, the end but for some of Hugging Face.",
     )
     test_share: float = _data(
         0.1, "Fraction of the rows held out for testing when there is no --test file."
@@ -139,6 +140,10 @@ class FinetuneConfig:
         for name in ("prompt", "label_words"):
             if (text := getattr(self, name)) is not None and not text.strip(" ;"):
                 raise ValueError(f"{name} is {text!r}; leave it out, or give words.")
+        if self.truncate == "nothing" and self.text_pair:
+            raise ValueError(
+                "truncate nothing is for one text; of a pair, cut the end, the start or the middle."
+            )
         if self.words_of_classes and not self.prompt:
             raise ValueError("label_words are for the [MASK] of a prompt; give --prompt, too.")
         if self.prompt and self.pooling:

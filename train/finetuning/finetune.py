@@ -43,6 +43,7 @@ from clozeline.train.finetuning.results import (
     job_differences,
 )
 from clozeline.train.labelled.calibration import softmax
+from clozeline.train.labelled.encoding import MOST_WINDOWS
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.rows import lone_labels
 from clozeline.train.labelled.scores import Scores
@@ -179,9 +180,12 @@ def _notes(run: Path, compared: ComparedModels, *, is_shown: bool) -> list[str]:
     job, is_cut = compared.job, compared.rows.is_cut
     notes = lone_labels(job.train)
     if is_cut.mean() >= MANY_CUT:
+        windows, lost = "", job.start.truncate
+        if lost == "nothing":
+            windows, lost = f"{MOST_WINDOWS} windows of ", "end"
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
-            f"{job.start.max_seq_length} tokens and lose their {job.start.truncate}; see "
+            f"{windows}{job.start.max_seq_length} tokens and lose their {lost}; see "
             "--max-seq-length and --truncate."
         )
     if "pooler" in job.start.absent and job.start.pooling == "cls":

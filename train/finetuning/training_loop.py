@@ -67,9 +67,7 @@ def train_classifier(
     step = 0
     model.train()
     for epoch in range(plan.epochs):
-        for batch in training_batches(
-            rows.input_ids.lengths, batch_size=batch_size, seed=seed, epoch=epoch
-        ):
+        for batch in training_batches(rows.lengths, batch_size=batch_size, seed=seed, epoch=epoch):
             seed_dropout(seed, step, world.rank)
             # Progress at mid-step, so that the first and the last step have a rate above 0.
             done = (step + 0.5) / total
@@ -77,10 +75,11 @@ def train_classifier(
             for group in optimizer.param_groups:
                 group["lr"] = plan.learning_rate * factor * group["scale"]
             own = batch[world.rank :: world.size]
-            if len(own):
+            for part in rows.parts(own, batch_size) if len(own) else ():
                 with autocast(precision, device):
-                    logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
-                loss = loss_of(logits.float(), targets[own].to(device))
+                    logits = model(*(tensor.to(device) for tensor in rows.inputs(part)))
+                logits = rows.mean_logits(logits.float(), part)
+                loss = loss_of(logits, targets[part].to(device))
                 (loss / weights[batch].sum()).backward()
             sum_gradients(model, world)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
@@ -118,7 +117,7 @@ def predict_logits(
     for batch, inputs in evaluation_batches(rows, device, rank=world.rank, ranks=world.size):
         with autocast(resolve_precision(precision, device), device):
             logits = model(*(tensor.to(device) for tensor in inputs))
-        found[batch] = logits.float().cpu().numpy()
+        found[batch] = rows.mean_logits(logits.float(), batch).cpu().numpy()
     if was_training:
         model.train()
     if world.size > 1:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.config import Truncate
+from clozeline.train.config import Cut
 from clozeline.train.labelled.encoding import Encoder, ends_of
 from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
@@ -34,7 +34,7 @@ def baseline(
     text_pair: str | None = None,
     label: str = "label",
     max_tokens: int | None = None,
-    truncate: Truncate = "end",
+    truncate: Cut = "end",
     tokenizer: Path | None = None,
 ) -> Scores:
     """Train bag-of-words on one file and test it on another.
@@ -101,7 +101,7 @@ def fit_bag_of_words(
     return predict
 
 
-def _kept_words(count: int, truncate: Truncate, texts: Texts) -> Texts:
+def _kept_words(count: int, truncate: Cut, texts: Texts) -> Texts:
     """At most `count` words of each row, both texts of a pair joined."""
     rows = [text.split() for text in texts.joined()]
     return Texts([" ".join(chain(*ends_of(row, count, truncate))) for row in rows])
