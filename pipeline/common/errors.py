@@ -12,6 +12,7 @@ A broken invariant of our own is an `AssertionError` and ends with its traceback
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 STOPPED = 75  #: exit code of what is not finished and can be continued
 
@@ -87,6 +88,17 @@ OUT_OF_MEMORY = (
     "can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory",
     "can't start new thread", "could not create a primitive",
 )  # fmt: skip
+
+
+@contextmanager
+def as_input_error() -> Iterator[None]:
+    """Turn the ValueErrors of `model`, which does not know InputError, into InputErrors."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def advice(error: BaseException) -> str:

@@ -33,6 +33,11 @@ class Ragged:
         """The number of values in each row, int64 [R]."""
         return np.diff(self.offsets)
 
+    @property
+    def sums(self) -> NDArray[np.int64]:
+        """The sum of the values of each row, int64 [R]."""
+        return np.diff(offsets_of(self.values)[self.offsets])
+
     def take(self, rows: ArrayLike) -> "Ragged":
         """The given rows, in the given order; the values are read-only."""
         data, ends = self.taken_bytes(pa.array(rows, pa.int64()))

@@ -9,7 +9,8 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import hash_documents
-from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.job.context import blocks_of
+from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.tokenization.documents import clean_texts
 
 
@@ -18,9 +19,7 @@ def find_documents(
 ) -> Iterator[tuple[int, str, str]]:
     """Each document once: its hash, the source it is in, and its text as it was tokenized."""
     missing, quality = set(wanted), quality_of(config.quality)
-    for block in list_blocks(
-        sources, text_columns=config.text_columns, max_document_bytes=config.max_document_bytes
-    ):
+    for block in blocks_of(sources, config):
         for chunk in read_block(block):
             texts = clean_texts(curate(chunk.texts, quality, None)[0], config.min_characters)
             for hash, text in zip(hash_documents(texts)[0].tolist(), texts, strict=True):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.ragged import Ragged, offsets_of, ordinals
+from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.dataset.manifest import ShardEntry
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
 from clozeline.pipeline.dataset.shards import read_batches
@@ -152,14 +152,8 @@ def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
         and ((length_a >= 2) & (length_a <= lengths)).all()
         and (length_a < lengths)[label != NO_PAIR].all()
         and ((label >= NO_PAIR) & (label <= B_IS_RANDOM)).all()
-        and (examples.piece_lengths is None or _fill_rows(examples.piece_lengths, lengths))
+        and (examples.piece_lengths is None or np.array_equal(examples.piece_lengths.sums, lengths))
     )
-
-
-def _fill_rows(pieces: Ragged, lengths: Counts) -> bool:
-    """Whether the pieces of each row add up to its length."""
-    before = offsets_of(pieces.values)
-    return np.array_equal(np.diff(before[pieces.offsets]), lengths)
 
 
 def _mismatch(path: AnyPath) -> InputError:

@@ -144,7 +144,7 @@ def main(
             run = pretrained(row, folder, sources, steps=equal_steps, batch_size=batch_size)
             for pooling in row.poolings:
                 report = fine_tuned(run, pooling, labelled)
-                print(line(row, run, pooling, report, seeds), flush=True)
+                print(line(row, run, pooling, report), flush=True)
     if (report_file := folder / "nano-adamw-none-15-tokens" / "mean" / "report.json").exists():
         report = json.loads(report_file.read_text())
         for start, name in (
@@ -192,7 +192,7 @@ def command(*arguments: object) -> None:
         raise click.ClickException(done.stderr.strip().splitlines()[-1].removeprefix("Error: "))
 
 
-def line(row: Variant, run: Path, pooling: str, report: dict[str, Any], seeds: int) -> str:
+def line(row: Variant, run: Path, pooling: str, report: dict[str, Any]) -> str:
     summary = json.loads((run / "run" / "summary.json").read_text())
     heldout = summary["heldout"]
     pair = f"{heldout['nsp_accuracy']:.1%}" if "nsp_accuracy" in heldout else ""

@@ -36,12 +36,12 @@ def lists(rows):
     return [rows.slice(i, i + 1).values.tolist() for i in range(len(rows))]
 
 
-def make_examples(rows, *, length_a=None, labels=None, documents=None):
+def make_examples(rows, *, length_a=None, labels=None):
     """Unmasked examples of the given rows of ids."""
     count = len(rows)
     ids = np.array([token for row in rows for token in row], dtype=np.uint16)
     nothing = Ragged(np.zeros(0, np.uint16), np.zeros(count + 1, np.int64))
-    numbers = np.arange(count, dtype=np.uint64) if documents is None else documents
+    numbers = np.arange(count, dtype=np.uint64)
     return Examples(
         input_ids=Ragged(ids, offsets_of([len(row) for row in rows])),
         masked_lm_positions=nothing,

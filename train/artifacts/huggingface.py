@@ -11,14 +11,10 @@ from clozeline.model.config import BertConfig
 from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.model.huggingface.convert import HuggingFaceModel, load_huggingface
 from clozeline.pipeline.common.checksums import check_sums
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import check_finite
-from clozeline.train.artifacts.huggingface_tokenizer import (
-    as_input_error,
-    read_tokenizer,
-    read_tokenizer_config,
-)
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
 from clozeline.train.artifacts.model_links import check_links
 
 PARTS = {"pooler": "pooler", "mlm_head": "masked-LM head", "nsp_head": "next-sentence head"}

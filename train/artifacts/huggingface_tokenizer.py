@@ -9,16 +9,19 @@ tokenizer_config.json, with defaults for missing ones; for others those of token
 """
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from clozeline.model.huggingface.weight_files import read_json
 from clozeline.pipeline.common.config_checks import differences
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
+from clozeline.pipeline.common.errors import InputError, as_input_error
+from clozeline.pipeline.tokenization.tokenizer import (
+    TOKENIZER_JSON,
+    VOCAB_TXT,
+    Tokenizer,
+    named_tokenizer,
+)
 from clozeline.pipeline.tokenization.transformers_files import (
     ANY_TOKENIZER,
     FLAGS,
@@ -56,10 +59,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             f"{folder} has no tokenizer (no {TOKENIZER_JSON} or {VOCAB_TXT}); add the one that the "
             "model was trained with."
         )
-    try:
-        return Tokenizer(tokens, normalization)
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from error
+    return named_tokenizer(folder, tokens, normalization, None)
 
 
 def vocabulary_differences(there: Tokenizer, now: Tokenizer) -> list[str]:
@@ -91,17 +91,6 @@ def side_cut(folder: Path) -> Truncate:
     side = truncation.get("direction") if isinstance(truncation, dict) else None
     side = read_tokenizer_config(folder).get("truncation_side", side)
     return "start" if side in ("left", "Left") else "end"
-
-
-@contextmanager
-def as_input_error() -> Iterator[None]:
-    """Turn the ValueErrors of `model`, which does not know InputError, into InputErrors."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def _settings(tokenizer: Tokenizer) -> dict[str, Any]:

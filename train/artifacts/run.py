@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.pipeline.common.config_checks import check_field_names, differences
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
@@ -145,12 +145,10 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
 
     Raises InputError for a bad option.
     """
-    try:
+    with as_input_error():
         config = preset(name, vocab_size=manifest.vocab_size)
         positions = max(config.max_position_embeddings, manifest.config.max_seq_length)
         return with_dropout(replace(config, max_position_embeddings=positions), dropout)
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
-from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.common.store import sizes_in
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
@@ -289,15 +289,10 @@ def _wrong_rows(examples: Examples) -> str | None:
     is_inside = positions.values[last] < lengths[positions.lengths > 0]
     if not (is_rising.all() and is_inside.all()):
         return "masked positions that are not ascending, or beyond their row"
-    if examples.piece_lengths is not None and not _fill_rows(examples.piece_lengths, lengths):
+    pieces = examples.piece_lengths
+    if pieces and not (pieces.values.all() and np.array_equal(pieces.sums, lengths)):  # none empty
         return "pieces that do not make up their row"
     return None
-
-
-def _fill_rows(pieces: Ragged, lengths: NDArray[np.int64]) -> bool:
-    """Whether the pieces of each row, none of them empty, are together as long as the row."""
-    before = offsets_of(pieces.values)
-    return bool(pieces.values.all()) and np.array_equal(np.diff(before[pieces.offsets]), lengths)
 
 
 def _highest(values: NDArray[Any]) -> int:

@@ -8,6 +8,8 @@ up bfloat16 products in float32 at half the rate of its float16 ones.
 
 from dataclasses import dataclass
 
+from clozeline.pipeline.common.errors import InputError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -36,10 +38,10 @@ GPUS = (
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of a user's spelling, such as `rtx4090`. Raises ValueError for unknown ones."""
+    """The GPU of a user's spelling, such as `rtx4090`. Raises InputError for unknown ones."""
     known = {_spelled(gpu.name): gpu for gpu in GPUS}
     if _spelled(name) not in known:
-        raise ValueError(f"unknown GPU {name!r}; known: {', '.join(known)}.")
+        raise InputError(f"unknown GPU {name!r}; known: {', '.join(known)}.")
     return known[_spelled(name)]
 
 

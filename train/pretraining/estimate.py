@@ -20,7 +20,6 @@ import torch
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, count_parameters
 from clozeline.pipeline.commandline.config_options import config_or_usage_error
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.config import RAMP, PretrainConfig
@@ -194,10 +193,7 @@ def estimate_lines(
 
     `chosen` as for `make_plan`: a recipe depends on the number of GPUs. Raises InputError.
     """
-    try:
-        gpus = [gpu_named(kind) for kind in kinds.split(",")]
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    gpus = [gpu_named(kind) for kind in kinds.split(",")]
     manifest = read_manifest(shards)
     given = chosen.pop("options")
     options = given | {"precision": given["precision"] or "bf16"}

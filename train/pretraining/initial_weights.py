@@ -14,7 +14,7 @@ from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.model.huggingface.weight_files import weights_sha256
 from clozeline.pipeline.common.config_checks import differences
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
@@ -112,7 +112,7 @@ def initial_config(init: Path, *, preset_name: str | None, dropout: float | None
     if kind == "classifier":
         raise InputError(f"{init} is a classifier; give the folder that `clozeline export` writes.")
     there = read_model_config(init)
-    try:
+    with as_input_error():
         if preset_name is not None:
             own: dict[str, Any] = {field: getattr(there, field) for field in FREE}
             if differs := _differences(there, replace(preset(preset_name), **own)):
@@ -121,8 +121,6 @@ def initial_config(init: Path, *, preset_name: str | None, dropout: float | None
                     "folder's model."
                 )
         return with_dropout(there, dropout)
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def check_initial(init: Path, model: BertConfig, shards: AnyPath) -> str:
