@@ -457,6 +457,7 @@ def test_a_killed_comparison_continues_with_the_missing_models(
         ({"max_seq_length": 17}, {}, "max_seq_length is 17, but the model of .* has only 16 posit"),
         ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
         ({}, {"test": ""}, "a source has an empty name; give the path"),
+        ({"test_share": 0.2}, {}, "is what is held out without --test; give one of them"),
         ({}, {"also_test": ["test"]}, r"has the name of the --test rows; give \./test"),
     ],
 )
