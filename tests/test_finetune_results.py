@@ -10,12 +10,18 @@ import torch
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import check_room
 from clozeline.train.finetuning.job import HELD_OUT
-from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, is_unfinished
+from clozeline.train.finetuning.results import (
+    Candidate,
+    ModelKey,
+    ModelResult,
+    ResultStore,
+    is_unfinished,
+)
 from clozeline.train.labelled.scores import Correlations, Scores
 
 KEY = ModelKey(start="pretrained", examples=4, seed=0)
 CELL = ModelResult(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))
-WEIGHTS = {"w": torch.arange(4.0)}
+CANDIDATE = Candidate({"w": torch.arange(4.0)}, np.array([[0.5, -1.0]], dtype=np.float32))
 JOB = {"epochs": 1}
 
 
@@ -30,7 +36,7 @@ def is_there(results, *, with_weights=True):
 
 
 def written(out):
-    store(out).write(CELL, WEIGHTS)
+    store(out).write(CELL, CANDIDATE)
     return out / "results"
 
 
@@ -38,7 +44,9 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     written(tmp_path)
     again = store(tmp_path, resume=True)
     assert is_there(again)
-    assert torch.equal(again.read_weights(KEY)["w"], WEIGHTS["w"])
+    found = again.read_candidate(KEY)
+    assert torch.equal(found.weights["w"], CANDIDATE.weights["w"])
+    assert found.logits.tolist() == [[0.5, -1.0]]
 
 
 def test_damaged_weights_are_said_and_trained_again(tmp_path, capsys):
