@@ -23,6 +23,7 @@ from clozeline.train.finetuning.job import read_job
 from clozeline.train.labelled.rows import read_labelled
 from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
+from tests.support.files import times
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -138,6 +139,31 @@ def test_results_are_kept_and_written(done, run):
     other = replace(config, seed=3)
     with pytest.raises(InputError, match=r"fine-tuning with another config \(seed 0 there, 3 now"):
         benchmark(run, tasks[1:], out=out, config=other)
+
+
+def test_the_same_tables_in_another_folder_are_the_same_benchmark(run, glue, tmp_path):
+    config = replace(CONFIG, from_scratch=True, epochs=1, max_examples=32, baseline=False)
+    out, tables, moved = tmp_path / "out", tmp_path / "tables", tmp_path / "moved"
+    found = read_tasks([glue], out=tables)
+    tasks = [replace(task, test=(*task.test, task.train)) for task in found]
+    first = benchmark(run, tasks, out=out, config=config)
+    shutil.move(tables, moved)
+    lost = out / "STS-B" / "results" / "from_scratch-32-0.json"  # a part of it is trained again
+    lost.unlink()
+    before = times(out, "*/**/*")
+
+    def there(source):
+        return source.replace(str(tables), str(moved))
+
+    tasks = [replace(t, train=there(t.train), test=tuple(map(there, t.test))) for t in tasks]
+    again = benchmark(run, tasks, out=out, config=config)
+    assert again == [replace(result, test=there(result.test)) for result in first]
+    assert {
+        path: time for path, time in times(out, "*/**/*").items() if path != str(lost)
+    } == before
+    tasks = [replace(task, test=task.test[::-1]) for task in tasks]
+    with pytest.raises(InputError, match=r"\(test rows \w{12} there, \w{12} now; test 2 rows "):
+        benchmark(run, tasks, out=out, config=config)
 
 
 def test_a_prompt_belongs_to_one_task(run, glue, tmp_path):

@@ -27,7 +27,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune, own_folder
-from clozeline.train.finetuning.job import TEST, read_job
+from clozeline.train.finetuning.job import read_job
 from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
 from clozeline.train.labelled.scores import mean_in_words
 
@@ -122,11 +122,11 @@ def _run(
         )
         found, excluded = report.results, report.excluded
     metrics: dict[str, Callable[[Any], float]] = {**CLASSIFICATION, **REGRESSION}
-    for test in task.test:
+    for number, test in enumerate(task.test):  # by number: a kept result may have another source
         for metric in task.metrics:
             values: dict[Start, list[float]] = {}
             for result in found:
-                scores = result.scores if test == first else result.also[test]
+                scores = (result.scores, *result.also.values())[number]
                 values.setdefault(result.key.start, []).append(metrics[metric](scores))
             rows = found[0].key.examples
             yield Result(
@@ -135,7 +135,7 @@ def _run(
                 rows=rows,
                 metric=metric,
                 values=values,
-                excluded=excluded[TEST if test == first else test],
+                excluded=list(excluded.values())[number],
             )
 
 

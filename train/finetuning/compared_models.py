@@ -79,6 +79,11 @@ class ComparedModels:
         is_whole = key.examples == len(self.labels)
         return bool(self.job.names) and key.start == "pretrained" and is_whole
 
+    def renamed(self, result: ModelResult[Any]) -> ModelResult[Any]:
+        """With the present sources of the other test sets, which had others before they moved."""
+        names = (name for name in self.test_rows if name != TEST)
+        return replace(result, also=dict(zip(names, result.also.values(), strict=True)))
+
     def train(
         self, key: ModelKey, first: ModelResult[Any] | None, world: World
     ) -> tuple[ModelResult[Any], Candidate | None]:
@@ -166,7 +171,7 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
 
     def stored() -> dict[ModelKey, ModelResult[Any]]:
         found = {key: store.read(key, with_weights=compared.is_candidate(key)) for key in keys}
-        return {key: result for key, result in found.items() if result}
+        return {key: compared.renamed(result) for key, result in found.items() if result}
 
     results, first_seed = world.broadcast_from_main(stored), keys[0].seed
     left = [key for key in keys if key not in results]

@@ -5,7 +5,7 @@ job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training ro
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from clozeline.train.labelled.rows import (
 )
 
 TEST = "test"  # the name of the test rows that decide the score
+TRAINING = "training rows"  # a key of the digests
 HELD_OUT = "rows held out"  # a key of the digests: seeds are compared on the same training rows
 
 
@@ -58,7 +59,6 @@ class Job:
         trained, is_compared = self.start.trained_positions, self.names and self.config.seeds > 1
         return {
             **asdict(self.config),
-            "tests": sorted(self.tests),  # so that leaving one out is another job
             "max_seq_length": self.start.max_seq_length,
             "truncate": self.start.truncate,
             "pooling": self.start.pooling,
@@ -66,9 +66,19 @@ class Job:
             **({} if trained is None else {"trained_positions": trained}),
             **({HELD_OUT: "for all seeds"} if is_compared else {}),
             "tokenizer": self.start.tokenizer.digest,
-            "training rows": self.train.digest(),
-            **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
+            TRAINING: self.train.digest(),
+            **digests_by_number([rows.digest() for rows in self.tests.values()]),
         }
+
+
+def digests_by_number(digests: Sequence[str]) -> dict[str, Any]:
+    """The digests of the test sets by number, since their sources may be moved.
+
+    ["ab1..", "5f2.."]  ->  {"tests": ["test", "test 2"], "test rows": "ab1..", "test 2 rows": ..}
+    """
+    names = [TEST, *(f"{TEST} {number}" for number in range(2, len(digests) + 1))]
+    rows = {f"{name} rows": digest for name, digest in zip(names, digests, strict=True)}
+    return {"tests": names, **rows}  # the names, so that leaving one out is another job
 
 
 def read_job(

@@ -27,7 +27,7 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
-from clozeline.train.finetuning.job import HELD_OUT
+from clozeline.train.finetuning.job import HELD_OUT, TRAINING, digests_by_number
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.scores import Correlations, Scores
 from clozeline.train.store.remote_folder import publish
@@ -244,7 +244,9 @@ def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
 
 def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """One phrase for each difference."""
-    return differences(EARLIER | there, now)
+    # Earlier versions named the digests of test sets after their sources, in this order.
+    tests = [there[key] for key in there if key.endswith(" rows") and key != TRAINING]
+    return differences(EARLIER | there | digests_by_number(tests), now)
 
 
 def _read(path: Path) -> Any:
