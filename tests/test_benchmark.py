@@ -228,6 +228,22 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
     assert "note: hotels has no classes, so no --class-weights." in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("text,label\nw1,2\n", r"bad\.csv: row 1 has the label '2', which no training row has"),
+        ("text\nw1\n", r"bad\.csv has no column 'label'"),
+    ],
+)
+def test_nothing_is_trained_where_a_later_task_is_refused(lines, message, run, glue, tmp_path):
+    (tmp_path / "bad.csv").write_text(lines)
+    tasks = read_tasks([glue], out=tmp_path / "out")
+    bad = replace(tasks[0], name="bad", test=(*tasks[0].test, str(tmp_path / "bad.csv")))
+    with pytest.raises(InputError, match=message):
+        benchmark(run, [*tasks, bad], out=tmp_path / "out", config=CONFIG)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tables"]
+
+
 def test_a_file_without_tasks_is_named(run, tmp_path):
     (tmp_path / "none.toml").write_text("# none\n")
     words = ("benchmark", run, tmp_path / "none.toml", "--out", tmp_path / "out")

@@ -27,6 +27,7 @@ from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
     Texts,
+    class_ids,
     class_names,
     hold_out,
     read_labelled,
@@ -116,6 +117,8 @@ def read_job(
             "rows; give fewer."
         )
     tests = {TEST: test} | others
+    for rows in tests.values() if names else ():
+        class_ids(rows, names)  # raises for a label of no training row
     return Job(
         start=start,
         encoder=_encoder(start, config.prompt),
