@@ -71,11 +71,11 @@ class Classifier:
         Raises InputError for pairs where it reads single texts, and the other way round.
         """
         texts = Texts(texts) if isinstance(texts, list) else texts
+        if not len(texts):
+            return np.empty((0, len(self.names)))
         if (texts.second is None) == bool(self.text_pair):
             wanted = "pairs: give Texts(first, second)" if self.text_pair else "single texts"
             raise InputError(f"the classifier reads {wanted}.")
-        if not len(texts):
-            return np.empty((0, len(self.names)))
         logits = predict_logits(self.model, self.encoder.encode(texts))
         return softmax(logits, self.temperature)
 

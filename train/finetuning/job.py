@@ -30,6 +30,7 @@ from clozeline.train.labelled.rows import (
     class_ids,
     class_names,
     hold_out,
+    quoted,
     read_labelled,
     read_named,
     sample,
@@ -137,11 +138,11 @@ def _classes_left(names: tuple[str, ...], train: Labelled, test: Labelled) -> tu
     left = set(train.labels)
     if lost := set(names).difference(left).intersection(test.labels):
         raise InputError(
-            f"{rows} have none of class {min(lost)!r}, which test rows have; give more."
+            f"{rows} have none of class {quoted(min(lost))}, which test rows have; give more."
         )
     found = tuple(name for name in names if name in left)
     if len(found) == 1:
-        raise InputError(f"{rows} are all of class {found[0]!r}; give more.")
+        raise InputError(f"{rows} are all of class {quoted(found[0])}; give more.")
     return found
 
 
