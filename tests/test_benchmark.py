@@ -23,6 +23,7 @@ from clozeline.train.finetuning.job import read_job
 from clozeline.train.labelled.rows import read_labelled
 from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
+from tests.support.files import times
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -140,6 +141,31 @@ def test_results_are_kept_and_written(done, run):
         benchmark(run, tasks[1:], out=out, config=other)
 
 
+def test_the_same_tables_in_another_folder_are_the_same_benchmark(run, glue, tmp_path):
+    config = replace(CONFIG, from_scratch=True, epochs=1, max_examples=32, baseline=False)
+    out, tables, moved = tmp_path / "out", tmp_path / "tables", tmp_path / "moved"
+    found = read_tasks([glue], out=tables)
+    tasks = [replace(task, test=(*task.test, task.train)) for task in found]
+    first = benchmark(run, tasks, out=out, config=config)
+    shutil.move(tables, moved)
+    lost = out / "STS-B" / "results" / "from_scratch-32-0.json"  # a part of it is trained again
+    lost.unlink()
+    before = times(out, "*/**/*")
+
+    def there(source):
+        return source.replace(str(tables), str(moved))
+
+    tasks = [replace(t, train=there(t.train), test=tuple(map(there, t.test))) for t in tasks]
+    again = benchmark(run, tasks, out=out, config=config)
+    assert again == [replace(result, test=there(result.test)) for result in first]
+    assert {
+        path: time for path, time in times(out, "*/**/*").items() if path != str(lost)
+    } == before
+    tasks = [replace(task, test=task.test[::-1]) for task in tasks]
+    with pytest.raises(InputError, match=r"\(test rows \w{12} there, \w{12} now; test 2 rows "):
+        benchmark(run, tasks, out=out, config=config)
+
+
 def test_a_prompt_belongs_to_one_task(run, glue, tmp_path):
     tasks = read_tasks([glue], out=tmp_path / "out")
     config = replace(CONFIG, prompt="It was [MASK]. TEXT")
@@ -200,6 +226,22 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
     assert checked.startswith("0 of 1 test sets were excluded")
     assert last == f"1 task: {tmp_path}/out"
     assert "note: hotels has no classes, so no --class-weights." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("text,label\nw1,2\n", r"bad\.csv: row 1 has the label '2', which no training row has"),
+        ("text\nw1\n", r"bad\.csv has no column 'label'"),
+    ],
+)
+def test_nothing_is_trained_where_a_later_task_is_refused(lines, message, run, glue, tmp_path):
+    (tmp_path / "bad.csv").write_text(lines)
+    tasks = read_tasks([glue], out=tmp_path / "out")
+    bad = replace(tasks[0], name="bad", test=(*tasks[0].test, str(tmp_path / "bad.csv")))
+    with pytest.raises(InputError, match=message):
+        benchmark(run, [*tasks, bad], out=tmp_path / "out", config=CONFIG)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tables"]
 
 
 def test_a_file_without_tasks_is_named(run, tmp_path):

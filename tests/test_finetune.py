@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import write_json
@@ -26,11 +29,14 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.artifacts.run import RunConfig, read_run, write_run
+from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.finetuning.job import read_job
 from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.results import Candidate, ResultStore
 from clozeline.train.inference.predict import predict
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.start import Start, excluded_from_all
@@ -419,9 +425,9 @@ from clozeline.train.finetuning.results import ResultStore
 
 write = ResultStore.write
 
-def write_or_die(store, result, weights=None):
-    write(store, result, weights)
-    if result.key.name == "pretrained-80-0":
+def write_or_die(store, *result):
+    write(store, *result)
+    if result[0].key.name == "pretrained-80-0":
         os._exit(9)
 
 ResultStore.write = write_or_die
@@ -452,6 +458,40 @@ def test_a_killed_comparison_continues_with_the_missing_models(
     assert contents(out) == contents(efficiency)
 
 
+@contextmanager
+def rows_classified():
+    """The number of rows of each forward pass of a classifier that is not in training."""
+    found = []
+
+    def count(module, inputs):
+        if isinstance(module, BertForClassification) and not module.training:
+            found.append(len(inputs[0]))
+
+    handle = register_module_forward_pre_hook(count)
+    yield found
+    handle.remove()
+
+
+def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_folder(
+    tuned, run, rows, tmp_path
+):
+    with rows_classified() as found:
+        tuned(tmp_path / "whole")
+    assert sum(found) == 16 + 200  # of 16 training rows it sees that the logits are finite
+    device, job = torch.device("cpu"), read_job(run, *rows, [], QUICK)
+    compared, alone = ComparedModels(job, device), World(0, 1, device)
+    for name, expected in (("stopped", 0), ("earlier", 200)):
+        store = ResultStore(tmp_path / name, job.digests(), resume=False)
+        [result] = train_all(compared, store, alone)
+        if name == "earlier":  # a version that did not keep the logits
+            weights = store.read_candidate(result.key).weights
+            store.write(result, Candidate(weights, None))
+        with rows_classified() as found:
+            tuned(tmp_path / name, resume=True)
+        assert sum(found) == expected
+        assert contents(tmp_path / name) == contents(tmp_path / "whole")
+
+
 # Bad input
 
 
@@ -461,6 +501,7 @@ def test_a_killed_comparison_continues_with_the_missing_models(
         ({"max_seq_length": 17}, {}, "max_seq_length is 17, but the model of .* has only 16 posit"),
         ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
         ({}, {"test": ""}, "a source has an empty name; give the path"),
+        ({"test_share": 0.2}, {}, "is what is held out without --test; give one of them"),
         ({}, {"also_test": ["test"]}, r"has the name of the --test rows; give \./test"),
     ],
 )

@@ -9,13 +9,20 @@ import torch
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import check_room
-from clozeline.train.finetuning.job import HELD_OUT
-from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, is_unfinished
+from clozeline.train.finetuning.job import HELD_OUT, digests_by_number
+from clozeline.train.finetuning.results import (
+    Candidate,
+    ModelKey,
+    ModelResult,
+    ResultStore,
+    is_unfinished,
+    job_differences,
+)
 from clozeline.train.labelled.scores import Correlations, Scores
 
 KEY = ModelKey(start="pretrained", examples=4, seed=0)
 CELL = ModelResult(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))
-WEIGHTS = {"w": torch.arange(4.0)}
+CANDIDATE = Candidate({"w": torch.arange(4.0)}, np.array([[0.5, -1.0]], dtype=np.float32))
 JOB = {"epochs": 1}
 
 
@@ -30,7 +37,7 @@ def is_there(results, *, with_weights=True):
 
 
 def written(out):
-    store(out).write(CELL, WEIGHTS)
+    store(out).write(CELL, CANDIDATE)
     return out / "results"
 
 
@@ -38,7 +45,9 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     written(tmp_path)
     again = store(tmp_path, resume=True)
     assert is_there(again)
-    assert torch.equal(again.read_weights(KEY)["w"], WEIGHTS["w"])
+    found = again.read_candidate(KEY)
+    assert torch.equal(found.weights["w"], CANDIDATE.weights["w"])
+    assert found.logits.tolist() == [[0.5, -1.0]]
 
 
 def test_damaged_weights_are_said_and_trained_again(tmp_path, capsys):
@@ -72,6 +81,15 @@ def test_seeds_with_held_out_rows_of_their_own_are_not_compared_with_others(tmp_
     message = r"\(rows held out 'by seed' there, 'for all seeds' now\).* --overwrite to start again"
     with pytest.raises(InputError, match=message):
         store(tmp_path, {**JOB, HELD_OUT: "for all seeds"}, resume=True)
+
+
+def test_test_sets_of_an_earlier_version_are_compared_by_their_rows_and_not_their_sources():
+    there = {"tests": ["a.csv", "test"], "training rows": "0", "test rows": "1", "a.csv rows": "2"}
+    assert job_differences(there, {"training rows": "0", **digests_by_number(["1", "2"])}) == []
+    assert job_differences(there, digests_by_number(["2", "1"])) == [
+        "test rows '1' there, '2' now",
+        "test 2 rows '2' there, '1' now",
+    ]
 
 
 def test_results_of_a_regression_are_not_called_unfinished(tmp_path):

@@ -137,6 +137,10 @@ def test_columns_that_will_not_do_are_named(tmp_path, columns, message):
 
 def test_classes_are_places_among_the_names_and_another_is_named_with_its_row():
     assert class_ids(labelled(["b", "a", "b"]), ("a", "b")).tolist() == [1, 0, 1]
+    long = [f"the text of another column {'more ' * 900}{number}" for number in range(12)]
+    with pytest.raises(InputError) as refusal:
+        class_ids(labelled(["a"]), long)
+    assert len(str(refusal.value)) < 600
     message = r"row 2 has the label 'c', which no training row has; the classes are a, b\."
     with pytest.raises(InputError, match=message):
         class_ids(labelled(["a", "c", "d"]), ("a", "b"))

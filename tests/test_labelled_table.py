@@ -230,6 +230,14 @@ def test_sample_reviews_are_a_table():
         read_table("sample:reviews?rows=0", ["label"])
 
 
+def test_a_sample_of_absurd_size_is_refused_and_not_made():
+    with pytest.raises(InputError, match="has at most 1,000,000 rows, not 1,000,001; ask for few"):
+        read_table("sample:reviews?rows=1000001", ["label"])
+    for size in ("reviews?rows=999999999999999999", "articles?size=999999999999T"):
+        with pytest.raises(InputError, match=r"is more than 1\.0 TB of text; ask for less"):
+            list_blocks([f"sample:{size}"])
+
+
 @pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
 @pytest.mark.parametrize(
     ("source", "columns", "rows"),

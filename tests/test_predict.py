@@ -21,6 +21,7 @@ from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
 from clozeline.train.inference.predict import Prediction, predict
+from clozeline.train.labelled.rows import Texts
 from tests.support.command import invoke, output_of, refused, standard_input
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -86,6 +87,29 @@ def test_a_column_of_no_table_is_refused(classifier, tmp_path):
     assert refused(*words) == "--text names a column, but no --file is a table; leave it out."
     (tmp_path / "rows.csv").write_text("review\na dog\n")
     assert len(output_of(*words, "--file", tmp_path / "rows.csv").splitlines()) == 3
+
+
+def test_a_second_column_of_no_table_and_an_empty_name_are_refused(classifier, tmp_path):
+    pairs = write_small_classifier(tmp_path / "pairs", text_pair="second")
+    words = ("predict", pairs, "a cat\ta dog", "--text-pair")
+    assert refused(*words, "review") == (
+        "--text-pair names a column, but no --file is a table; leave it out."
+    )
+    assert len(output_of(*words, "second").splitlines()) == 1  # as in training
+    empty = "--text or --text-pair is empty; name a column, or leave it out."
+    assert refused(*words, "") == empty
+    (tmp_path / "rows.csv").write_text("text\na dog\n")
+    assert refused("predict", classifier, "--file", tmp_path / "rows.csv", "--text", "") == empty
+
+
+def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_path):
+    """A pair without [SEP] would be answered, but the model has never seen one."""
+    pairs = load_classifier(write_small_classifier(tmp_path / "pairs", text_pair="second"))
+    assert pairs.classify(Texts(["a cat"], ["a dog"])).shape == (1, 2)
+    with pytest.raises(InputError, match=r"the classifier reads pairs: give Texts\(first, sec"):
+        pairs.classify(["a cat"])
+    with pytest.raises(InputError, match="the classifier reads single texts"):
+        load_classifier(classifier).classify(Texts(["a cat"], ["a dog"]))
 
 
 def test_a_file_without_a_text_is_named(classifier, tmp_path):

@@ -27,7 +27,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune, own_folder
-from clozeline.train.finetuning.job import TEST, read_job
+from clozeline.train.finetuning.job import Job, read_job
 from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
 from clozeline.train.labelled.scores import mean_in_words
 
@@ -67,9 +67,10 @@ def benchmark(
     results: list[Result] = []
     with locked_folder(out):
         for task in tasks:
+            _read(run, task, config)  # what is refused is refused before hours of training
+        for task in tasks:
             print(f"{task.name}: {task.train}", file=sys.stderr)
-            of_task = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
-            results += _run(run, task, out / task.name, of_task, overwrite=overwrite)
+            results += _run(run, task, out / task.name, config, overwrite=overwrite)
         write_json(out / RESULTS, {"run": as_given(run), "results": list(map(asdict, results))})
     return results
 
@@ -106,27 +107,27 @@ def _run(
     run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
 ) -> Iterator[Result]:
     """Fine-tune on a task; a result per test table and metric."""
-    first, *others = task.test
     if task.is_regression:
         found, excluded = _regression(run, task, out, config, overwrite=overwrite)
     else:
+        first, *others = task.test
         report = finetune(
             run,
             task.train,
             out=out,
             test=first,
             also_test=others,
-            config=config,
+            config=_config_of(task, config),
             resume=True,
             overwrite=overwrite,
         )
         found, excluded = report.results, report.excluded
     metrics: dict[str, Callable[[Any], float]] = {**CLASSIFICATION, **REGRESSION}
-    for test in task.test:
+    for number, test in enumerate(task.test):  # by number: a kept result may have another source
         for metric in task.metrics:
             values: dict[Start, list[float]] = {}
             for result in found:
-                scores = result.scores if test == first else result.also[test]
+                scores = (result.scores, *result.also.values())[number]
                 values.setdefault(result.key.start, []).append(metrics[metric](scores))
             rows = found[0].key.examples
             yield Result(
@@ -135,7 +136,7 @@ def _run(
                 rows=rows,
                 metric=metric,
                 values=values,
-                excluded=excluded[TEST if test == first else test],
+                excluded=list(excluded.values())[number],
             )
 
 
@@ -143,13 +144,22 @@ def _regression(
     run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
 ) -> tuple[Sequence[ModelResult[Any]], dict[str, int | None]]:
     """The results of the compared models, which OUT/results keeps, and Job.excluded."""
-    first, *others = task.test
     if config.class_weights != "none":
         print(f"note: {task.name} has no classes, so no --class-weights.", file=sys.stderr)
-    job = read_job(run, task.train, first, others, config, is_regression=True)
+    job = _read(run, task, config)
     with join_world() as world, own_folder(out, overwrite):
         store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)
         return train_all(ComparedModels(job, world.device), store, world), job.excluded
+
+
+def _read(run: Path, task: Task, config: FinetuneConfig) -> Job:
+    """The model and the rows of a task. Raises InputError for whatever the user can fix."""
+    (first, *others), of_task = task.test, _config_of(task, config)
+    return read_job(run, task.train, first, others, of_task, is_regression=task.is_regression)
+
+
+def _config_of(task: Task, config: FinetuneConfig) -> FinetuneConfig:
+    return replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -62,9 +62,9 @@ class Task:
             )
         known = REGRESSION if self.is_regression else CLASSIFICATION
         unknown = [metric for metric in self.metrics if metric not in known]
-        if unknown or not self.metrics or not self.test:
+        if unknown or not self.metrics or not self.test or len(set(self.test)) < len(self.test):
             raise InputError(
-                f"task {self.name}: give a test table, and metrics out of "
+                f"task {self.name}: give test tables, each once, and metrics out of "
                 f"{', '.join(CLASSIFICATION)}, or out of {', '.join(REGRESSION)}."
             )
 

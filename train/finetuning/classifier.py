@@ -66,10 +66,16 @@ class Classifier:
         object.__setattr__(self, "encoder", encoder)
 
     def classify(self, texts: Texts | list[str]) -> Floats:
-        """The probability of each class for each text, [N, C]."""
+        """The probability of each class for each text, [N, C].
+
+        Raises InputError for pairs where it reads single texts, and the other way round.
+        """
         texts = Texts(texts) if isinstance(texts, list) else texts
         if not len(texts):
             return np.empty((0, len(self.names)))
+        if (texts.second is None) == bool(self.text_pair):
+            wanted = "pairs: give Texts(first, second)" if self.text_pair else "single texts"
+            raise InputError(f"the classifier reads {wanted}.")
         logits = predict_logits(self.model, self.encoder.encode(texts))
         return softmax(logits, self.temperature)
 

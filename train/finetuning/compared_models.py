@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from clozeline.model.heads import BertForClassification
 from clozeline.pipeline.common.progress_bar import print_progress
@@ -27,8 +26,14 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
 from clozeline.train.finetuning.job import TEST, Job
 from clozeline.train.finetuning.one_model import ModelTrainer
-from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, Start
-from clozeline.train.finetuning.training_loop import Labels, Logits, predict_logits
+from clozeline.train.finetuning.results import (
+    Candidate,
+    ModelKey,
+    ModelResult,
+    ResultStore,
+    Start,
+)
+from clozeline.train.finetuning.training_loop import Labels, Logits
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
 from clozeline.train.labelled.scores import Correlations, Scores
@@ -60,24 +65,28 @@ class ComparedModels:
             if seed == config.seed or size < total or start != "bag_of_words"
         ]
 
-    def logits(self, model: BertForClassification, name: str, world: World | None = None) -> Logits:
-        """The model's logits for the test set of this name, [N, C]."""
-        rows, precision = self.test_rows[name], self._config.precision
-        return predict_logits(model, rows, precision=precision, world=world)
-
-    def model_of(self, weights: dict[str, Tensor]) -> BertForClassification:
-        alone = World(0, 1, self._device)
-        model = self._trainer("pretrained", alone).new_model(self._config.seed)
-        model.load_state_dict(weights)
-        return model
+    def restored(self, key: ModelKey, candidate: Candidate) -> tuple[BertForClassification, Logits]:
+        """The model of a candidate, and its logits for the test rows, [N, C]."""
+        trainer = self._trainer("pretrained", World(0, 1, self._device))
+        model = trainer.new_model(self._config.seed)
+        model.load_state_dict(candidate.weights)
+        if candidate.logits is not None:
+            return model, candidate.logits
+        rows = {TEST: self.test_rows[TEST]}
+        return model, trainer.test_logits(model, rows, title=key.title)[TEST]
 
     def is_candidate(self, key: ModelKey) -> bool:
         is_whole = key.examples == len(self.labels)
         return bool(self.job.names) and key.start == "pretrained" and is_whole
 
+    def renamed(self, result: ModelResult[Any]) -> ModelResult[Any]:
+        """With the present sources of the other test sets, which had others before they moved."""
+        names = (name for name in self.test_rows if name != TEST)
+        return replace(result, also=dict(zip(names, result.also.values(), strict=True)))
+
     def train(
         self, key: ModelKey, first: ModelResult[Any] | None, world: World
-    ) -> tuple[ModelResult[Any], BertForClassification | None]:
+    ) -> tuple[ModelResult[Any], Candidate | None]:
         """Train and test one model, with all processes of the world.
 
         `first` is the first seed's result, if this is another seed.
@@ -92,7 +101,8 @@ class ComparedModels:
             )
             predicted = {name: predict(self._truncated[name].joined()) for name in self.test_rows}
             return self._result(key, predicted, None), None
-        model, selection = self._trainer(key.start, world).train(
+        trainer = self._trainer(key.start, world)
+        model, selection = trainer.train(
             self.rows.take(rows),
             self.labels[rows],
             seed=key.seed,
@@ -100,12 +110,13 @@ class ComparedModels:
             chosen=first.selection if first else None,
             is_candidate=self.is_candidate(key),
         )
-        logits = {name: self.logits(model, name, world) for name in self.test_rows}
+        logits = trainer.test_logits(model, self.test_rows, title=key.title)
         predicted = {
             name: found.argmax(1) if self.job.names else found[:, 0]
             for name, found in logits.items()
         }
-        return self._result(key, predicted, selection), model
+        candidate = Candidate(model.state_dict(), logits[TEST]) if self.is_candidate(key) else None
+        return self._result(key, predicted, selection), candidate
 
     def _trainer(self, start: Start, world: World) -> ModelTrainer:
         job, is_pretrained = self.job, start == "pretrained"
@@ -156,11 +167,11 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
     Several processes train models side by side, or a model together, and read the results of
     others from the store.
     """
-    keys, is_candidate = compared.keys(), compared.is_candidate
+    keys = compared.keys()
 
     def stored() -> dict[ModelKey, ModelResult[Any]]:
-        found = {key: store.read(key, with_weights=is_candidate(key)) for key in keys}
-        return {key: result for key, result in found.items() if result}
+        found = {key: store.read(key, with_weights=compared.is_candidate(key)) for key in keys}
+        return {key: compared.renamed(result) for key, result in found.items() if result}
 
     results, first_seed = world.broadcast_from_main(stored), keys[0].seed
     left = [key for key in keys if key not in results]
@@ -168,10 +179,9 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
         with _own_part(models, world) as (key, team):
             if key is not None:
                 first = results.get(replace(key, seed=first_seed))
-                result, model = compared.train(key, first, team)
+                result, candidate = compared.train(key, first, team)
                 if team.is_main:
-                    weights = model.state_dict() if model and is_candidate(key) else None
-                    store.write(result, weights)
+                    store.write(result, candidate)
                     print_progress(result.line())
         world.wait()
         results |= {key: store.read_finished(key) for key in models}

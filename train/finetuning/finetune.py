@@ -126,8 +126,9 @@ def _write_best(
     job, notes = compared.job, [*notes, *_no_gain(run, compared.job, results)]
     candidates = [result for result in results if compared.is_candidate(result.key)]
     best = min(candidates, key=lambda result: result.chosen.held_out.loss)
+    model, logits = compared.restored(best.key, store.read_candidate(best.key))
     classifier = Classifier(
-        model=compared.model_of(store.read_weights(best.key)),
+        model=model,
         tokenizer=job.start.tokenizer,
         names=job.names,
         text=job.config.text,
@@ -137,7 +138,6 @@ def _write_best(
         prompt=job.config.prompt,
         truncate=job.start.truncate,
     )
-    logits = compared.logits(classifier.model, TEST)
     probabilities = softmax(logits, classifier.temperature)
     predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
     report = summarize(job, results, best, logits, predictions, notes=notes, sources=sources)

@@ -5,7 +5,7 @@ job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training ro
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,17 @@ from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
     Texts,
+    class_ids,
     class_names,
     hold_out,
+    quoted,
     read_labelled,
     read_named,
     sample,
 )
 
 TEST = "test"  # the name of the test rows that decide the score
+TRAINING = "training rows"  # a key of the digests
 HELD_OUT = "rows held out"  # a key of the digests: seeds are compared on the same training rows
 
 
@@ -58,7 +61,6 @@ class Job:
         trained, is_compared = self.start.trained_positions, self.names and self.config.seeds > 1
         return {
             **asdict(self.config),
-            "tests": sorted(self.tests),  # so that leaving one out is another job
             "max_seq_length": self.start.max_seq_length,
             "truncate": self.start.truncate,
             "pooling": self.start.pooling,
@@ -66,9 +68,19 @@ class Job:
             **({} if trained is None else {"trained_positions": trained}),
             **({HELD_OUT: "for all seeds"} if is_compared else {}),
             "tokenizer": self.start.tokenizer.digest,
-            "training rows": self.train.digest(),
-            **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
+            TRAINING: self.train.digest(),
+            **digests_by_number([rows.digest() for rows in self.tests.values()]),
         }
+
+
+def digests_by_number(digests: Sequence[str]) -> dict[str, Any]:
+    """The digests of the test sets by number, since their sources may be moved.
+
+    ["ab1..", "5f2.."]  ->  {"tests": ["test", "test 2"], "test rows": "ab1..", "test 2 rows": ..}
+    """
+    names = [TEST, *(f"{TEST} {number}" for number in range(2, len(digests) + 1))]
+    rows = {f"{name} rows": digest for name, digest in zip(names, digests, strict=True)}
+    return {"tests": names, **rows}  # the names, so that leaving one out is another job
 
 
 def read_job(
@@ -84,6 +96,8 @@ def read_job(
     also_test = list(also_test)
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
+    if test_source is not None and config.test_share != FinetuneConfig.test_share:
+        raise InputError("--test-share is what is held out without --test; give one of them.")
     start = load_start(run, config)
     columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
     columns["is_regression"] = is_regression
@@ -104,6 +118,8 @@ def read_job(
             "rows; give fewer."
         )
     tests = {TEST: test} | others
+    for rows in tests.values() if names else ():
+        class_ids(rows, names)  # raises for a label of no training row
     return Job(
         start=start,
         encoder=_encoder(start, config.prompt),
@@ -122,11 +138,11 @@ def _classes_left(names: tuple[str, ...], train: Labelled, test: Labelled) -> tu
     left = set(train.labels)
     if lost := set(names).difference(left).intersection(test.labels):
         raise InputError(
-            f"{rows} have none of class {min(lost)!r}, which test rows have; give more."
+            f"{rows} have none of class {quoted(min(lost))}, which test rows have; give more."
         )
     found = tuple(name for name in names if name in left)
     if len(found) == 1:
-        raise InputError(f"{rows} are all of class {found[0]!r}; give more.")
+        raise InputError(f"{rows} are all of class {quoted(found[0])}; give more.")
     return found
 
 

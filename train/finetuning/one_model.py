@@ -97,6 +97,13 @@ class ModelTrainer:
         with self._progress(title) as progress:
             return self._train_finally(rows, labels, chosen, seed, progress)
 
+    def test_logits(
+        self, model: BertForClassification, tests: Mapping[str, Encoded], *, title: str
+    ) -> dict[str, Logits]:
+        """The logits of each test set, [N, C], by its name."""
+        with self._progress(f"{title}, test rows", unit="row") as progress:
+            return {name: self._logits(model, rows, progress) for name, rows in tests.items()}
+
     def _train_finally(
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
     ) -> tuple[BertForClassification, Selection]:
@@ -145,13 +152,16 @@ class ModelTrainer:
         )
         return model
 
-    def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
-        return predict_logits(model, rows, precision=self.config.precision, world=self.world)
+    def _logits(
+        self, model: BertForClassification, rows: Encoded, progress: tqdm | None = None
+    ) -> Logits:
+        precision, world = self.config.precision, self.world
+        return predict_logits(model, rows, precision=precision, world=world, progress=progress)
 
-    def _progress(self, title: str) -> tqdm:
+    def _progress(self, title: str, *, unit: str = "step") -> tqdm:
         """Shown by one of the processes."""
         is_shown = self.world.is_main and in_command()
-        return ProgressBar(desc=title, unit="step", mininterval=0.5, disable=not is_shown)
+        return ProgressBar(desc=title, unit=unit, mininterval=0.5, disable=not is_shown)
 
     def new_model(self, seed: int) -> BertForClassification:
         """An untrained classifier; what is not pretrained is drawn from the seed."""

@@ -2,7 +2,7 @@
 
     OUT/results/job.json                        what is compared: config and digests
     OUT/results/from_scratch-1000-0.json        model, training rows, seed: scores and choices
-    OUT/results/pretrained-59242-0.safetensors  weights of a candidate for the classifier
+    OUT/results/pretrained-59242-0.safetensors  weights and test logits of a candidate
 
 The finished classifier replaces the folder; the results of a regression stay.
 """
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,11 +27,13 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
-from clozeline.train.finetuning.job import HELD_OUT
+from clozeline.train.finetuning.job import HELD_OUT, TRAINING, digests_by_number
+from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.scores import Correlations, Scores
 from clozeline.train.store.remote_folder import publish
 
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
+TEST_LOGITS = "logits of the test rows"  #: beside the weights, which have other names
 ADVICE = "give --overwrite to start again"
 #: What earlier versions did, and did not record.
 EARLIER = {"truncate": "end", HELD_OUT: "by seed"}
@@ -103,6 +106,14 @@ class ModelResult(Generic[AnyScores]):
         )
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may become the classifier: its weights, and what it says of the test rows."""
+
+    weights: dict[str, Tensor]
+    logits: Logits | None  # [N, C] of the test rows; None: an earlier version did not keep them
+
+
 class ResultStore:
     """The finished models of an unfinished classifier folder."""
 
@@ -173,17 +184,20 @@ class ResultStore:
             )
         return result
 
-    def write(self, result: ModelResult[Any], weights: dict[str, Tensor] | None = None) -> None:
+    def write(self, result: ModelResult[Any], candidate: Candidate | None = None) -> None:
         """Store a finished result. Raises InputError where the disk is full."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / JOB).exists():
             write_json(self._folder / JOB, self.job)
         values = result.to_dict()
-        if weights is not None:
+        if candidate is not None:
+            kept = {name: x.cpu().contiguous() for name, x in candidate.weights.items()}
+            if candidate.logits is not None:
+                kept[TEST_LOGITS] = torch.from_numpy(candidate.logits)
             path = self._path(result.key, "safetensors")
             partial = path.with_suffix(".partial")
             try:
-                save_file({name: x.cpu().contiguous() for name, x in weights.items()}, partial)
+                save_file(kept, partial)
             except SafetensorError as error:
                 partial.unlink(missing_ok=True)  # older safetensors leave what they wrote
                 raise InputError(f"{path} cannot be written ({error}); free some space.") from error
@@ -192,8 +206,10 @@ class ResultStore:
         write_json(self._path(result.key, "json"), values)
         publish(self._folder)
 
-    def read_weights(self, key: ModelKey) -> dict[str, Tensor]:
-        return load_file(self._path(key, "safetensors"))
+    def read_candidate(self, key: ModelKey) -> Candidate:
+        weights = load_file(self._path(key, "safetensors"))
+        logits = weights.pop(TEST_LOGITS, None)
+        return Candidate(weights, None if logits is None else logits.numpy())
 
     def _is_regression(self) -> bool:
         """Whether the results have the scores of a regression."""
@@ -228,7 +244,9 @@ def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
 
 def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """One phrase for each difference."""
-    return differences(EARLIER | there, now)
+    # Earlier versions named the digests of test sets after their sources, in this order.
+    tests = [there[key] for key in there if key.endswith(" rows") and key != TRAINING]
+    return differences(EARLIER | there | digests_by_number(tests), now)
 
 
 def _read(path: Path) -> Any:

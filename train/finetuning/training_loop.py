@@ -104,8 +104,9 @@ def predict_logits(
     *,
     precision: str = "fp32",
     world: World | None = None,
+    progress: tqdm | None = None,
 ) -> Logits:
-    """The logits of each class for each row, [N, C], in row order.
+    """The logits of each class for each row, [N, C], in row order; one tick per row.
 
     The processes of a `world` share the batches; each returns all logits.
     """
@@ -118,6 +119,8 @@ def predict_logits(
         with autocast(resolve_precision(precision, device), device):
             logits = model(*(tensor.to(device) for tensor in inputs))
         found[batch] = rows.mean_logits(logits.float(), batch).cpu().numpy()
+        if progress is not None:
+            progress.update(len(batch))
     if was_training:
         model.train()
     if world.size > 1:

@@ -121,14 +121,19 @@ def predict(
     A file is a table if its name says so (Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`);
     its columns default to those used in training. Any other file has one text per line; "-" is
     standard input. Empty lines count as texts, so prediction i belongs to line i. Raises
-    InputError immediately if `folder` is not a classifier, or `text` names a column of no table,
-    and during iteration if a file cannot be read.
+    InputError immediately if `folder` is not a classifier, or `text` or `text_pair` names a column
+    of no table, and during iteration if a file cannot be read.
     """
     check_at_least("batch_size", batch_size, 1)
     sources = list(each_given(files))
-    if text is not None and not any(map(_is_table, sources)):
+    if "" in (text, text_pair):
+        raise InputError("--text or --text-pair is empty; name a column, or leave it out.")
+    has_table = any(map(_is_table, sources))
+    if text is not None and not has_table:
         raise InputError("--text names a column, but no --file is a table; leave it out.")
     classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
+    if text_pair not in (None, classifier.text_pair) and not has_table:
+        raise InputError("--text-pair names a column, but no --file is a table; leave it out.")
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
     is_pair = bool(text_pair)
     batches = chain(

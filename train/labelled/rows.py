@@ -155,13 +155,13 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
     names, rows = set(labelled.labels), len(labelled)
     if len(names) < 2:
         raise InputError(
-            f"{labelled.source}: all {rows} rows have the label {labelled.labels[0]!r}, "
+            f"{labelled.source}: all {rows} rows have the label {quoted(labelled.labels[0])}, "
             "but a classifier needs two classes; add rows of another class, or name another "
             "--label."
         )
     if 2 * len(names) > rows:
         are_many = len(names) > MANY_CLASSES
-        found = f"{len(names):,} different ones in {rows:,} rows, such as {min(names)[:SHOWN]}"
+        found = f"{len(names):,} different ones in {rows:,} rows, such as {cut(min(names))}"
         if all(map(REAL.fullmatch, names)) and (are_many or any("." in n for n in names)):
             raise InputError(
                 f"{labelled.source}: the labels look like numbers to predict, not like classes: "
@@ -185,7 +185,8 @@ def lone_labels(labelled: Labelled) -> list[str]:
     shown = []
     for name in lone[:3] if others else ():
         close = difflib.get_close_matches(name.casefold(), others, n=1)
-        shown.append(f"{name!r}" + (f" (a misspelling of {others[close[0]]!r}?)" if close else ""))
+        meant = f" (a misspelling of {quoted(others[close[0]])}?)" if close else ""
+        shown.append(f"{quoted(name)}{meant}")
     more = f" and {len(lone) - 3} more" if len(lone) > 3 else ""
     return [f"only one training row has the label {', '.join(shown)}{more}"] if shown else []
 
@@ -196,10 +197,10 @@ def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     found = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
     if (found < 0).any():
         row = int(np.argmax(found < 0))
-        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        shown = ", ".join(map(cut, names[:10])) + (", ..." if len(names) > 10 else "")
         raise InputError(
-            f"{labelled.source}: row {row + 1} has the label {labelled.labels[row]!r}, which no "
-            f"training row has; the classes are {shown}."
+            f"{labelled.source}: row {row + 1} has the label {quoted(labelled.labels[row])}, which "
+            f"no training row has; the classes are {shown}."
         )
     return found
 
@@ -274,6 +275,15 @@ def _texts(source: str, table: pa.Table, name: str) -> list[str]:
         )
     texts: list[str] = column.to_pylist()
     return texts
+
+
+def cut(label: str) -> str:
+    """A label in a message: of the wrong column it may be a whole text."""
+    return label if len(label) <= SHOWN else f"{label[:SHOWN]}..."
+
+
+def quoted(label: str) -> str:
+    return repr(cut(label))
 
 
 def _is_number(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.units import byte_size
+from clozeline.pipeline.common.units import byte_size, size_in_words
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.source_query import fraction, parse_query, whole_number
@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
 SCHEME = "sample:"
 LABELS = ("negative", "positive")
 OTHERS = ("repeat", "limit", "tokens", "mix")  #: options of every source
+MOST_BYTES = 10**12  #: of text; the list of its blocks is in memory
+MOST_ROWS = 1_000_000  #: of a table, which is in memory: about 4 GB while it is made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,9 @@ def list_samples(whole: Block, block_bytes: int) -> list[Block]:
         characters = sum(map(len, few.titles + few.contents))
         text_bytes = characters * rows // 64
         step = max(1, 64 * block_bytes // characters)
+    if text_bytes > MOST_BYTES:
+        most = size_in_words(MOST_BYTES)
+        raise InputError(f"{whole.path} is more than {most} of text; ask for less")
     # A block's path does not name the size of the sample, on which its rows do not depend.
     changed = sample.kind == "reviews" and sample.turning != TURNING
     turning = f"&turning={sample.turning}" if changed else ""
@@ -122,6 +127,9 @@ def read_review_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     sample = parse_sample(whole.path)
     if sample.kind != "reviews":
         raise InputError(f"{whole.path} has no labels; sample:reviews has")
+    if (rows := sample.stop - sample.start) > MOST_ROWS:
+        limits = f"a table has at most {MOST_ROWS:,} rows, not {rows:,}"
+        raise InputError(f"{whole.path}: {limits}; ask for fewer")
     made = _reviews(sample, sample.start, sample.stop)
     table = pa.table(
         {
