@@ -174,6 +174,14 @@ def test_a_prompt_belongs_to_one_task(run, glue, tmp_path):
     assert not (tmp_path / "out" / "CoLA").exists()
 
 
+def test_pairs_are_not_read_in_windows(run, glue, tmp_path):
+    tasks = read_tasks([glue], out=tmp_path / "out")
+    pairs = next(task.name for task in tasks if task.text_pair)
+    with pytest.raises(InputError, match=f"^task {pairs}: truncate nothing is for one text"):
+        benchmark(run, tasks, out=tmp_path / "out", config=replace(CONFIG, truncate="nothing"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tables"]
+
+
 def test_one_process_at_a_time_writes_a_benchmark(run, glue, tmp_path):
     out = tmp_path / "out"
     tasks = read_tasks([glue], out=out)

@@ -159,7 +159,10 @@ def _read(run: Path, task: Task, config: FinetuneConfig) -> Job:
 
 
 def _config_of(task: Task, config: FinetuneConfig) -> FinetuneConfig:
-    return replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
+    try:
+        return replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
+    except ValueError as error:  # not all options go with pairs
+        raise InputError(f"task {task.name}: {error}") from error
 
 
 def _percent(values: Sequence[float]) -> str:
