@@ -521,6 +521,7 @@ def test_bad_input_is_one_clear_error(tuned, tmp_path, changes, given, message):
         ({"precision": "fp8"}, "precision is 'fp8'"),
         ({"label_efficiency": "10,1"}, "give numbers of rows from 2"),
         ({"label_efficiency": "few"}, "label_efficiency is 'few'"),
+        ({"label_efficiency": ","}, "label_efficiency is ','"),
         ({"seeds": 0}, "seeds is 0"),
         ({"epochs": "many"}, "epochs is 'many'"),
         ({"pooling": "max"}, "pooling is 'max'"),

@@ -180,7 +180,7 @@ class FinetuneConfig:
     def sizes(self, rows: int) -> list[int]:
         """Numbers of training rows, ascending; the last one is always `rows`, all of them."""
         sizes = {rows}
-        for part in filter(None, self.label_efficiency.split(",")):
+        for part in self.label_efficiency.split(",") if self.label_efficiency else ():
             if part.strip() == "all":
                 continue
             if not re.fullmatch(r"\s*[0-9]{1,12}\s*", part) or int(part) < 2:
