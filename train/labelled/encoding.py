@@ -87,7 +87,7 @@ class Encoded:
         )
 
     def parts(self, rows: Rows, most: int) -> list[Rows]:
-        """The rows in as many parts as have some `most` windows each."""
+        """The rows in parts of some `most` windows each; memory grows with the windows."""
         parts = (np.cumsum(self._counts(rows)) - 1) // most
         return np.split(rows, np.flatnonzero(np.diff(parts)) + 1)
 
