@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.job.job import JobOptions, build_shards
@@ -217,10 +218,13 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
     [
         ({"source": "nothing.txt"}, r"nothing\.txt: no such file; check the path"),
         ({"tokenizer": "nowhere"}, "not a tokenizer folder"),
+        *[({"config": DataConfig(pairs=pairs, short_seq_prob=0.2)},
+           f"^--short-seq-prob does nothing with --pairs {pairs}; leave it out, or use --pairs s")
+          for pairs in ("none", "sentences", "packed")],
         ({"options": JobOptions(workers=3), "beam_args": BEAM}, "^--workers 3 is for jobs without"),
         ({"options": JobOptions(task="0/1"), "beam_args": BEAM}, "^a task runs without Beam; leav"),
     ],
-)
+)  # fmt: skip
 def test_what_fails_before_the_work_leaves_no_folder(more, message, tmp_path):
     with pytest.raises(InputError, match=message):
         shards(tmp_path, **more)

@@ -147,6 +147,23 @@ def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], 
         raise InputError(f"--exclude: {error}") from error
 
 
+def check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
+    """Raises InputError for an option that does nothing, or not with this tokenizer.
+
+    Only before a job, as `check_excluded`.
+    """
+    if config.short_seq_prob != DataConfig.short_seq_prob and not config.has_short:
+        raise InputError(
+            f"--short-seq-prob does nothing with --pairs {config.pairs}; leave it out, or use "
+            "--pairs segments or --pairs order."
+        )
+    if config.masking == "whole-words" and not tokenizer.knows_words:
+        raise InputError(
+            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
+            "use --masking tokens."
+        )
+
+
 def check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
     """Raises InputError where a source of --exclude has an option that is for training text.
 

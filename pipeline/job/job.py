@@ -35,6 +35,7 @@ from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_ma
 from clozeline.pipeline.job.context import (
     JobContext,
     blocks_of,
+    check_config,
     check_excluded,
     excluded_blocks,
     job_digest,
@@ -213,11 +214,7 @@ def plan_job(
     config, options = config or DataConfig(), options or JobOptions()
     blocks = blocks_of(sources, config, block_bytes=options.block_bytes)
     loaded = load_tokenizer(tokenizer)
-    if config.masking == "whole-words" and not loaded.knows_words:
-        raise InputError(
-            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
-            "use --masking tokens."
-        )
+    check_config(config, loaded)
     text_bytes = sum(block.text_bytes for block in blocks)
     budget = sum(budgets_of(blocks, config.budgets).values())
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
