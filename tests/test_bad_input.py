@@ -71,12 +71,22 @@ def leftovers(out):
         ("empty.txt", b"", "empty.txt; give a source that is not empty."),
         ("blank.txt", b" \n\n\t\n \n", "no examples could be built from the sources (documents"),
         ("short.txt", b"One.\n\nTwo.\n", "short_document 2"),
+        ("pretty.json", b'{\n  "text": "One."\n}\n', "all 3 documents were rejected; the"),
     ],
 )
 def test_a_source_without_text_is_named(name, data, message, folder, tmp_path):
     (folder / name).write_bytes(data)
     assert message in refused(*shards_line(folder / name, tmp_path / "out"))
     assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_all_rejected_is_said_so_whatever_may_be_rejected(folder, tmp_path):
+    (folder / "none.jsonl").write_text('{"body": "One."}\n' * 4)
+    line = refused(*shards_line(folder / "none.jsonl", tmp_path / "out", "--max-rejected=1"))
+    assert line == (
+        f"all 4 documents were rejected; the first is {folder / 'none.jsonl'}:1 (no 'text' in the "
+        "JSON object). Check --text-columns and the format of the sources."
+    )
 
 
 def test_an_error_in_a_worker_process_is_the_same_line(folder, tmp_path):

@@ -71,9 +71,9 @@ class Totals:
 def finish_dataset(steps: Steps) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
-    Raises JobFailedError if too many documents were rejected, InputError if the sources give no
-    training example, and CorruptDataError if a shard is missing or damaged; in all cases, no
-    manifest is written.
+    Raises JobFailedError if too many documents were rejected, InputError if all were or if the
+    sources give no training example, and CorruptDataError if a shard is missing or damaged; in all
+    cases, no manifest is written.
     """
     context, totals = steps.context, Totals(steps)
     for record in _read_records(steps):
@@ -125,9 +125,16 @@ def _check_rejected(total: Counts, context: JobContext) -> None:
     # An option of their own decides about sources that end early.
     rejected = [entry for entry in total.rejected if entry.get("kind") != TRUNCATED]
     seen = len(rejected) + documents_read(total.read, total.dropped)
+    if not rejected:
+        return
+    first = rejected[0]
+    if len(rejected) == seen:
+        raise InputError(
+            f"all {seen:,} documents were rejected; the first is {first['where']} "
+            f"({first['reason']}). Check --text-columns and the format of the sources."
+        )
     allowed = math.floor(seen * context.config.max_rejected + 1e-6)  # 100 * 0.29 is below 29
     if len(rejected) > allowed:
-        first = rejected[0]
         raise JobFailedError(
             f"{len(rejected)} of {seen} documents were rejected, more than the {allowed} "
             f"that --max-rejected {context.config.max_rejected} allows; the first is "
