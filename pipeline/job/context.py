@@ -20,6 +20,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.token_cache import CacheInput, digest_of, group_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
+from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
@@ -145,6 +146,11 @@ def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], 
         return tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
     except InputError as error:  # the data set may name it relative to another folder
         raise InputError(f"--exclude: {error}") from error
+
+
+def portable_config(config: DataConfig) -> DataConfig:
+    """The config as a manifest has it: the same for the same job in another folder."""
+    return replace(config, exclude=tuple(portable_names(config.exclude)))
 
 
 def check_config(config: DataConfig, tokenizer: Tokenizer) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from clozeline.pipeline.dataset.manifest import (
     write_manifest,
 )
 from clozeline.pipeline.dataset.schema import schema_version
-from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.context import JobContext, portable_config
 from clozeline.pipeline.job.excluded import excluded_sources
 from clozeline.pipeline.job.steps import ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.sources.source_query import portable_names
 
 
 class Totals:
@@ -51,8 +53,10 @@ class Totals:
 
     def manifest(self) -> Manifest:
         context, excluded = self.steps.context, self.steps.excluded
+        mixture = self.steps.mixture
+        names = portable_names([source.source for source in mixture])
         return Manifest(
-            config=context.config,
+            config=portable_config(context.config),
             tokenizer_digest=context.tokenizer_digest,
             vocab_size=context.vocab_size,
             sources_digest=context.sources_digest,
@@ -63,7 +67,7 @@ class Totals:
             dropped=_sorted(self.counts.dropped),
             token_counts=self.token_counts.tolist(),
             excluded=excluded_sources(context, excluded, self.counts) if excluded else [],
-            mixture=self.steps.mixture,
+            mixture=[replace(s, source=name) for s, name in zip(mixture, names, strict=True)],
             schema_version=schema_version(packed=context.config.is_packed),
         )
 

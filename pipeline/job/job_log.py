@@ -85,6 +85,7 @@ def described(
     """What is known of a job before it begins."""
     return {
         "sources": list(sources),
+        "exclude": list(context.config.exclude),
         "blocks": len(blocks),
         "shards": len(context.buckets),
         "text_bytes": sum(block.text_bytes for block in blocks),

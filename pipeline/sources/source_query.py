@@ -8,6 +8,7 @@ data/*.parquet?text=title,content&repeat=2  those of every source, see `split_op
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from urllib.parse import unquote
 
 from clozeline.pipeline.common.errors import InputError
@@ -90,6 +91,28 @@ def parse_query(
             raise InputError(f"{source}: no option '{name}'; the options are {', '.join(known)}")
         options[name] = unquote(value)
     return options
+
+
+def portable_names(sources: Sequence[str]) -> list[str]:
+    """The sources without the folders of local ones, but for what keeps them apart.
+
+    /data/sst2/a.csv?limit=9, /data/imdb/a.csv, s3://b/a.csv
+    ->  sst2/a.csv?limit=9, imdb/a.csv, s3://b/a.csv
+    """
+    for depth in count(1):
+        names = [_without_folders(source, depth) for source in sources]
+        if len(set(names)) == len(set(sources)):
+            break
+    return names
+
+
+def _without_folders(source: str, depth: int) -> str:
+    """The last parts of a local source's path, and its options."""
+    if "://" in source:
+        return source
+    found = QUERY.search(source)
+    path = source[: found.start()] if found else source
+    return "/".join(path.split("/")[-depth:]) + source[len(path) :]
 
 
 def whole_number(source: str, name: str, text: str) -> int:
