@@ -1,6 +1,7 @@
 """The job: finished or not finished, never half; and what went wrong is one line."""
 
 import json
+import os
 import shutil
 import traceback
 from dataclasses import replace
@@ -25,7 +26,7 @@ from tests.test_steps import CONFIG, TEXT, build, work
 OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process
 
 BEAM = ["--job_name=mine"]
-OTHER_SOURCES = r"\(other sources or excluded texts, or their files changed\)"
+OTHER_SOURCES = r"\(other sources or excluded texts, or another size or time of change of th"
 
 
 def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **more):
@@ -137,6 +138,17 @@ def test_the_same_files_in_another_folder_are_the_same_sources(copy):
     (copy / "moved").mkdir()
     (copy / "corpus.txt").rename(copy / "moved" / "corpus.txt")  # keeps the time of change
     assert not shards(copy, source="moved/corpus.txt")[1]
+
+
+def test_of_files_that_differ_in_their_times_only_it_is_said_so(copy):
+    os.utime(copy / "corpus.txt", (1e9, 1e9))
+    message = r"\(the source files have the same names and sizes, but other times of change; if"
+    with pytest.raises(InputError, match=message):
+        shards(copy)
+    assert list(verify(copy / "out", [str(copy / "corpus.txt")])) == []
+    (copy / "corpus.txt").write_text(TEXT + "More.")
+    with pytest.raises(InputError, match=OTHER_SOURCES):
+        shards(copy)
 
 
 def test_order_and_blocks_make_no_other_sources_but_options_and_parts_do(tmp_path):

@@ -221,6 +221,7 @@ def plan_job(
     quality_of(config.quality)  # raises for an unknown rule
     excluded = excluded_blocks(config)
     check_excluded(excluded)
+    others = [part for _, part in excluded]
     context = JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
@@ -228,7 +229,8 @@ def plan_job(
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
         tokenizer_digest=loaded.digest,
         vocab_size=loaded.vocab_size,
-        sources_digest=sources_digest(blocks, [part for _, part in excluded]),
+        sources_digest=sources_digest(blocks, others),
+        timeless_digest=sources_digest(blocks, others, times=False),
         allow_truncated=options.allow_truncated,
         excluded=excluded,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,

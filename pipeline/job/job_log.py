@@ -24,6 +24,7 @@ from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.sources.block import Block
 
 LOG = "job.log"
+TIMELESS = "timeless_digest"  #: key of job.json
 JAVA_FRAME = re.compile(r"\s*(at .+\(.*\)|\.\.\. \d+ more)")
 
 
@@ -86,6 +87,7 @@ def described(
     return {
         "sources": list(sources),
         "exclude": list(context.config.exclude),
+        TIMELESS: context.timeless_digest,
         "blocks": len(blocks),
         "shards": len(context.buckets),
         "text_bytes": sum(block.text_bytes for block in blocks),

@@ -42,7 +42,7 @@ from clozeline.pipeline.dataset.manifest import (
     read_manifest,
 )
 from clozeline.pipeline.job.context import NEW_TOKENIZER, JobContext, portable_config
-from clozeline.pipeline.job.job_log import LOG
+from clozeline.pipeline.job.job_log import LOG, TIMELESS
 from clozeline.pipeline.job.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 
@@ -199,7 +199,15 @@ def _differences(context: JobContext, manifest: Manifest) -> list[str]:
         {**asdict(portable_config(context.config)), "tokenizer": context.tokenizer_digest},
     )
     if manifest.sources_digest != context.sources_digest:
-        found.append("other sources or excluded texts, or their files changed")
+        if _read_json(context, JOB).get(TIMELESS) == context.timeless_digest:
+            found.append(
+                "the source files have the same names and sizes, but other times of change; if "
+                "`clozeline verify` with each --source finds the same text, use it as it is"
+            )
+        else:
+            found.append(
+                "other sources or excluded texts, or another size or time of change of their files"
+            )
     return found
 
 
