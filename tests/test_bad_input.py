@@ -71,7 +71,7 @@ def leftovers(out):
         ("empty.txt", b"", "empty.txt; give a source that is not empty."),
         ("blank.txt", b" \n\n\t\n \n", "no examples could be built from the sources (documents"),
         ("short.txt", b"One.\n\nTwo.\n", "short_document 2"),
-        ("pretty.json", b'{\n  "text": "One."\n}\n', "all 3 documents were rejected; the"),
+        ("pretty.json", b'{\n  "text": "One."\n}\n', "every document was rejected, 3 in all; "),
     ],
 )
 def test_a_source_without_text_is_named(name, data, message, folder, tmp_path):
@@ -84,8 +84,8 @@ def test_all_rejected_is_said_so_whatever_may_be_rejected(folder, tmp_path):
     (folder / "none.jsonl").write_text('{"body": "One."}\n' * 4)
     line = refused(*shards_line(folder / "none.jsonl", tmp_path / "out", "--max-rejected=1"))
     assert line == (
-        f"all 4 documents were rejected; the first is {folder / 'none.jsonl'}:1 (no 'text' in the "
-        "JSON object). Check --text-columns and the format of the sources."
+        f"every document was rejected, 4 in all; the first is {folder / 'none.jsonl'}:1 (no 'text' "
+        "in the JSON object). Check --text-columns and the format of the sources."
     )
 
 

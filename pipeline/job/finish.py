@@ -134,7 +134,7 @@ def _check_rejected(total: Counts, context: JobContext) -> None:
     first = rejected[0]
     if len(rejected) == seen:
         raise InputError(
-            f"all {seen:,} documents were rejected; the first is {first['where']} "
+            f"every document was rejected, {seen:,} in all; the first is {first['where']} "
             f"({first['reason']}). Check --text-columns and the format of the sources."
         )
     allowed = math.floor(seen * context.config.max_rejected + 1e-6)  # 100 * 0.29 is below 29

@@ -82,13 +82,19 @@ def parse_query(
     """The options of a query, with defaults for those that it does not name.
 
     `others` are options that have no default. In a value "%26" is "&", and "+" is itself. Raises
-    InputError for an unknown option, with a list of the known ones.
+    InputError for an option that is given twice, and for an unknown one, with a list of the known.
     """
     options, known = dict(defaults), [*defaults, *others]
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
+    parts = [part.partition("=") for part in query.split("&") if part]
+    names = [name for name, *_ in parts]
+    for name, _, value in parts:
         if name not in known:
             raise InputError(f"{source}: no option '{name}'; the options are {', '.join(known)}")
+        if names.count(name) > 1:
+            raise InputError(
+                f"{source}: {name} is given {names.count(name)} times; give it once (several "
+                "columns are text=title,content)"
+            )
         options[name] = unquote(value)
     return options
 
