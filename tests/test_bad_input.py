@@ -218,6 +218,11 @@ def test_a_vocabulary_that_is_not_berts_is_refused(name, content, message, tmp_p
 
 def test_a_tokenizer_needs_text(tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n")
+    (tmp_path / "body.jsonl").write_text('{"body": "One."}\n' * 4)
+    line = refused(
+        "tokenizer", tmp_path / "body.jsonl", "--vocab-size=200", "--out", tmp_path / "t"
+    )
+    assert line.startswith("every document was rejected, 4 in all; the first is ")
     assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
     assert not (tmp_path / "t").exists()
 

@@ -29,6 +29,7 @@ from clozeline.pipeline.job.context import JobContext, portable_config
 from clozeline.pipeline.job.excluded import excluded_sources
 from clozeline.pipeline.job.steps import ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.sources.formats import all_rejected
 from clozeline.pipeline.sources.source_query import portable_names
 
 
@@ -133,10 +134,7 @@ def _check_rejected(total: Counts, context: JobContext) -> None:
         return
     first = rejected[0]
     if len(rejected) == seen:
-        raise InputError(
-            f"every document was rejected, {seen:,} in all; the first is {first['where']} "
-            f"({first['reason']}). Check --text-columns and the format of the sources."
-        )
+        raise all_rejected(seen, first["where"], first["reason"])
     allowed = math.floor(seen * context.config.max_rejected + 1e-6)  # 100 * 0.29 is below 29
     if len(rejected) > allowed:
         raise JobFailedError(

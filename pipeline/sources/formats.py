@@ -222,6 +222,14 @@ def not_whole(path: str, reason: str) -> JobFailedError:
     )
 
 
+def all_rejected(number: int, where: str, reason: str) -> InputError:
+    """The error for sources without a document that can be read; the first is there."""
+    return InputError(
+        f"every document was rejected, {number:,} in all; the first is {where} ({reason}). Check "
+        "--text-columns and the format of the sources."
+    )
+
+
 def _check_unchanged(block: Block) -> None:
     """Raises InputError where the file was replaced, or written to, since it was listed."""
     if has_scheme(block.path):
