@@ -198,11 +198,11 @@ def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: P
 
     cut = built("cut", "?tokens=2k")
     [source] = cut.mixture
-    assert source.source == second
+    assert source.source == "second.jsonl"
     assert (source.repeat, source.more < source.documents) == (0, True)
     used = f"{source.more} of {source.documents} documents once"
     # No share: how many tokens the first source has is not counted.
-    assert list(mixture_lines(cut)) == [f"{second} gives {source.used:,} tokens: {used}"]
+    assert list(mixture_lines(cut)) == [f"second.jsonl gives {source.used:,} tokens: {used}"]
     summary = summarize_dataset(tmp_path / "cut" / "out")
     [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
     table = section.tables[0]
