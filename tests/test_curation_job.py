@@ -394,6 +394,15 @@ def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str)
     assert message in done.stderr.splitlines()[-1]
 
 
+def test_a_data_set_is_verified_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    arguments = command(tmp_path / "work", articles(20), "--exclude=test.jsonl", "--workers=1")
+    write_texts(tmp_path / "work" / "test.jsonl", articles(2))
+    monkeypatch.chdir(tmp_path / "work")
+    output_of(*arguments)
+    monkeypatch.chdir(tmp_path)
+    assert list(verify(tmp_path / "work" / "out", [str(arguments[1])])) == []
+
+
 def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
     """Those of --exclude and with tokens=; what they were given as is in job.json."""
     one = tmp_path / "one"
