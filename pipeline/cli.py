@@ -12,7 +12,7 @@ from clozeline.pipeline.commandline.config_options import (
     options_of,
 )
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
@@ -127,7 +127,7 @@ def shards(
         if beam_args:
             raise InputError("a dry run is without Beam; leave out -- and what follows it.")
         for line in plan_shards(sources, tokenizer=tokenizer, out=out, config=config, options=job):
-            click.echo(line)
+            click.echo(escaped(line))
         click.echo("Next: the same command without --dry-run", err=True)
         return
     manifest, is_new = build_shards(
@@ -140,7 +140,7 @@ def shards(
         click.echo(f"warning: {truncated:,} {ends} early; the rest is missing", err=True)
     if is_new:
         for line in (*dropped_lines(manifest), *mixture_lines(manifest)):
-            click.echo(line, err=True)
+            click.echo(escaped(line), err=True)  # it may name a source
     done = "" if is_new else "already complete: "
     number = counted(len(manifest.of_split("train")), "shard")
     click.echo(f"{done}{manifest.num_examples('train'):,} training examples in {number}: {out}")
@@ -170,7 +170,7 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
 
     findings = list(verify_dataset(shards, sources))
     for finding in findings:
-        click.echo(finding, err=True)
+        click.echo(escaped(finding), err=True)
     if findings:
         raise CheckFailedError(
             f"{counted(len(findings), 'problem')} in {shards}. Rerun `clozeline shards` with "

@@ -161,6 +161,11 @@ class DataConfig:
         return self.pairs not in ("none", "packed")
 
     @property
+    def has_short(self) -> bool:
+        """Whether `short_seq_prob` of the examples are short on purpose."""
+        return self.pairs in ("segments", "order")
+
+    @property
     def is_packed(self) -> bool:
         """Whether several documents share a row."""
         return self.pairs == "packed"

@@ -71,12 +71,22 @@ def leftovers(out):
         ("empty.txt", b"", "empty.txt; give a source that is not empty."),
         ("blank.txt", b" \n\n\t\n \n", "no examples could be built from the sources (documents"),
         ("short.txt", b"One.\n\nTwo.\n", "short_document 2"),
+        ("pretty.json", b'{\n  "text": "One."\n}\n', "every document was rejected, 3 in all; "),
     ],
 )
 def test_a_source_without_text_is_named(name, data, message, folder, tmp_path):
     (folder / name).write_bytes(data)
     assert message in refused(*shards_line(folder / name, tmp_path / "out"))
     assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_all_rejected_is_said_so_whatever_may_be_rejected(folder, tmp_path):
+    (folder / "none.jsonl").write_text('{"body": "One."}\n' * 4)
+    line = refused(*shards_line(folder / "none.jsonl", tmp_path / "out", "--max-rejected=1"))
+    assert line == (
+        f"every document was rejected, 4 in all; the first is {folder / 'none.jsonl'}:1 (no 'text' "
+        "in the JSON object). Check --text-columns and the format of the sources."
+    )
 
 
 def test_an_error_in_a_worker_process_is_the_same_line(folder, tmp_path):
@@ -208,6 +218,11 @@ def test_a_vocabulary_that_is_not_berts_is_refused(name, content, message, tmp_p
 
 def test_a_tokenizer_needs_text(tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n")
+    (tmp_path / "body.jsonl").write_text('{"body": "One."}\n' * 4)
+    line = refused(
+        "tokenizer", tmp_path / "body.jsonl", "--vocab-size=200", "--out", tmp_path / "t"
+    )
+    assert line.startswith("every document was rejected, 4 in all; the first is ")
     assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
     assert not (tmp_path / "t").exists()
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 from dataclasses import replace
@@ -337,7 +338,9 @@ def test_verify_takes_a_data_set_without_held_out_documents(tmp_path: Path):
     assert list(verify(context.out_dir, [str(tmp_path / "work" / "corpus.jsonl")])) == []
 
 
-def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: Path):
+def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     texts = articles(60)
     tests = [*(f"Unseen {text[:300]}" for text in texts[:5]), "too short", "no such words " * 9]
     source = str(write_texts(tmp_path / "test.jsonl", tests))
@@ -354,11 +357,12 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
     assert manifest.dropped["quality_min_words"] == 60 - len(long)
     assert manifest.dropped["excluded"] == len(long) - len(kept)
     [entry] = manifest.excluded
-    assert (entry.source, entry.texts, entry.searched) == (source, 7, 6)
+    assert (entry.source, entry.texts, entry.searched) == ("test.jsonl", 7, 6)
     found = {text_hash(test): sum(bool(of[text] & of[test]) for text in long) for test in tests}
     assert entry.documents == len(long) - len(kept)
     assert entry.hits == {test: count for test, count in sorted(found.items()) if count}
     assert entry.found == len(entry.hits)
+    monkeypatch.chdir(tmp_path)  # without a job.json, the name in the manifest is a path here
     assert list(verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")])) == []
 
 
@@ -388,6 +392,46 @@ def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str)
     done = invoke(*command(tmp_path / "work", articles(20), *options, "--workers=1"))
     assert (done.exit_code, type(done.exception)) == (2, SystemExit), done.output
     assert message in done.stderr.splitlines()[-1]
+
+
+def test_a_data_set_is_verified_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    arguments = command(tmp_path / "work", articles(20), "--exclude=test.jsonl", "--workers=1")
+    write_texts(tmp_path / "work" / "test.jsonl", articles(2))
+    monkeypatch.chdir(tmp_path / "work")
+    output_of(*arguments)
+    monkeypatch.chdir(tmp_path)
+    assert list(verify(tmp_path / "work" / "out", [str(arguments[1])])) == []
+
+
+def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
+    """Those of --exclude and with tokens=; what they were given as is in job.json."""
+    one = tmp_path / "one"
+    write_tokenizer(one / "tokenizer", articles(40))
+    (one / "a").mkdir()
+    (one / "b").mkdir()
+    write_texts(one / "a" / "c.jsonl", articles(40)[20:])
+    write_texts(one / "a" / "t.jsonl", articles(2))
+    write_texts(one / "b" / "c.jsonl", articles(20))
+    write_texts(one / "b" / "t.jsonl", articles(4)[2:])
+    two = shutil.copytree(one, tmp_path / "of" / "another")  # keeps the times of change
+
+    def line(folder: Path) -> list[object]:
+        sources = [f"{folder}/{name}/c.jsonl?tokens=2k" for name in "ab"]
+        exclude = [f"--exclude={folder}/{name}/t.jsonl" for name in "ab"]
+        known = ("--tokenizer", folder / "tokenizer", "--out", folder / "out", "--workers=1")
+        return ["shards", *sources, *exclude, *known, "--num-shards=1", "--max-seq-length=64"]
+
+    assert "already complete" not in output_of(*line(one)) + output_of(*line(two))
+    text = (one / "out" / "manifest.json").read_text()
+    assert (two / "out" / "manifest.json").read_text() == text
+    assert str(tmp_path) not in text
+    manifest = read_manifest(one / "out")
+    assert [part.source for part in manifest.mixture] == ["a/c.jsonl", "b/c.jsonl"]
+    assert [part.source for part in manifest.excluded] == ["a/t.jsonl", "b/t.jsonl"]
+    sources = [str(source) for source in line(two)[1:3]]
+    assert list(verify(two / "out", sources)) == []
+    shutil.move(one / "out", tmp_path / "out")
+    assert "already complete" in output_of(*line(two), "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])

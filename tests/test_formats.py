@@ -12,7 +12,7 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.sample.articles import count_articles
-from tests.support.small_sources import write
+from tests.support.small_sources import read, write
 
 WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
 XML = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n</mediawiki>\n'
@@ -61,13 +61,28 @@ def test_formats_are_recognized_by_name_or_first_bytes(name, data, expected, tmp
         ("a.pdf", b"%PDF-1.7 text"),
         ("a.html", b"<!doctype html>"),
         ("latin", "caf\xe9 and more".encode("latin-1")),
-        ("array", b'[{"text": "a"}]'),
         ("a.tar.gz", gzip.compress(b"name\0\0\0", mtime=0)),
     ],
 )
 def test_an_unknown_format_is_refused(name, data, tmp_path):
     with pytest.raises(InputError, match=f"{name}: unknown format; give Parquet, .jsonl"):
         list_blocks([write(tmp_path / name, data)])
+
+
+@pytest.mark.parametrize("name", ["a.json", "array", "b.jsonl.gz"])
+@pytest.mark.parametrize("start", ["[{", "\ufeff[\n  {"])
+def test_a_json_array_is_refused_with_the_command_that_converts_it(name, start, tmp_path):
+    data = f'{start}"text": "a"}}, {{"text": "b"}}]'.encode()
+    source = write(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(InputError, match=r"is one JSON array; .*: jq -c '\.\[\]' ARRAY\.json > "):
+        list_blocks([source])
+
+
+def test_an_array_in_a_line_is_a_bad_line(tmp_path):
+    source = write(tmp_path / "a.jsonl", '[1, 2]\n{"text": "a"}\n[{"text": "b"}]\n')
+    found = read(source)
+    assert found.texts == ["a"]
+    assert [bad.reason for bad in found.rejected] == ["not a JSON object"] * 2
 
 
 def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_path):

@@ -28,6 +28,7 @@ from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_b
 from clozeline.pipeline.sources.record_boundaries import TooLong, cut_chunks
 from clozeline.pipeline.sources.text_files import BOUNDARIES
 from tests.support import small_sources
+from tests.support.small_jobs import articles, clozeline_ok, write_texts, write_tokenizer
 
 PIPELINE = Path(__file__).parents[1] / "pipeline"
 
@@ -76,6 +77,17 @@ def test_a_parquet_file_that_is_replaced_is_not_called_corrupt(tmp_path):
     source.write_bytes(b"PAR1 is being written")
     with pytest.raises(InputError, match=r"a\.parquet changed while it was read"):
         list(read_block(block))
+
+
+def test_a_name_that_is_not_text_is_printed_at_the_end_all_the_same(tmp_path):
+    source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl"))
+    write_texts(source, articles(30))
+    tokenizer, out = write_tokenizer(tmp_path / "tokenizer", articles(30)), tmp_path / "out"
+    line = ("--tokenizer", tokenizer, "--out", out, "--workers=1", "--num-shards=1")
+    assert clozeline_ok("shards", f"{source}?tokens=2k", *line)
+    done = clozeline_ok("verify", out, "--source", f"{source}?tokens=2k")
+    assert r"rebuilt from" in done
+    assert r"\udcff.jsonl?tokens=2k" in done
 
 
 # --- another encoding or format -------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The job: finished or not finished, never half; and what went wrong is one line."""
 
 import json
+import os
 import shutil
 import traceback
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.job.job import JobOptions, build_shards
@@ -24,7 +26,7 @@ from tests.test_steps import CONFIG, TEXT, build, work
 OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process
 
 BEAM = ["--job_name=mine"]
-OTHER_SOURCES = r"\(other sources or excluded texts, or their files changed\)"
+OTHER_SOURCES = r"\(other sources or excluded texts, or another size or time of change of th"
 
 
 def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **more):
@@ -138,6 +140,17 @@ def test_the_same_files_in_another_folder_are_the_same_sources(copy):
     assert not shards(copy, source="moved/corpus.txt")[1]
 
 
+def test_of_files_that_differ_in_their_times_only_it_is_said_so(copy):
+    os.utime(copy / "corpus.txt", (1e9, 1e9))
+    message = r"\(the source files have the same names and sizes, but other times of change; if"
+    with pytest.raises(InputError, match=message):
+        shards(copy)
+    assert list(verify(copy / "out", [str(copy / "corpus.txt")])) == []
+    (copy / "corpus.txt").write_text(TEXT + "More.")
+    with pytest.raises(InputError, match=OTHER_SOURCES):
+        shards(copy)
+
+
 def test_order_and_blocks_make_no_other_sources_but_options_and_parts_do(tmp_path):
     def digest(*sources, block_bytes=1000):
         return sources_digest(list_blocks(sources, block_bytes=block_bytes))
@@ -217,10 +230,13 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
     [
         ({"source": "nothing.txt"}, r"nothing\.txt: no such file; check the path"),
         ({"tokenizer": "nowhere"}, "not a tokenizer folder"),
+        *[({"config": DataConfig(pairs=pairs, short_seq_prob=0.2)},
+           f"^--short-seq-prob does nothing with --pairs {pairs}; leave it out, or use --pairs s")
+          for pairs in ("none", "sentences", "packed")],
         ({"options": JobOptions(workers=3), "beam_args": BEAM}, "^--workers 3 is for jobs without"),
         ({"options": JobOptions(task="0/1"), "beam_args": BEAM}, "^a task runs without Beam; leav"),
     ],
-)
+)  # fmt: skip
 def test_what_fails_before_the_work_leaves_no_folder(more, message, tmp_path):
     with pytest.raises(InputError, match=message):
         shards(tmp_path, **more)

@@ -172,6 +172,21 @@ def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_
         list(verify(tmp_path / "out", plain))
 
 
+def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path: Path):
+    folder = tmp_path / "\x1b]0;mine\x07"
+    folder.mkdir()
+    source = write_texts(folder / "a\x1b[2J.jsonl", articles(30))
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(30))
+    out = tmp_path / "out"
+    line = ("shards", f"{source}?tokens=2k", "--tokenizer", tokenizer, "--out", out, "--workers=1")
+    done = invoke(*line, "--max-seq-length=32", "--pairs=none")
+    assert done.exit_code == 0, done.output
+    shown = invoke("inspect", out)
+    for text in (done.output, shown.output):
+        assert r"a\x1b[2J.jsonl gives " in text
+        assert "\x1b" not in text
+
+
 def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: Path):
     """As many tokens as a source has change nothing; three times as many are `repeat=3`."""
     config = replace(CONFIG, mix="", tokens="", deduplicate="exact")
@@ -183,11 +198,11 @@ def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: P
 
     cut = built("cut", "?tokens=2k")
     [source] = cut.mixture
-    assert source.source == second
+    assert source.source == "second.jsonl"
     assert (source.repeat, source.more < source.documents) == (0, True)
     used = f"{source.more} of {source.documents} documents once"
     # No share: how many tokens the first source has is not counted.
-    assert list(mixture_lines(cut)) == [f"{second} gives {source.used:,} tokens: {used}"]
+    assert list(mixture_lines(cut)) == [f"second.jsonl gives {source.used:,} tokens: {used}"]
     summary = summarize_dataset(tmp_path / "cut" / "out")
     [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
     table = section.tables[0]

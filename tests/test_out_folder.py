@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import ClozelineError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, read_manifest
 from clozeline.pipeline.job.job import _run, plan_job, plan_shards
@@ -198,6 +198,25 @@ def test_overwrite_keeps_the_old_data_set_until_all_text_is_read(workers, copy):
         assert list(verify(out)) == []
         assert not list(out.glob(".*"))
         (copy / "text.txt.gz").write_bytes(packed[:-9])
+
+
+@pytest.mark.parametrize("bad", ["all", "too many"])
+def test_overwrite_keeps_the_old_data_set_where_the_new_text_is_rejected(bad, copy):
+    """As where a column has another name."""
+    out, keys = copy / "out", ["body"] * 9 + ["text"] * (bad != "all") * 9
+    lines = [json.dumps({key: f"{TEXT[:600]} {n}"}) for n, key in enumerate(keys)]
+    (copy / "new.jsonl").write_text("\n".join(lines))
+    before = {name: data for name, data in contents(out).items() if name != "job.log"}
+    with pytest.raises(ClozelineError, match=r"reject.*new\.jsonl:1 \(no 'text' in the JSON"):
+        shards(copy, CONFIG, OVERWRITE, source="new.jsonl")
+    assert before.items() <= contents(out).items()
+    assert list(verify(out)) == []
+
+
+def test_overwrite_keeps_the_old_data_set_where_nothing_is_left_of_the_new_text(copy):
+    with pytest.raises(InputError, match="every document was dropped"):
+        shards(copy, replace(CONFIG, quality=("min_words=99999",)), OVERWRITE)
+    assert list(verify(copy / "out")) == []
 
 
 def test_an_old_data_set_is_not_taken_for_the_new_one(copy):

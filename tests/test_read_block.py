@@ -1,6 +1,7 @@
 """Blocks to documents: the same at any block size, and hostile input never ends the job."""
 
 import bz2
+import csv
 import gzip
 import json
 import os
@@ -15,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources import text_files as lines
 from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from clozeline.pipeline.sources.text_columns import CHOOSE
@@ -206,6 +209,27 @@ def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
         assert [part.strip() for part in whole.split("\n\n") if part] == found.texts
 
 
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("row", ["Row {} is here.\r\n", '"Row {},\nor ""row""."\n'])
+def test_a_truncated_table_keeps_its_whole_rows_and_is_one_rejection(row, ending, tmp_path):
+    data = "text\n" + "".join(row.format(i) for i in range(20_000))
+    packed = PACKERS[ending](data.encode())
+    source = write(tmp_path / f"a.csv.{ending}", packed[: len(packed) * 2 // 3])
+    found = read(source)
+    text = next(csv.reader([row]))[0]
+    assert len(found.texts) > 1000
+    assert found.texts == [text.format(i) for i in range(len(found.texts))]
+    (bad,) = found.rejected
+    assert (bad.where, bad.kind, found.counts["truncated"]) == (source, "truncated", 1)
+    size = len("text\n" + "".join(row.format(i) for i in range(len(found.texts))))
+    assert bad.reason.endswith(f"; the rows after byte {size:,} are missing")
+    with pytest.raises(InputError, match=r"corrupt .*; download it again"):
+        read_table(source, ["text"])
+    for cut in (packed[:12], packed[:1]):
+        with pytest.raises(InputError, match=r"corrupt .*; download it again"):
+            read(write(tmp_path / f"b.csv.{ending}", cut))
+
+
 DUMP = (
     "<mediawiki>\n"
     + page("A", "'''A''' is a [[letter]].")
@@ -333,6 +357,7 @@ HUB_SCRIPT = """
 import json, sys
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.labelled_table import read_table
 folder = sys.argv[1]
 blocks = list_blocks([f"hf://{folder}?split=train"], block_bytes=200)

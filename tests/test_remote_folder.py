@@ -121,6 +121,29 @@ def test_errors_name_the_url_and_not_the_copy(store, tmp_path):
     assert f"Error: {url}/run.json cannot be read" in done.output
 
 
+@pytest.mark.parametrize(
+    ("names", "what", "is_written"),
+    [
+        (("manifest.json", "train-00000-of-00001.arrow"), "a data set of `clozeline shards`", True),
+        (("vocab.txt", "tokenizer.json"), "a tokenizer folder", False),
+        (("a.parquet", "b.parquet"), "a folder of Parquet files", False),
+    ],
+)
+def test_a_folder_of_another_kind_is_refused_before_it_is_copied(names, what, is_written, tmp_path):
+    store = tmp_path / "store" / "other"
+    write(store, dict.fromkeys(names, b"{}"))
+    with pytest.raises(InputError, match=f"other is {what}; give a run, a classifier or a mod"):
+        load_run(url_of(store))
+    if is_written:
+        with (
+            pytest.raises(InputError, match=f"other is {what}; give another folder"),
+            opened(store),
+        ):
+            pass
+    assert local_files(copy_path(url_of(store))) == {}
+    assert contents(store) == dict.fromkeys(names, b"{}")
+
+
 def test_what_is_written_is_in_the_store_at_the_end(tmp_path):
     store = tmp_path / "store" / "run"
     with opened(store) as folder:
@@ -322,6 +345,7 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
     It is ahead of the store, as after a kill.
     """
     store = tmp_path / "store" / "run"
+    write(store, {"run.json": b"{}"})
 
     def train():
         with opened(store) as folder:
@@ -349,7 +373,7 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
     other_machine(tmp_path / "cache")
     with opened(store) as folder:
         there = contents(folder)
-        assert len(there) == 5
+        assert len(there) == 6
     assert contents(store) == there
 
 

@@ -75,6 +75,7 @@ def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source
     [
         ("text=a&size=3", "no option 'size'; the options are text, repeat, limit, tokens, mix"),
         ("text=", "text names columns, as in text=title,content"),
+        ("text=a&text=b", "text is given 2 times; give it once (several columns are text=title"),
         ("text=a,,b", "text names columns"),
         ("repeat=0", "repeat is from 1 to 1000, not 0"),
         ("repeat=2.5", "repeat is a whole number, as in repeat=5000, not '2.5'"),

@@ -1,8 +1,10 @@
 """`clozeline`: all commands, in data-flow order."""
 
+import io
 import os
 import re
 import shlex
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -170,6 +172,8 @@ def main() -> None:
 
     The commands are listed in data-flow order.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the name of a file need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 for command in (tokenizer, shards, inspect):

@@ -20,6 +20,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.token_cache import CacheInput, digest_of, group_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
+from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
@@ -39,6 +40,7 @@ class JobContext:
     tokenizer_digest: str
     vocab_size: int
     sources_digest: str
+    timeless_digest: str = ""  #: as `sources_digest`, without the times of change of local files
     allow_truncated: bool = False
     inputs: tuple[CacheInput, ...] = ()  #: the files of the token cache that shards read
     tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
@@ -147,6 +149,28 @@ def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], 
         raise InputError(f"--exclude: {error}") from error
 
 
+def portable_config(config: DataConfig) -> DataConfig:
+    """The config as a manifest has it: the same for the same job in another folder."""
+    return replace(config, exclude=tuple(portable_names(config.exclude)))
+
+
+def check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
+    """Raises InputError for an option that does nothing, or not with this tokenizer.
+
+    Only before a job, as `check_excluded`.
+    """
+    if config.short_seq_prob != DataConfig.short_seq_prob and not config.has_short:
+        raise InputError(
+            f"--short-seq-prob does nothing with --pairs {config.pairs}; leave it out, or use "
+            "--pairs segments or --pairs order."
+        )
+    if config.masking == "whole-words" and not tokenizer.knows_words:
+        raise InputError(
+            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
+            "use --masking tokens."
+        )
+
+
 def check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
     """Raises InputError where a source of --exclude has an option that is for training text.
 
@@ -191,17 +215,21 @@ def job_digest(context: JobContext) -> str:
     return json_digest([config, context.tokenizer_digest, context.sources_digest, inputs])
 
 
-def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] = ()) -> str:
+def sources_digest(
+    blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] = (), *, times: bool = True
+) -> str:
     """A digest of the files that the blocks are cut from, whatever their order and the block size.
 
     A local file counts by name, size and modification time, in whatever folder; a URL as a whole.
-    The blocks of each source of --exclude count, too.
+    The blocks of each source of --exclude count, too; `times` of change may be left out.
     """
-    if others := [sources_digest(part) for part in excluded]:
-        return json_digest([sources_digest(blocks), others])
+    if others := [sources_digest(part, times=times) for part in excluded]:
+        return json_digest([sources_digest(blocks, times=times), others])
     files: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
-        key = (block.path, block.format, block.version, block.query)
+        is_timeless = not times and Path(block.path).is_absolute()
+        version = block.version.partition("-")[0] if is_timeless else block.version  # its size
+        key = (block.path, block.format, version, block.query)
         files.setdefault(key, []).append(block)
     found = [
         [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]

@@ -18,6 +18,7 @@ from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import HASH, read_rows, write_rows
 from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import not_whole, read_block
+from clozeline.pipeline.sources.source_query import portable_names
 
 GRAM: Final = np.dtype([("gram", "<u8"), ("row", "<u4")])
 TEXT: Final = np.dtype([("hash", HASH), ("source", "<u4")])
@@ -82,7 +83,8 @@ def excluded_sources(
 ) -> list[ExcludedSource]:
     searched = set(excluded.rows.tolist())
     entries = []
-    for number, (source, _) in enumerate(context.excluded):
+    names = portable_names([source for source, _ in context.excluded])
+    for number, source in enumerate(names):
         rows = [row for row, own in enumerate(excluded.sources) if own == number]
         prefix = f"{number}:"
         hits = {

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,12 @@ from clozeline.pipeline.dataset.manifest import (
     write_manifest,
 )
 from clozeline.pipeline.dataset.schema import schema_version
-from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.context import JobContext, portable_config
 from clozeline.pipeline.job.excluded import excluded_sources
 from clozeline.pipeline.job.steps import ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.sources.formats import all_rejected
+from clozeline.pipeline.sources.source_query import portable_names
 
 
 class Totals:
@@ -51,8 +54,10 @@ class Totals:
 
     def manifest(self) -> Manifest:
         context, excluded = self.steps.context, self.steps.excluded
+        mixture = self.steps.mixture
+        names = portable_names([source.source for source in mixture])
         return Manifest(
-            config=context.config,
+            config=portable_config(context.config),
             tokenizer_digest=context.tokenizer_digest,
             vocab_size=context.vocab_size,
             sources_digest=context.sources_digest,
@@ -63,7 +68,7 @@ class Totals:
             dropped=_sorted(self.counts.dropped),
             token_counts=self.token_counts.tolist(),
             excluded=excluded_sources(context, excluded, self.counts) if excluded else [],
-            mixture=self.steps.mixture,
+            mixture=[replace(s, source=name) for s, name in zip(mixture, names, strict=True)],
             schema_version=schema_version(packed=context.config.is_packed),
         )
 
@@ -71,9 +76,9 @@ class Totals:
 def finish_dataset(steps: Steps) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
-    Raises JobFailedError if too many documents were rejected, InputError if the sources give no
-    training example, and CorruptDataError if a shard is missing or damaged; in all cases, no
-    manifest is written.
+    Raises JobFailedError if too many documents were rejected, InputError if all were or if the
+    sources give no training example, and CorruptDataError if a shard is missing or damaged; in all
+    cases, no manifest is written.
     """
     context, totals = steps.context, Totals(steps)
     for record in _read_records(steps):
@@ -83,9 +88,9 @@ def finish_dataset(steps: Steps) -> Manifest:
     samples = totals.counts.samples.items()
     dropped = [{"reason": reason, **sample} for reason, every in samples for sample in every]
     _write_lines(context.out_dir / DROPPED, dropped)
-    _check_rejected(totals.counts, context)
+    check_read(totals.counts, context)
     if not manifest.num_examples(TRAIN):
-        raise InputError(_no_examples(manifest))
+        raise InputError(_no_examples(totals.counts))
     # What only the workers know; the process that started the job adds the rest.
     stages = {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()}
     peak = totals.peak_memory // 1_000_000
@@ -121,27 +126,33 @@ def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:
         file.write(("\n".join(lines) + "\n").encode())
 
 
-def _check_rejected(total: Counts, context: JobContext) -> None:
+def check_read(total: Counts, context: JobContext) -> None:
+    """Raises JobFailedError if too many documents were rejected, InputError if none is left.
+
+    Before a data set is replaced, and at the end: then those that were rejected are listed.
+    """
     # An option of their own decides about sources that end early.
     rejected = [entry for entry in total.rejected if entry.get("kind") != TRUNCATED]
     seen = len(rejected) + documents_read(total.read, total.dropped)
+    if rejected and len(rejected) == seen:
+        raise all_rejected(seen, rejected[0]["where"], rejected[0]["reason"])
     allowed = math.floor(seen * context.config.max_rejected + 1e-6)  # 100 * 0.29 is below 29
     if len(rejected) > allowed:
         first = rejected[0]
+        listed = "" if context.replaces else f", all are in {context.out_dir / REJECTED}"
         raise JobFailedError(
             f"{len(rejected)} of {seen} documents were rejected, more than the {allowed} "
             f"that --max-rejected {context.config.max_rejected} allows; the first is "
-            f"{first['where']} ({first['reason']}), all are in {context.out_dir / REJECTED}. "
-            "Fix the source or allow more."
+            f"{first['where']} ({first['reason']}){listed}. Fix the source or allow more."
         )
+    if not total.read["documents"]:
+        raise InputError(_no_examples(total))
 
 
-def _no_examples(manifest: Manifest) -> str:
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest.dropped.items())
-    documents = manifest.counts.get("documents", 0)
-    if not documents and any(
-        reason.startswith(("quality_", "excluded")) for reason in manifest.dropped
-    ):
+def _no_examples(total: Counts) -> str:
+    dropped, documents = _sorted(total.dropped), total.read["documents"]
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+    if not documents and any(reason.startswith(("quality_", "excluded")) for reason in dropped):
         return (
             f"every document was dropped ({reasons}). Relax the rule that took most, see --quality "
             "and --exclude-ngram, or give other text; --dry-run shows the shares."

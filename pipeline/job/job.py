@@ -35,6 +35,7 @@ from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_ma
 from clozeline.pipeline.job.context import (
     JobContext,
     blocks_of,
+    check_config,
     check_excluded,
     excluded_blocks,
     job_digest,
@@ -213,17 +214,14 @@ def plan_job(
     config, options = config or DataConfig(), options or JobOptions()
     blocks = blocks_of(sources, config, block_bytes=options.block_bytes)
     loaded = load_tokenizer(tokenizer)
-    if config.masking == "whole-words" and not loaded.knows_words:
-        raise InputError(
-            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
-            "use --masking tokens."
-        )
+    check_config(config, loaded)
     text_bytes = sum(block.text_bytes for block in blocks)
     budget = sum(budgets_of(blocks, config.budgets).values())
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
     quality_of(config.quality)  # raises for an unknown rule
     excluded = excluded_blocks(config)
     check_excluded(excluded)
+    others = [part for _, part in excluded]
     context = JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
@@ -231,7 +229,8 @@ def plan_job(
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
         tokenizer_digest=loaded.digest,
         vocab_size=loaded.vocab_size,
-        sources_digest=sources_digest(blocks, [part for _, part in excluded]),
+        sources_digest=sources_digest(blocks, others),
+        timeless_digest=sources_digest(blocks, others, times=False),
         allow_truncated=options.allow_truncated,
         excluded=excluded,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,

@@ -22,8 +22,10 @@ from clozeline.pipeline.common.paths import AnyPath, is_local
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.formats import has_scheme
 
 LOG = "job.log"
+TIMELESS = "timeless_digest"  #: key of job.json
 JAVA_FRAME = re.compile(r"\s*(at .+\(.*\)|\.\.\. \d+ more)")
 
 
@@ -85,12 +87,20 @@ def described(
     """What is known of a job before it begins."""
     return {
         "sources": list(sources),
+        "exclude": [_absolute(source) for source in context.config.exclude],
+        TIMELESS: context.timeless_digest,
         "blocks": len(blocks),
         "shards": len(context.buckets),
         "text_bytes": sum(block.text_bytes for block in blocks),
         "host": platform.node(),
         "python": sys.version.split()[0],
     }
+
+
+def _absolute(source: str) -> str:
+    """The source as any folder may name it, for `clozeline verify`."""
+    is_elsewhere = "://" in source or source.startswith("~") or has_scheme(source)
+    return source if is_elsewhere else os.path.abspath(source)  # noqa: PTH100 (keeps a query)
 
 
 def error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:

@@ -41,8 +41,8 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
-from clozeline.pipeline.job.context import NEW_TOKENIZER, JobContext
-from clozeline.pipeline.job.job_log import LOG
+from clozeline.pipeline.job.context import NEW_TOKENIZER, JobContext, portable_config
+from clozeline.pipeline.job.job_log import LOG, TIMELESS
 from clozeline.pipeline.job.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 
@@ -195,11 +195,19 @@ def _damaged(context: JobContext, manifest: Manifest) -> list[AnyPath]:
 def _differences(context: JobContext, manifest: Manifest) -> list[str]:
     """What is not as in the data set that this job builds, for a message."""
     found = differences(
-        {**asdict(manifest.config), "tokenizer": manifest.tokenizer_digest},
-        {**asdict(context.config), "tokenizer": context.tokenizer_digest},
+        {**asdict(portable_config(manifest.config)), "tokenizer": manifest.tokenizer_digest},
+        {**asdict(portable_config(context.config)), "tokenizer": context.tokenizer_digest},
     )
     if manifest.sources_digest != context.sources_digest:
-        found.append("other sources or excluded texts, or their files changed")
+        if _read_json(context, JOB).get(TIMELESS) == context.timeless_digest:
+            found.append(
+                "the source files have the same names and sizes, but other times of change; if "
+                "`clozeline verify` with each --source finds the same text, use it as it is"
+            )
+        else:
+            found.append(
+                "other sources or excluded texts, or another size or time of change of their files"
+            )
     return found
 
 

@@ -12,7 +12,7 @@ from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.finish import finish_dataset
+from clozeline.pipeline.job.finish import check_read, finish_dataset
 from clozeline.pipeline.job.mixture import choose_documents, documents_path, mixture_path
 from clozeline.pipeline.job.near_steps import (
     compare_documents,
@@ -131,7 +131,7 @@ def _writing_phases(context: JobContext) -> list[Phase]:
             label="ReplaceDataSet",
             done="data sets removed",
             items=range(1 if context.replaces else 0),
-            work=lambda steps, _: prepare_folders(steps.context, steps.tokenizer),
+            work=lambda steps, _: replace_data_set(steps),
             files=lambda steps, _: [],
         ),
         Phase(
@@ -152,6 +152,12 @@ def _writing_phases(context: JobContext) -> list[Phase]:
             files=lambda steps, name: [steps.context.out_dir / name],
         ),
     ]
+
+
+def replace_data_set(steps: Steps) -> None:
+    """Remove the data set that is replaced. Raises as `check_read`: then it stays."""
+    check_read(steps.cache.counts(), steps.context)
+    prepare_folders(steps.context, steps.tokenizer)
 
 
 def run_here(phases: Sequence[Phase], context: JobContext) -> None:

@@ -107,7 +107,8 @@ def read_job(folder: AnyPath) -> dict[str, Any]:
         ]
         if not all(0 <= number < math.inf for number in numbers):
             raise ValueError("a time or size is negative or infinite")
-        if not all(isinstance(source, str) for source in values.get("sources", ())):
+        sources = [*values.get("sources", ()), *values.get("exclude", ())]
+        if not all(isinstance(source, str) for source in sources):
             raise ValueError("a source is not text")
         return values
 

@@ -62,10 +62,17 @@ def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
 
 
 def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """The rows of a block; one with another number of fields than the header is rejected."""
-    head, where = b"", block.path
+    """The rows of a block; one with another number of fields than the header is rejected.
+
+    A compressed file that is damaged ends with the last whole row before that.
+    """
+    head, where, reason = b"", block.path, None
     if block.compression:
-        data = files.read_unpacked(block.path, block.compression)
+        with files.open_unpacked(block.path, block.compression) as stream:
+            data = stream.read()
+            reason = files.damage(stream)
+        if reason:
+            data = data[: _last_row_end(data, _quoted_fields(block.path, data, is_part=True))]
     else:
         with files.open_file(block.path) as stream:
             if block.start:
@@ -90,6 +97,10 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         first = int(good[start]) - 1 if start else 0
         done, longest = min((start + size) / max(len(table), 1), 1.0), block.max_document_bytes
         yield documents_of_rows(columns, first, where, longest=longest, done=done, bad=bad)
+    if reason:
+        documents = Documents()
+        documents.reject_rest(where, f"{reason}; the rows after byte {len(data):,} are missing")
+        yield documents
 
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
@@ -152,17 +163,22 @@ def _read_csv(
 
 
 def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[tuple[bytes, Spans]]:
-    """The bytes of a file in chunks of whole rows, each with the spans of its quoted fields."""
+    """The bytes of a file in chunks of whole rows, each with the spans of its quoted fields.
+
+    Of a damaged file, the rows before that. Raises InputError where there are none.
+    """
     data, offset, is_last = b"", 0, False
     while not is_last:
         size = max(SCAN_BYTES, len(data))
         more = stream.read(size)
         data, is_last = data + more, len(more) < size
-        files.check_undamaged(path, stream)
+        is_part = not is_last or files.damage(stream) is not None
+        quoted = _quoted_fields(path, data, offset, is_part=is_part)
+        end = _last_row_end(data, quoted) if is_part else len(data)
+        if is_last and not offset + end:
+            files.check_undamaged(path, stream)
         if not offset:
             _check_delimiter(path, data)
-        quoted = _quoted_fields(path, data, offset, is_part=not is_last)
-        end = len(data) if is_last else _last_row_end(data, quoted)
         if end:
             yield data[:end], quoted
         data, offset = data[end:], offset + end

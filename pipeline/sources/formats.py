@@ -222,6 +222,14 @@ def not_whole(path: str, reason: str) -> JobFailedError:
     )
 
 
+def all_rejected(number: int, where: str, reason: str) -> InputError:
+    """The error for sources without a document that can be read; the first is there."""
+    return InputError(
+        f"every document was rejected, {number:,} in all; the first is {where} ({reason}). Check "
+        "--text-columns and the format of the sources."
+    )
+
+
 def _check_unchanged(block: Block) -> None:
     """Raises InputError where the file was replaced, or written to, since it was listed."""
     if has_scheme(block.path):
@@ -264,13 +272,19 @@ def has_scheme(source: str) -> Format | None:
 def whole_file(file: files.File) -> Block:
     """All bytes of a file as one block; its format by name, else by the first bytes.
 
-    Raises InputError for an unknown format, for text that is not UTF-8, or for text in name only.
+    Raises InputError for an unknown format, a JSON array, text that is not UTF-8, and text in name
+    only.
     """
     name = files.bare_name(file.path)
     head, compression = files.unpacked_head(file.path)
     by_name = (f for f in FORMATS if f.file_name and re.search(f.file_name, name, re.IGNORECASE))
     by_head = (f for f in FORMATS if f.matches and f.matches(name, head))
     format = next(chain(by_name, by_head), None)
+    if (format is None or format.name == "jsonl") and text_files.is_json_array(head):
+        raise InputError(
+            f"{file.path} is one JSON array; convert it to an object per line: "
+            "jq -c '.[]' ARRAY.json > LINES.jsonl"
+        )
     if format is None:
         raise InputError(
             f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "

@@ -8,6 +8,7 @@ data/*.parquet?text=title,content&repeat=2  those of every source, see `split_op
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from urllib.parse import unquote
 
 from clozeline.pipeline.common.errors import InputError
@@ -81,15 +82,43 @@ def parse_query(
     """The options of a query, with defaults for those that it does not name.
 
     `others` are options that have no default. In a value "%26" is "&", and "+" is itself. Raises
-    InputError for an unknown option, with a list of the known ones.
+    InputError for an option that is given twice, and for an unknown one, with a list of the known.
     """
     options, known = dict(defaults), [*defaults, *others]
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
+    parts = [part.partition("=") for part in query.split("&") if part]
+    names = [name for name, *_ in parts]
+    for name, _, value in parts:
         if name not in known:
             raise InputError(f"{source}: no option '{name}'; the options are {', '.join(known)}")
+        if names.count(name) > 1:
+            raise InputError(
+                f"{source}: {name} is given {names.count(name)} times; give it once (several "
+                "columns are text=title,content)"
+            )
         options[name] = unquote(value)
     return options
+
+
+def portable_names(sources: Sequence[str]) -> list[str]:
+    """The sources without the folders of local ones, but for what keeps them apart.
+
+    /data/sst2/a.csv?limit=9, /data/imdb/a.csv, s3://b/a.csv
+    ->  sst2/a.csv?limit=9, imdb/a.csv, s3://b/a.csv
+    """
+    for depth in count(1):
+        names = [_without_folders(source, depth) for source in sources]
+        if len(set(names)) == len(set(sources)):
+            break
+    return names
+
+
+def _without_folders(source: str, depth: int) -> str:
+    """The last parts of a local source's path, and its options."""
+    if "://" in source:
+        return source
+    found = QUERY.search(source)
+    path = source[: found.start()] if found else source
+    return "/".join(path.split("/")[-depth:]) + source[len(path) :]
 
 
 def whole_number(source: str, name: str, text: str) -> int:

@@ -58,6 +58,11 @@ def is_json_lines(name: str, head: bytes) -> bool:
     return _begin(head).startswith(b"{")
 
 
+def is_json_array(head: bytes) -> bool:
+    """Whether the first bytes begin an array of JSON objects."""
+    return re.match(rb"\[\s*\{", _begin(head)) is not None
+
+
 def is_wikiextractor(name: str, head: bytes) -> bool:
     """Whether this is WikiExtractor's output, without its --json."""
     named = WIKIEXTRACTOR_NAME.search(name) is not None

@@ -24,7 +24,7 @@ from clozeline.pipeline.sentences.punkt import (
 )
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED
-from clozeline.pipeline.sources.formats import list_blocks, not_whole, read_block
+from clozeline.pipeline.sources.formats import all_rejected, list_blocks, not_whole, read_block
 from clozeline.pipeline.tokenization.accents import (
     MAX_LOST,
     count_characters,
@@ -79,7 +79,8 @@ class Corpus:
 
         The last one is cut at a line end or, if it has none, at a space.
 
-        Raises JobFailedError for a source that ends early, unless that is allowed.
+        Raises JobFailedError for a source that ends early, unless that is allowed, and InputError
+        where every document is rejected.
         """
         total = min(limit, sum(block.text_bytes for block in self.blocks))
         read, label = 0, f"reading text for {reading_for}"
@@ -96,11 +97,17 @@ class Corpus:
             print_progress(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...")
 
     def _chunks(self) -> Iterator[Sequence[str]]:
+        is_any, rejected, first = False, 0, None
         for block in self.blocks:
             for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
                 if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
                     raise not_whole(block.path, chunk.rejected[-1].reason)
                 yield chunk.texts
+                bad = [entry for entry in chunk.rejected if entry.kind != TRUNCATED]
+                is_any, rejected = is_any or bool(chunk.texts), rejected + len(bad)
+                first = first or next(iter(bad), None)
+        if first and not is_any:
+            raise all_rejected(rejected, first.where, first.reason)
 
 
 def _begin(text: str, size: int) -> str:

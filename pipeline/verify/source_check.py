@@ -121,12 +121,16 @@ class Rebuild:
 
 
 @contextmanager
-def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) -> Iterator[Rebuild]:
+def rebuild(
+    sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer, *, exclude: tuple[str, ...]
+) -> Iterator[Rebuild]:
     """Tokenize the sources for the config of the data set, into a temporary folder (TMPDIR).
+
+    `exclude` are the sources of --exclude, of which the manifest has only the names.
 
     Raises InputError if a source cannot be read.
     """
-    config = replace(manifest.config, format="arrow", compression="none")
+    config = replace(manifest.config, exclude=exclude, format="arrow", compression="none")
     blocks = blocks_of(sources, config)
     buckets = Buckets(
         num_train=len(manifest.of_split(TRAIN)),

@@ -34,6 +34,8 @@ from clozeline.pipeline.dataset.manifest import (
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
 from clozeline.pipeline.job.steps import count_tokens
+from clozeline.pipeline.report.dataset_summary import read_job
+from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.verify.findings import Findings, ShardRows
 from clozeline.pipeline.verify.row_checks import check_rows
@@ -61,7 +63,10 @@ def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> 
         return
     yield from _stray_files(folder, manifest)
     yield from (f"{MANIFEST}: {finding}" for finding in _wrong_entries(manifest, tokenizer))
-    with rebuild(names, manifest, tokenizer) if names else nullcontext() as source:
+    excluded = _excluded(folder, manifest)
+    with (
+        rebuild(names, manifest, tokenizer, exclude=excluded) if names else nullcontext()
+    ) as source:
         yield from _Verification(folder, manifest, tokenizer, source).findings()
 
 
@@ -134,6 +139,13 @@ class _Verification:
                 f"{MANIFEST}: {len(differ):,} token_counts differ from the rows, the first for id "
                 f"{first:,}: {recorded[first]:,}, the rows have {counted[first]:,}"
             )
+
+
+def _excluded(folder: AnyPath, manifest: Manifest) -> tuple[str, ...]:
+    """The sources of --exclude as they were given, if job.json still says it."""
+    names = manifest.config.exclude
+    given = tuple(read_job(folder).get("exclude", ())) if names else ()
+    return given if portable_names(given) == list(names) else names
 
 
 def _read_whole(path: AnyPath, entry: ShardEntry) -> Examples:

@@ -34,6 +34,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.folder_kind import KINDS, wrong_folder
 from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whole_file
@@ -128,7 +129,7 @@ class RemoteFolder:
         with self._syncing:
             self._owner, self._known = self._read_memory()
             with suppress(Timeout), self._writing.acquire(blocking=False):
-                self.download(is_newer=self._is_newer())
+                self.download(is_newer=self._is_newer(), writes=False)
         yield
 
     @contextmanager
@@ -152,7 +153,7 @@ class RemoteFolder:
                     # Under the old name, this copy would count as newer after a failed download.
                     self._owner = uuid.uuid4().hex
                 lease = stack.enter_context(Lease(self.remote, self._owner, is_kept=True))
-                self.download(is_newer=is_newer)
+                self.download(is_newer=is_newer, writes=True)
             thread = threading.Thread(target=self._follow, args=[lease], name="upload", daemon=True)
             thread.start()
             try:
@@ -163,13 +164,16 @@ class RemoteFolder:
                 thread.join()
                 self._upload_all(lease)
 
-    def download(self, *, is_newer: bool) -> None:
-        """Sync the copy from the store, unless the copy is newer. Raises StoreError.
+    def download(self, *, is_newer: bool, writes: bool) -> None:
+        """Sync the copy from the store, unless the copy is newer.
+
+        Raises StoreError, and InputError for a folder of another kind, before anything is copied.
 
         Files that only the copy has are never removed: those of a newer copy are uploaded again,
         others are moved beside the copy. Both are reported on standard error.
         """
         here, remote = local_files(self.local), self._remote_files()
+        self._check_kind(remote, writes=writes)
         agreed = {name for name, (_, stamp) in self._known.items() if here.get(name) == stamp}
         if is_newer:
             if lost := (self._known.keys() & here.keys()) - remote.keys():
@@ -195,6 +199,17 @@ class RemoteFolder:
                 self._download_file(name)
         remove_empty_folders(self.local)
         self._write_memory(self._known)
+
+    def _check_kind(self, names: Collection[str], *, writes: bool) -> None:
+        """Raises InputError for files that no command copies: a data set, text of any size.
+
+        What is written may be unfinished, and what is here already was taken before.
+        """
+        kind = next((kind for kind, of in KINDS.items() if of.marker in names), None)
+        is_unknown = not writes and bool(names) and not self._known
+        if kind == "data set" or (kind in (None, "tokenizer") and is_unknown):
+            wanted = "another folder" if writes else "a run, a classifier or a model folder"
+            raise wrong_folder(self.remote, wanted)
 
     def fetch(self, name: str) -> None:
         """Download weights that were left in the store. Raises StoreError."""

@@ -9,6 +9,7 @@ import click
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.errors import escaped
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.store.folder_option import local_copy
@@ -71,7 +72,7 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
     else:
         lines = inspect_dataset(folder, number=number, seed=seed, width=width)
     for line in lines:
-        click.echo(line)
+        click.echo(escaped(line))
     print_next_for(folder)
 
 
