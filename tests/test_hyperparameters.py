@@ -149,6 +149,17 @@ def test_held_out_rows_are_not_in_the_final_training(size):
     assert len(held) == (0 if size <= SEARCH_ROWS else min(-(-size // 20), 2000))
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_final_training_has_every_class(seed):
+    """Also those of one row, of which one in 20 would be held out."""
+    labels = np.arange(SEARCH_ROWS + 200)
+    labels[:SEARCH_ROWS] %= 2
+    kept, held = final_split(labels, seed=seed)
+    assert set(labels[kept]) == set(labels)
+    assert set(labels[held]) == {0, 1}
+    assert len(final_split(labels.astype(np.float32), seed=seed)[1]) == 210  # numbers, not classes
+
+
 @given(LABELS, st.integers(2, 6), st.integers(0, 3))
 def test_folds_have_an_equal_part_of_every_class(labels, folds, seed):
     fold = stratified_folds(labels, folds, seed=seed)

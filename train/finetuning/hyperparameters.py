@@ -206,6 +206,8 @@ def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
         return np.arange(len(labels)), np.arange(0)
     parts = max(HELD_OUT_PARTS, -(-len(labels) // MOST_HELD_OUT))
     is_held = stratified_folds(labels, parts, seed=seed) == 0
+    if labels.dtype.kind != "f":
+        is_held &= np.bincount(labels)[labels] > 1  # every class is trained on
     return np.flatnonzero(~is_held), np.flatnonzero(is_held)
 
 
