@@ -160,6 +160,13 @@ def test_other_shards_are_read_from_their_beginning(run, other, mixed, tmp_path)
     assert config.started_from == weights_digest(list_checkpoints(run)[2])
 
 
+def test_the_epochs_are_those_of_the_shards_that_are_read(run, other, shards, tmp_path):
+    """4 or 16 steps of 8 of 111 or 110 examples."""
+    for data, epochs in ((other, "0.3"), (shards, "1.2")):
+        said = output_of(*cool_line(data, tmp_path / data.name, run, 12, "--max-steps", 16))
+        assert f"steps 13 to 16 of 8 examples: {epochs} epochs;" in said
+
+
 @pytest.mark.parametrize("options", [["--resume"], ["--resume", "--micro-batch-size", 4]])
 def test_on_other_shards_it_resumes_at_the_next_example(options, run, other, mixed, tmp_path):
     go_back(shutil.copytree(mixed, tmp_path / "again"), 14)
