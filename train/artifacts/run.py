@@ -34,7 +34,7 @@ TENSORBOARD = "tensorboard"
 PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
 LEARNING = "learning.jsonl"
 TRACKERS = "trackers.json"  # ids of tracked runs
-#: Of the command that wrote the run last, under torchrun: a restart of it continues the run.
+#: The mark of the last command under torchrun that wrote the run: its restart continues the run.
 STARTED = ".started"
 
 
