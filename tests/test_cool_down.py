@@ -9,6 +9,7 @@ import pytest
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.engine.schedule import momentum_at
+from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.command import output_of, refused
 from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
@@ -135,6 +136,14 @@ def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards
     ours, anew = ([line[:30] for line in text.splitlines()] for text in found)
     assert ours == anew
     assert "--cool-down 0.4" in found[1]
+
+
+def test_more_steps_prolong_a_decay_from_python_too(run, shards, tmp_path):
+    numbers_of = {"log_every": 1, "eval_every": 0}
+    for step, how in ((14, {"cool_down_from": f"{run}@12"}), (16, {"resume": True})):
+        pretrain(shards, out=tmp_path / "run", training={**numbers_of, "max_steps": step}, **how)
+    rates = [x["learning_rate"] for x in numbers(tmp_path / "run") if "learning_rate" in x]
+    assert rates[2:] == pytest.approx([PEAK * x for x in (0.375, 0.125)])
 
 
 def test_it_records_where_it_is_from(cooled, run):

@@ -103,8 +103,16 @@ def pretrain(
         )
         shards = path_of(shards)
         model, training = _planned(shards, start, world, model, training, dropout)
+        decay = {"pretrain": {"cool_down_from": cool_down_from}} if cool_down_from else None
         return train_run(
-            shards, start, world, model=model, training=training, profile=profile, track=track
+            shards,
+            start,
+            world,
+            model=model,
+            training=training,
+            profile=profile,
+            track=track,
+            options=decay,  # the schedule of a resumed run follows from it
         )
 
 
