@@ -103,17 +103,10 @@ def pretrain(
         )
         shards = path_of(shards)
         model, training = _planned(shards, start, world, model, training, dropout)
-        decay = {"pretrain": {"cool_down_from": cool_down_from}} if cool_down_from else None
-        return train_run(
-            shards,
-            start,
-            world,
-            model=model,
-            training=training,
-            profile=profile,
-            track=track,
-            options=decay,  # the schedule of a resumed run follows from it
-        )
+        # From a recorded decay the schedule of a resumed run follows.
+        options = {"pretrain": {"cool_down_from": cool_down_from}} if cool_down_from else None
+        how: dict[str, Any] = {"profile": profile, "track": track, "options": options}
+        return train_run(shards, start, world, model=model, training=training, **how)
 
 
 def _find_start(
