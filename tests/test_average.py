@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import load_run, read_run, write_run
 from clozeline.train.monitoring.health import find_warnings
 from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.pretraining.average import mean_of
 from tests.support.command import output_of, refused
 from tests.support.files import times
 from tests.support.small_data import write_data_set
@@ -148,6 +150,13 @@ def test_what_cannot_be_averaged_is_refused(run, tmp_path):
     said = refused("average", run, "--last", 2, "--out", out)
     assert "not part of an average (.notes), and replacing it would" in said
     assert (out / ".notes").exists()
+
+
+def test_a_checkpoint_that_training_removes_meanwhile_is_not_called_damaged(run, tmp_path):
+    first, *others = list_checkpoints(shutil.copytree(run, tmp_path / "training"))
+    shutil.rmtree(first)
+    with pytest.raises(InputError, match=f"{first} was removed before it could be read, by a run"):
+        mean_of([first, *others])
 
 
 def test_shards_of_another_tokenizer_are_refused_before_anything_is_averaged(run, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.engine.schedule import momentum_at
+from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.command import output_of, refused
 from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
@@ -137,6 +138,14 @@ def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards
     assert "--cool-down 0.4" in found[1]
 
 
+def test_more_steps_prolong_a_decay_from_python_too(run, shards, tmp_path):
+    numbers_of = {"log_every": 1, "eval_every": 0}
+    for step, how in ((14, {"cool_down_from": f"{run}@12"}), (16, {"resume": True})):
+        pretrain(shards, out=tmp_path / "run", training={**numbers_of, "max_steps": step}, **how)
+    rates = [x["learning_rate"] for x in numbers(tmp_path / "run") if "learning_rate" in x]
+    assert rates[2:] == pytest.approx([PEAK * x for x in (0.375, 0.125)])
+
+
 def test_it_records_where_it_is_from(cooled, run):
     config = read_run(cooled)
     assert config.started_from == weights_digest(list_checkpoints(run)[2])
@@ -158,6 +167,13 @@ def test_other_shards_are_read_from_their_beginning(run, other, mixed, tmp_path)
     config = read_run(mixed)
     assert config.dataset_digest != read_run(run).dataset_digest
     assert config.started_from == weights_digest(list_checkpoints(run)[2])
+
+
+def test_the_epochs_are_those_of_the_shards_that_are_read(run, other, shards, tmp_path):
+    """4 or 16 steps of 8 of 111 or 110 examples."""
+    for data, epochs in ((other, "0.3"), (shards, "1.2")):
+        said = output_of(*cool_line(data, tmp_path / data.name, run, 12, "--max-steps", 16))
+        assert f"steps 13 to 16 of 8 examples: {epochs} epochs;" in said
 
 
 @pytest.mark.parametrize("options", [["--resume"], ["--resume", "--micro-batch-size", 4]])

@@ -169,6 +169,16 @@ def test_a_shard_that_changed_ends_training_by_name(harmed, tmp_path):
     assert f"{NAME} is damaged (its sha256 is not" in output_of(*line, code=2)
 
 
+def test_a_damaged_shard_costs_nothing_of_what_was_trained(harmed, tmp_path):
+    """The second half of the run reads it."""
+    phase, run = f"{write_data_set(tmp_path / 'first', train=(40,))}@0.5", tmp_path / "run"
+    with pytest.raises(CorruptDataError, match=f"{NAME} is damaged"):
+        train(harmed, run, max_steps=6, save_every=0, phase=(phase,))
+    state = read_state(latest_checkpoint(run))
+    assert (state.step, state.loader["next_position"]) == (3, 0)
+    assert state.loader["others"][0]["next_position"] == 24
+
+
 def skipped_of(run):
     return read_state(latest_checkpoint(run)).loader["skipped_shards"]
 

@@ -162,6 +162,7 @@ def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder
     The older run may have the same options.
     """
     how = {"overwrite": True, "max_steps": 3, "batch_size": 4}
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(small_folder, run, **how).is_new
     assert steps(run) == [3]
@@ -175,6 +176,18 @@ def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(small_folder, run, **how).is_new
     assert steps(run) == [3]
+
+
+def test_a_restart_does_not_continue_a_run_that_its_first_attempt_was_refused(
+    run, small_folder, monkeypatch
+):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
+    saved = steps(run)
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        with pytest.raises(InputError, match="Give --resume to continue it, --overwrite"):
+            train(small_folder, run, max_steps=20)
+    assert steps(run) == saved
 
 
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):

@@ -34,8 +34,8 @@ TENSORBOARD = "tensorboard"
 PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
 LEARNING = "learning.jsonl"
 TRACKERS = "trackers.json"  # ids of tracked runs
-#: Only in a run that replaced an older one: the command that wrote it may be restarted.
-OVERWRITTEN = ".overwritten"
+#: The mark of the last command under torchrun that wrote the run: its restart continues the run.
+STARTED = ".started"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / PROFILE, PROFILE_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, LEARNING, TRACKERS, "metrics.jsonl", OVERWRITTEN, RUN):
+    for name in (SUMMARY, LEARNING, TRACKERS, "metrics.jsonl", STARTED, RUN):
         (run / name).unlink(missing_ok=True)
 
 

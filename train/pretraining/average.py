@@ -89,11 +89,14 @@ def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> A
 
 
 def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of each weight, in its own dtype. Raises InputError where names or shapes differ."""
-    first = load_weights(checkpoints[0])
+    """The mean of each weight, in its own dtype.
+
+    Raises InputError where names or shapes differ, and for a checkpoint that is damaged or gone.
+    """
+    first = _weights(checkpoints[0])
     sums = {name: weight.double() for name, weight in first.items()}
     for folder in checkpoints[1:]:
-        weights = load_weights(folder)
+        weights = _weights(folder)
         if _shapes(weights) != _shapes(first):
             raise InputError(
                 f"{folder} and {checkpoints[0]} have weights of other names or shapes; only "
@@ -144,6 +147,18 @@ def _write_results(run: Path, state: TrainState, shards: Path | None) -> Evaluat
     (run / METRICS).write_text(json.dumps(line) + "\n", "utf-8")
     write_summary(run, state.step, values or None)
     return heldout
+
+
+def _weights(checkpoint: Path) -> dict[str, Tensor]:
+    try:
+        return load_weights(checkpoint)
+    except InputError as error:
+        if checkpoint.exists():
+            raise
+        raise InputError(
+            f"{checkpoint} was removed before it could be read, by a run that is training; give "
+            "the command again with a smaller --last, or when the run has ended."
+        ) from error
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:

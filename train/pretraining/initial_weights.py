@@ -1,4 +1,4 @@
-"""The state of training and the model before the first step of a process."""
+"""The state of training, the model and the optimizer before the first step of a process."""
 
 import sys
 from collections.abc import Mapping
@@ -20,15 +20,18 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import Normalization
-from clozeline.train.artifacts.checkpoint import TrainState, load_weights
+from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import RunConfig, with_dropout, with_dropout_of
+from clozeline.train.artifacts.snapshot import restore_moments
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
-from clozeline.train.pretraining.more_positions import grown_weights
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.precision import products_dtype
+from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
@@ -99,6 +102,21 @@ def first_model(
     elif config.training.word_vectors:
         start_at_word_vectors(model, shards, world, seed=config.training.seed)
     return model
+
+
+def first_optimizer(
+    model: BertForPretraining, config: RunConfig, world: World, start: ResumePoint
+) -> torch.optim.Optimizer:
+    """The optimizer, with the moments of the checkpoint that training starts from."""
+    optimizer = build_optimizer(model, config.training, dtype=products_dtype(world))
+    if (checkpoint := start.checkpoint) and start.has_moments:
+
+        def stored() -> dict[str, Tensor]:
+            moments = load_moments(checkpoint, is_checked=True)
+            return grown_moments(moments, config.model, trained=start.trained_positions)
+
+        restore_moments(model, optimizer, world.tensors_from_main(stored))
+    return optimizer
 
 
 def initial_config(init: Path, *, preset_name: str | None, dropout: float | None) -> BertConfig:

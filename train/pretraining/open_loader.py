@@ -1,6 +1,6 @@
 """The data of a run: its loaders at the positions to resume from, and the shards to evaluate on.
 
-All ranks leave the same shards out.
+All ranks read the same data sets, and leave the same shards out.
 """
 
 import sys
@@ -13,6 +13,7 @@ from clozeline.pipeline.common.paths import AnyPath, path_of
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import PhasedLoader
+from clozeline.train.data.phases import data_sets_of
 from clozeline.train.data.shard_cache import ShardCache
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
@@ -24,10 +25,12 @@ def open_loader(
     """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
 
     An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
-    validation shards, if ranks skip different shards, and if the order of examples is not the
-    checkpoint's.
+    validation shards, if ranks read different data sets or skip different shards, and if the order
+    of examples is not the checkpoint's.
     """
     training = config.training
+    digests = [digest[:12] for digest in data_sets_of(config.phases)]
+    _check_same_on_all_ranks(digests, "data sets", "reads", world)
     checks: dict[str, Any] = {
         "check_shards": training.check_shards,
         "skip_bad_shards": training.skip_bad_shards,
@@ -61,25 +64,29 @@ def open_loader(
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
     opened = [one.shards for one in loader.loaders] + ([validation] if validation else [])
-    _check_same_on_all_ranks(opened, shards, world)
+    _check_same_on_all_ranks(_skipped(opened, shards), "unreadable shards", "skips", world)
     if world.is_main:
         for warning in _warnings(loader, opened):
             print(f"warning: {warning}", file=sys.stderr)
     return loader, validation
 
 
-def _check_same_on_all_ranks(opened: list[ShardSet], shards: AnyPath, world: World) -> None:
+def _skipped(opened: list[ShardSet], shards: AnyPath) -> list[str]:
     skipped = []
     for found in opened:  # data sets have shards of the same names
         digest = "" if found.folder == shards else f"{found.manifest.dataset_digest[:12]}/"
         skipped += [digest + name for name in sorted(found.skipped)]
-    on_main = world.broadcast_from_main(lambda: skipped)
-    if not world.any(skipped != on_main):
+    return skipped
+
+
+def _check_same_on_all_ranks(found: list[str], what: str, does: str, world: World) -> None:
+    on_main = world.broadcast_from_main(lambda: found)
+    if not world.any(found != on_main):
         return
-    here = "" if world.is_main else f", rank {world.rank} skips {_listed(skipped)}"
+    here = "" if world.is_main else f", rank {world.rank} {does} {_listed(found)}"
     raise InputError(
-        f"ranks disagree about unreadable shards: rank 0 skips {_listed(on_main)}{here}. All "
-        "ranks must read the same shards; copy them again where they differ."
+        f"ranks disagree about {what}: rank 0 {does} {_listed(on_main)}{here}. All ranks must read "
+        "the same shards; copy them again where they differ."
     )
 
 

@@ -22,7 +22,7 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.run import OVERWRITTEN, RunConfig, remove_run, write_run
+from clozeline.train.artifacts.run import STARTED, RunConfig, remove_run, write_run
 from clozeline.train.config import PretrainConfig
 from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, join_world
@@ -103,9 +103,10 @@ def pretrain(
         )
         shards = path_of(shards)
         model, training = _planned(shards, start, world, model, training, dropout)
-        return train_run(
-            shards, start, world, model=model, training=training, profile=profile, track=track
-        )
+        # From a recorded decay the schedule of a resumed run follows.
+        options = {"pretrain": {"cool_down_from": cool_down_from}} if cool_down_from else None
+        how: dict[str, Any] = {"profile": profile, "track": track, "options": options}
+        return train_run(shards, start, world, model=model, training=training, **how)
 
 
 def _find_start(
@@ -268,8 +269,8 @@ def _write_folder(
     if is_new:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
-    if start.overwrite:  # with run.json, without which the folder would not be recognized
-        (start.out / OVERWRITTEN).touch()
+    if torch.distributed.is_torchelastic_launched():
+        (start.out / STARTED).touch()  # after run.json, without which the folder is not recognized
     if tracker:
         remember(start.out, track, tracker)
     return tracker

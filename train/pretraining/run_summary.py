@@ -39,7 +39,7 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
         "hosts": hosts_line(trainer.world),
         "data": f"{trainer.shards.folder}: {examples:,} examples of up to "
         f"{config.data.max_seq_length} tokens, {held_out:,} held out",
-        "training": _training(config, examples, trainer.step),
+        "training": _training(config, examples, trainer),
         "end": _end(config, trainer.control.elapsed),
         "files": f"{trainer.out / METRICS}; curves: tensorboard --logdir "
         f"{trainer.out / TENSORBOARD}",
@@ -78,13 +78,16 @@ def hosts_line(world: World) -> str:
     return f"{number} over {backend_of(world.device)}: " + ", ".join([*found[:SHOWN_HOSTS], *rest])
 
 
-def _training(config: RunConfig, examples: int, step: int) -> str:
-    training = config.training
+def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:
+    training, step = config.training, trainer.step
     rate = f"{training.optimizer}, peak learning rate {training.learning_rate:g}"
     batches = f"{training.batch_size} examples"
     if training.budget:
         return f"from step {step + 1:,} with {batches} a step; {rate}, {training.schedule}"
     read = training.whole_batches * training.batch_size
+    if not training.batch_ramp:  # earlier steps may have read other shards, or other batches
+        rest = training.max_steps - step
+        read = trainer.loader.main.next_position + rest * training.batch_size
     epochs = f": {read / max(examples, 1):.1f} epochs"
     epochs *= not training.phase  # those read several data sets
     ramp = " (fewer at first)" if training.batch_ramp else ""

@@ -29,8 +29,8 @@ from clozeline.train.artifacts.checkpoint import (
     weights_digest,
 )
 from clozeline.train.artifacts.run import (
-    OVERWRITTEN,
     RUN,
+    STARTED,
     SUMMARY,
     RunConfig,
     check_run_folder,
@@ -77,7 +77,7 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
             check_run_folder(out)
             stack.enter_context(locked_folder(out))
             if not has_failed:
-                (out / OVERWRITTEN).unlink(missing_ok=True)
+                (out / STARTED).unlink(missing_ok=True)
 
         world.broadcast_from_main(lock)
         yield
@@ -86,16 +86,16 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
 def find_start(given: Start, world: World) -> Start:
     """The start with the configs of its runs; rank 0 reads them for all processes.
 
-    A process that torchrun restarted resumes the run in `out`, if that has a checkpoint, and with
-    `overwrite` only if an earlier attempt of the same command wrote it. A run without a checkpoint
-    counts only with `resume`: its numbers may be the reason why it failed. Raises InputError for
-    folders without a run, where the other run is `out` itself, and for both `resume` and
-    `overwrite`, one of which would lose the checkpoints that the other continues.
+    A process that torchrun restarted resumes the run in `out` if an earlier attempt of the same
+    command wrote it, and it has a checkpoint. A run without a checkpoint counts only with `resume`:
+    its numbers may be the reason why it failed. Raises InputError for folders without a run, where
+    the other run is `out` itself, and for both `resume` and `overwrite`, one of which would lose
+    the checkpoints that the other continues.
     """
     if given.resume and given.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one.")
     has_failed = _has_failed(world)
-    out, resume = given.out, given.resume or has_failed
+    out = given.out
     other = given.cool_down_from.run if given.cool_down_from else given.start_from
 
     def find() -> Start:
@@ -103,12 +103,12 @@ def find_start(given: Start, world: World) -> Start:
             option = "--cool-down-from" if given.cool_down_from else "--start-from"
             raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
-        is_own = has_failed and (out / OVERWRITTEN).exists()
+        is_own = has_failed and (out / STARTED).exists()
         is_read = has_run and (is_own or not given.overwrite)
         existing = read_run(out) if is_read else None
         return replace(
             given,
-            resume=resume,
+            resume=given.resume or is_own,
             cool_down_from=given.cool_down_from or _cooled_from(existing),
             existing=existing,
             other=read_run(other) if other else None,

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
 from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
-from clozeline.train.artifacts.checkpoint import TrainState, after_divergence, load_moments
+from clozeline.train.artifacts.checkpoint import TrainState, after_divergence
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
-from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
+from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
@@ -28,8 +27,8 @@ from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, device_name, is_sharded, parallelize
 from clozeline.train.engine.flops import peak_flops
-from clozeline.train.engine.optim import build_optimizer, follow_schedule
-from clozeline.train.engine.precision import products_dtype, seed_dropout
+from clozeline.train.engine.optim import follow_schedule
+from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate
@@ -41,8 +40,8 @@ from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
 from clozeline.train.monitoring.step_profile import profiler
 from clozeline.train.monitoring.trackers import Tracker
-from clozeline.train.pretraining.initial_weights import ResumePoint, first_model
-from clozeline.train.pretraining.more_positions import continue_positions, grown_moments
+from clozeline.train.pretraining.initial_weights import ResumePoint, first_model, first_optimizer
+from clozeline.train.pretraining.more_positions import continue_positions
 from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
 from clozeline.train.pretraining.word_sampler import WordSampler
@@ -101,7 +100,7 @@ class Trainer:
         )
         # A sharded model converts its weights itself.
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
-        self.optimizer = _first_optimizer(self.model, config, world, start)
+        self.optimizer = first_optimizer(self.model, config, world, start)
         counts, words = self.manifest.token_counts, training.sampled_words
         self.sampler = WordSampler(counts, words, seed=training.seed, device=world.device)
         self.running = RunningMetrics(
@@ -187,9 +186,17 @@ class Trainer:
                 continue_positions(self.model, self.optimizer, self.world, trained=trained)
             with closing(self.loader.batches(phase, size)) as batches:
                 while now == self._next():
-                    yield next(batches)
+                    yield self._read(batches)
             if self.is_compiled:  # a batch of another size or length; see `without_compiler`
                 torch.compiler.reset()
+
+    def _read(self, batches: Iterator[LoadedBatch[Any]]) -> LoadedBatch[Any]:
+        try:
+            return next(batches)
+        except ClozelineError:  # a bad shard, or a store that does not answer
+            if self.world.size == 1:  # others would wait for it in the next step, and not save
+                self._save()
+            raise
 
     def _next(self) -> tuple[DataPhase, int]:
         """Phase and batch size of the next step, in examples of SHARDS."""
@@ -329,18 +336,3 @@ def _metrics_log(
         health=Health(total_steps=total_steps),
         tracker=tracker,
     )
-
-
-def _first_optimizer(
-    model: BertForPretraining, config: RunConfig, world: World, start: ResumePoint
-) -> torch.optim.Optimizer:
-    """The optimizer, with the moments of the checkpoint that training starts from."""
-    optimizer = build_optimizer(model, config.training, dtype=products_dtype(world))
-    if (checkpoint := start.checkpoint) and start.has_moments:
-
-        def stored() -> dict[str, Tensor]:
-            moments = load_moments(checkpoint, is_checked=True)
-            return grown_moments(moments, config.model, trained=start.trained_positions)
-
-        restore_moments(model, optimizer, world.tensors_from_main(stored))
-    return optimizer
