@@ -45,7 +45,7 @@ class FinetuneConfig:
         None,
         "What a longer text loses: its `end`, its `start`, or its `middle`, with three times as "
         "much left of the end as of the start; or `nothing`: the model reads it in up to 8 windows "
-        "of that many tokens, and their mean decides. Defaults to what the pretrained tokenizer "
+        "of the maximum length, and their mean decides. Defaults to what the pretrained tokenizer "
         "cuts, the end but for some of Hugging Face.",
     )
     test_share: float = _data(
