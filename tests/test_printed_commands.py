@@ -14,7 +14,9 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.csv import read_csv
 
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from clozeline.train.finetuning.classifier import load_classifier
@@ -113,6 +115,10 @@ def home(tmp_path_factory):
         write_parquet(folder / f"{name}.parquet", articles(200))
     write_reviews(folder / "train.csv", 0)
     write_reviews(folder / "test.csv", 1000)
+    (folder / "imdb").mkdir()
+    for name in ("train", "test"):
+        table = read_csv(folder / f"{name}.csv").select(["text", "label"])
+        pq.write_table(table, folder / "imdb" / f"{name}-0.parquet")
     found = commands(README.read_text())
     assert len(found) >= 8
     for line in found:
