@@ -202,7 +202,7 @@ def _differences(context: JobContext, manifest: Manifest) -> list[str]:
         if _read_json(context, JOB).get(TIMELESS) == context.timeless_digest:
             found.append(
                 "the source files have the same names and sizes, but other times of change; if "
-                "`clozeline verify` with each --source finds the same text, use it as it is"
+                "`clozeline verify` with each --source finds the same text, keep the data set"
             )
         else:
             found.append(

@@ -84,10 +84,11 @@ def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:
     batches = f"{training.batch_size} examples"
     if training.budget:
         return f"from step {step + 1:,} with {batches} a step; {rate}, {training.schedule}"
-    read = training.whole_batches * training.batch_size
-    if not training.batch_ramp:  # earlier steps may have read other shards, or other batches
-        rest = training.max_steps - step
-        read = trainer.loader.main.next_position + rest * training.batch_size
+    if training.batch_ramp:
+        read = training.whole_batches * training.batch_size
+    else:  # earlier steps may have read other shards, or had another batch size
+        left = training.max_steps - step
+        read = trainer.loader.main.next_position + left * training.batch_size
     epochs = f": {read / max(examples, 1):.1f} epochs"
     epochs *= not training.phase  # those read several data sets
     ramp = " (fewer at first)" if training.batch_ramp else ""
