@@ -76,6 +76,12 @@ def test_plain_words(pattern):
     assert not found, f"{len(found)} lines; say it as: {PLAIN[pattern]}"
 
 
+def test_nothing_is_left_of_a_merge():
+    files = [*FILES, *ROOT.glob("*.md"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/**/*.*")]
+    marker = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.M)
+    assert not [str(path) for path in files if marker.search(path.read_text(errors="replace"))]
+
+
 def test_private_english_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     path = tmp_path / "module.py"
