@@ -111,10 +111,10 @@ def shards(
     """Build shards of masked examples from text.
 
     A SOURCE is a path, glob or URL of Parquet, JSON lines, CSV, TSV, plain text, WikiExtractor
-    output or a MediaWiki dump; hf://DATASET?split=train; sample:articles?size=250MB;
-    sample:reviews?rows=5000.
-    Options of any SOURCE: "a.jsonl?text=title,content&limit=1000&repeat=2"; instead of repeat,
-    tokens=50M, or mix=NAME for --mix.
+    output or a MediaWiki dump; a data set of the Hub, as hf://DATASET?split=train; or generated
+    text, as sample:articles?size=250MB or sample:reviews?rows=5000.
+    Any SOURCE has options, as in "a.jsonl?text=title,content&limit=1000&repeat=2"; instead of
+    repeat, give tokens=50M, or mix=NAME for --mix.
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
@@ -125,7 +125,7 @@ def shards(
     job = config_or_usage_error(JobOptions, options)
     if dry_run:
         if beam_args:
-            raise InputError("a dry run is without Beam; leave out -- and what follows it.")
+            raise InputError("--dry-run does not use Beam; leave out -- and what follows it.")
         for line in plan_shards(sources, tokenizer=tokenizer, out=out, config=config, options=job):
             click.echo(escaped(line))
         click.echo("Next: the same command without --dry-run", err=True)

@@ -77,13 +77,13 @@ class DataConfig:
     )
     deduplicate: Literal["exact", "near", "none"] = _curation(
         "exact",
-        "What is dropped: `exact` copies of a text, `near` ones too (which keeps them out of the "
-        "validation shards), or `none`.",
+        "What is dropped: `exact` copies of a text, `near` ones too (so that no copy of a "
+        "held-out document is trained on), or `none`.",
     )
     similarity: float = _curation(
         0.8,
-        "Jaccard similarity of the word 5-grams of two documents from which they are near "
-        "duplicates (`--deduplicate near`).",
+        "With `--deduplicate near`: least Jaccard similarity of the word 5-grams of two documents "
+        "that are near duplicates.",
     )
     quality: tuple[str, ...] = _curation(
         (),
@@ -144,7 +144,7 @@ class DataConfig:
             raise ValueError("text_columns is empty; name the column that holds the text.")
         if bool(self.mix) != bool(self.tokens):
             raise ValueError(
-                "mix and tokens belong together: --mix wiki=0.7,reviews=0.3 --tokens 50M."
+                "--mix and --tokens need each other: --mix wiki=0.7,reviews=0.3 --tokens 50M."
             )
         _ = self.budgets  # checks both
 

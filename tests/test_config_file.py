@@ -127,7 +127,7 @@ def test_recorded_options_start_the_same_again(tmp_path):
         ("herbs = [1]", "herbs is [1]; give a list, each a text in quotes."),
         ("for = 2024-01-01", "for is 2024-01-01; give a text in quotes."),
         ("[cok]\nguests = 1", "[cok] is not a command; the nearest is cook."),
-        ("[wash]", "has options of `clozeline wash` and none of `clozeline cook`."),
+        ("[wash]", "has options of `clozeline wash`, none of `clozeline cook`; add a table [cook]"),
         ("guests 3", "cannot be read as TOML (Expected '=' after a key"),
         ("guests = 3\nguests = 4", "cannot be read as TOML (Cannot overwrite a value"),
     ],

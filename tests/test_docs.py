@@ -106,9 +106,9 @@ def test_every_command_and_option_in_running_text_exists():
     commands = set(re.findall(r"clozeline ([a-z]+)\b", inline))
     options = [option for command in main.commands.values() for option in command.params]
     ours = {name for option in options for name in (*option.opts, *option.secondary_opts)}
-    # of Beam, torchrun, TensorBoard, sbatch and a benchmark
+    # of Beam, torchrun, TensorBoard, sbatch, a benchmark and the trial of engines
     others = {"--runner", "--local-addr", "--no-python", "--device", "--help", "--logdir"}
-    others |= {"--nodes", "--signal", "--time"}
+    others |= {"--nodes", "--signal", "--time", "--only", "--size"}
     assert len(commands) >= 6
     assert commands <= set(main.commands)
     assert set(re.findall(r"--[a-z][a-z-]+(?![\w-])", inline)) <= ours | others

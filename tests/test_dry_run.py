@@ -248,5 +248,5 @@ def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path
     assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")
     source = json_lines(tmp_path / "a.jsonl", "text")
     assert refused("shards", source, *folders, "--dry-run", "--", "--runner=DirectRunner") == (
-        "a dry run is without Beam; leave out -- and what follows it."
+        "--dry-run does not use Beam; leave out -- and what follows it."
     )

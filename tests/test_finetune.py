@@ -501,7 +501,7 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
         ({"max_seq_length": 17}, {}, "max_seq_length is 17, but the model of .* has only 16 posit"),
         ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
         ({}, {"test": ""}, "a source has an empty name; give the path"),
-        ({"test_share": 0.2}, {}, "is what is held out without --test; give one of them"),
+        ({"test_share": 0.2}, {}, "is for training rows without --test; give one of them"),
         ({}, {"also_test": ["test"]}, r"has the name of the --test rows; give \./test"),
     ],
 )

@@ -231,8 +231,8 @@ def test_with_all_copies_each_counts(tmp_path: Path):
 @pytest.mark.parametrize(
     ("queries", "options", "message"),
     [
-        (["", ""], {"mix": "a=1"}, "mix and tokens belong together"),
-        (["", ""], {"tokens": "5M"}, "mix and tokens belong together"),
+        (["", ""], {"mix": "a=1"}, "--mix and --tokens need each other"),
+        (["", ""], {"tokens": "5M"}, "--mix and --tokens need each other"),
         (["", ""], {"mix": "a=0.5,b=0.6", "tokens": "5M"}, "its fractions sum to 1.1, not 1"),
         (["", ""], {"mix": "a=0.5,a=0.5", "tokens": "5M"}, "give fractions, as in wiki=0.7"),
         (["", ""], {"mix": "a=2", "tokens": "5M"}, "give fractions"),

@@ -148,5 +148,5 @@ def test_it_resumes_bit_for_bit_with_the_momentum_that_the_run_began_with(small_
 
 def test_another_optimizer_is_refused_on_resume(small_folder, tmp_path):
     train(small_folder, tmp_path, model=STILL, max_steps=4)
-    with pytest.raises(ValueError, match="has the moments of --optimizer adamw; give that one"):
+    with pytest.raises(ValueError, match="was trained with --optimizer adamw; give that one"):
         train(small_folder, tmp_path, model=STILL, optimizer="muon", resume=True)

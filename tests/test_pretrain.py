@@ -363,7 +363,7 @@ def test_a_run_that_begins_with_moments_of_its_own_says_so(
     for optimizer, said in (("muon", True), ("adamw", False)):
         out = tmp_path / optimizer
         train(small_folder, out, start_from=finished, max_steps=1, optimizer=optimizer)
-        note = f"note: {finished} has the moments of --optimizer adamw; its weights alone are taken"
+        note = f"note: {finished} was trained with --optimizer adamw; only its weights are taken"
         assert (note in capsys.readouterr().err) is said
 
 

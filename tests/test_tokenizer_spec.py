@@ -284,7 +284,7 @@ def test_special_tokens_may_be_in_the_vocabulary_alone(added, modern_json, tmp_p
 
 def test_options_of_wordpiece_do_not_apply(modern_json):
     for options in ({"cased": True}, {"cased": False, "strip_accents": True}):
-        with pytest.raises(InputError, match="has its own normalizer; drop --cased"):
+        with pytest.raises(InputError, match="has its own normalizer; leave out --cased"):
             adopt_vocabulary(modern_json, punkt=None, **options)
 
 

@@ -94,7 +94,7 @@ class ServeOptions:
         metavar="NAME",
     )
     text_pair: str | None = option(
-        None, "Any name: a model in HF_DIR then reads pairs of texts.", group="Model"
+        None, "Make a model in HF_DIR read pairs of texts; any name will do.", group="Model"
     )
     engine: Engine = option("torch", ENGINE, group="Model")
 

@@ -69,8 +69,8 @@ class PretrainConfig:
     learning_rate: float = _recipe("Peak learning rate.")
     warmup: float = _recipe("Fraction of the run in which the learning rate warms up.")
     schedule: Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"] = _recipe(
-        "Learning rate after the warm-up; `wsd` stays constant and falls at the end, in a line; "
-        "`wsd-sqrt` falls as 1 - sqrt(x), most of it soon."
+        "Learning rate after the warm-up; `wsd` stays constant and falls linearly at the end; "
+        "`wsd-sqrt` falls there as 1 - sqrt(x), faster at first."
     )
     cool_down: float = _recipe(
         "Fraction of the run after the warm-up in which `wsd` and `wsd-sqrt` lower the learning "

@@ -40,7 +40,8 @@ def read_config(path: str, context: click.Context) -> dict[str, Any]:
             raise InputError(f"{path}: [{key}] is not a command{_nearest(key, others)}.")
     if not given and tables.keys() - {name}:
         raise InputError(
-            f"{path} has options of `clozeline {', '.join(tables)}` and none of `clozeline {name}`."
+            f"{path} has options of `clozeline {', '.join(tables)}`, none of `clozeline {name}`; "
+            f"add a table [{name}], or give another file."
         )
     params = {key_of(param): param for param in context.command.params if param.expose_value}
     values = {}

@@ -87,11 +87,11 @@ class JobOptions:
     16777216
     """
 
-    workers: int = _job(0, "Worker processes on this machine, without Beam; 0 uses every core.")
+    workers: int = _job(0, "Worker processes on this machine, without Beam; 0 starts one per core.")
     task: str | None = _job(
         None,
-        "Do share I of N of the job, in one process and without Beam: 0/N to N-1/N, or `slurm` for "
-        "the element of a job array.",
+        "Do one of N shares of the job, 0/N to N-1/N, in one process and without Beam; `slurm` "
+        "takes both numbers from the job array.",
     )
     wait: str = _job(
         "10m",
@@ -172,7 +172,7 @@ def build_shards(
     if not job.options.task:
         return _run_whole(job, beam_args, started), True
     if beam_args:
-        raise InputError("a task runs without Beam; leave out -- and what follows it.")
+        raise InputError("--task does not use Beam; leave out -- and what follows it.")
     return _run_as_task(job)
 
 

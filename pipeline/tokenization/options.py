@@ -38,7 +38,7 @@ class TokenizerOptions:
     cased: bool = option(False, "Keep upper case.", group="Vocabulary", off="uncased")
     strip_accents: bool | None = option(
         None,
-        "Remove accents.  [default: not if --cased, or if the text would lose letters]",
+        "Remove accents.  [default: yes, but not with --cased, nor if the text would lose letters]",
         group="Vocabulary",
         show_default=False,
     )
@@ -57,12 +57,12 @@ class TokenizerOptions:
         if (self.vocab is None) == (self.vocab_size is None):
             raise ValueError("give one of --vocab FILE and --vocab-size N.")
         if self.vocab is not None and self.max_megabytes != TokenizerOptions.max_megabytes:
-            raise ValueError("--max-megabytes is for a vocabulary to learn; drop it with --vocab.")
+            raise ValueError(
+                "--max-megabytes is for a vocabulary to learn; leave it out with --vocab."
+            )
         if self.model == "wordpiece":
             return
         if self.vocab is not None:
             raise ValueError("--model is that of a vocabulary to learn; leave it out with --vocab.")
         if self.strip_accents is not None:
-            raise ValueError(
-                f"--model {self.model} keeps accents; drop --strip-accents and --no-strip-accents."
-            )
+            raise ValueError(f"--model {self.model} keeps accents; leave out --[no-]strip-accents.")

@@ -301,13 +301,13 @@ def adopt_vocabulary(
     if isinstance(normalization, TokenizerSpec):
         if cased or strip_accents is not None:
             raise InputError(
-                f"{path} has its own normalizer; drop --cased and --[no-]strip-accents."
+                f"{path} has its own normalizer; leave out --cased and --[no-]strip-accents."
             )
     elif normalization.lowercase == cased:
         found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
         raise InputError(f"{path} is {found}; {fix} --cased.")
     elif strip_accents not in (None, normalization.strip_accents):
-        raise InputError(f"{path} has strip_accents {not strip_accents}; drop the option.")
+        raise InputError(f"{path} has strip_accents {not strip_accents}; leave out the option.")
     return named_tokenizer(path, tokens, normalization, punkt)
 
 

@@ -45,8 +45,8 @@ class FinetuneConfig:
         None,
         "What a longer text loses: its `end`, its `start`, or its `middle`, with three times as "
         "much left of the end as of the start; or `nothing`: the model reads it in up to 8 windows "
-        "of the maximum length, and their mean decides. Defaults to what the pretrained tokenizer "
-        "cuts, the end but for some of Hugging Face.",
+        "of the maximum length, and their mean decides. Defaults to `end`, or `start` where a "
+        "Hugging Face tokenizer cuts there.",
     )
     test_share: float = _data(
         0.1, "Fraction of the rows held out for testing when there is no --test file."

@@ -97,7 +97,7 @@ def read_job(
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
     if test_source is not None and config.test_share != FinetuneConfig.test_share:
-        raise InputError("--test-share is what is held out without --test; give one of them.")
+        raise InputError("--test-share is for training rows without --test; give one of them.")
     start = load_start(run, config)
     columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
     columns["is_regression"] = is_regression

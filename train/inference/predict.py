@@ -158,7 +158,7 @@ def load_any_classifier(
             with join_world() as world:
                 classifier = _load(local, text_pair, device=world.device)
     if text_pair and not classifier.text_pair:
-        raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
+        raise InputError(f"{folder} was trained on single texts; leave --text-pair out.")
     return classifier
 
 

@@ -101,7 +101,7 @@ def find_start(given: Start, world: World) -> Start:
     def find() -> Start:
         if other and other.resolve() == out.resolve():
             option = "--cool-down-from" if given.cool_down_from else "--start-from"
-            raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
+            raise InputError(f"{option} and --out are both {out}; give the new run another --out.")
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
         is_own = has_failed and (out / STARTED).exists()
         is_read = has_run and (is_own or not given.overwrite)
@@ -224,7 +224,7 @@ def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
         )
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
-            f"{out} has the moments of --optimizer {there.training.optimizer}; give that one, or "
+            f"{out} was trained with --optimizer {there.training.optimizer}; give that one, or "
             f"another --out with --start-from {out}."
         )
 
@@ -286,7 +286,7 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
     is_same = optimizer == config.training.optimizer
     if not is_same and not there.averaged:
         print(
-            f"note: {run} has the moments of --optimizer {optimizer}; its weights alone are taken.",
+            f"note: {run} was trained with --optimizer {optimizer}; only its weights are taken.",
             file=sys.stderr,
         )
     return ResumePoint(
@@ -315,7 +315,7 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
         )
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
-            f"{step} has the moments of --optimizer {there.training.optimizer}; leave it out."
+            f"{step} was trained with --optimizer {there.training.optimizer}; leave the option out."
         )
     loader = state_of(state.loader, config.dataset_digest)
     return ResumePoint(

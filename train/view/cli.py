@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
     """Show random examples in readable form.
 
-    For a run, give --shards and --steps or --document: the examples that it read. A step has the
+    For a run, --shards with --steps or --document shows the examples that it read. A step has the
     same ones on any number of processes. Documents are named by the first 16 digits of their
     hashes.
     """
@@ -94,7 +94,7 @@ def _lines_of_run(
     )
 
     if shards is None or (steps is None and document is None):
-        raise click.UsageError("of a run, give --shards and --steps A-B or --document HASH.")
+        raise click.UsageError("for a run, give --shards, and --steps A-B or --document HASH.")
     read = ReadSteps(run, shards)
     chosen = parse_steps(steps or f"1-{read.last_step}", read.last_step)
     if document is not None:

@@ -113,8 +113,8 @@ class ReadSteps:
         start = self.start_of(step)
         if start < 0:
             raise InputError(
-                f"{self.run}: step {step} cannot be found: another batch size or another run began "
-                "it, and no checkpoint is left of that."
+                f"{self.run}: step {step} cannot be found: it was read with another batch size or "
+                "in another run, of which no checkpoint is left."
             )
         slots = start + np.arange(self._size(step))
         order = self._loader(self.phase(step).dataset_digest).reader().order
@@ -167,7 +167,7 @@ class ReadSteps:
             first, last = (self._state(x, digest)["next_position"] for x in (before, after))
             if last - first != sizes[digest]:
                 raise InputError(
-                    f"{self.run}: step {step} cannot be shown: its phases or its batch were others "
+                    f"{self.run}: step {step} cannot be shown: its phases or its batch changed "
                     f"between steps {before.step} and {after.step}; was it resumed with another "
                     "--max-steps or --batch-size?"
                 )
