@@ -132,6 +132,7 @@ def test_the_logits_of_a_row_are_the_mean_of_its_windows():
     some = np.array([4, 0])
     few = predict_logits(model, in_windows(rows, counts).take(some))
     np.testing.assert_allclose(few, found[some], atol=1e-5)
+    assert predict_logits(model, rows.take(np.arange(0))).shape == (0, 2)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32])

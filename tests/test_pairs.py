@@ -19,7 +19,6 @@ from clozeline.pipeline.config import PairScheme
 from clozeline.pipeline.examples import pairs as counters
 from clozeline.pipeline.examples.pairs import SCHEMES
 from tests.support.small import make_documents
-from tests.support.small_jobs import python
 
 TOKENS = st.one_of(st.integers(1, 9), st.integers(1, 90))
 PARAGRAPH = st.lists(TOKENS, min_size=1, max_size=4)
@@ -375,15 +374,6 @@ def test_golden_pairs():
         (91, 102, 102, 112, 0, 3, 3),
     ]
     assert dropped == {"lone_sentence": 3, "cut_tokens": 36}
-
-
-def test_another_process_makes_the_same_pairs():
-    code = "from tests.test_pairs import *; print(golden_rows())"
-    assert python("-c", code).strip() == str(golden_rows())
-
-
-def golden_rows():
-    return [rows_of(pairs_of(GOLDEN_SHAPE, kind)[0]) for kind in ("segments", "order", "sentences")]
 
 
 def test_another_seed_makes_other_pairs():
