@@ -176,44 +176,7 @@ def test_what_beam_refuses_is_one_line(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("shards a --tokenizer b --workers=-1", "--workers is -1; give 0 (all cores) or more."),
-        ("shards a --tokenizer b --validation=nan", "--validation is nan; it must be 0.0 to 0.5."),
-        ("pretrain a --clip=inf", "--clip is inf; it must be 0 or more and finite."),
-        ("finetune a b --weight-decay=-1", "--weight-decay is -1.0; it must be 0 or more."),
-    ],
-)  # fmt: skip
-def test_impossible_numbers_are_one_line(line, message, tmp_path):
-    result = invoke(*line.split(), "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert message in result.stderr.splitlines()[-1]
-    assert not (tmp_path / "out").exists()
-
-
 # --- tokenizers -----------------------------------------------------------------------------------
-
-
-OTHER_KIND = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": []}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\ncat",
-         "the vocabulary of 6 tokens lacks [MASK]; BERT needs them"),
-        ("bpe.json", json.dumps(OTHER_KIND),
-         "lacks [PAD], [UNK], [CLS], [SEP], [MASK]; only tokenizers with BERT's"),
-    ],
-)  # fmt: skip
-def test_a_vocabulary_that_is_not_berts_is_refused(name, content, message, tmp_path):
-    few = write_parquet(tmp_path / "few.parquet", articles(3))  # Punkt's, where nltk has none
-    (tmp_path / name).write_text(content)
-    line = refused("tokenizer", few, "--vocab", tmp_path / name, "--out", tmp_path / "out")
-    assert message in line
-    assert str(tmp_path / name) in line
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_tokenizer_needs_text(tmp_path):

@@ -1,7 +1,6 @@
 """Bag-of-words learns what words tell, from the part of the text that a classifier reads."""
 
 import os
-import sys
 from contextlib import chdir
 
 import pyarrow as pa
@@ -96,14 +95,6 @@ def test_the_next_command_has_the_columns_of_this_one(tmp_path):
     )
     assert "of --max-tokens; give both" in output_of(*line, "--tokenizer", "nowhere", code=2)
     assert "beyond --max-tokens; give both" in output_of(*line, *cut[2:], code=2)
-
-
-def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch):
-    for name in ("sklearn", "sklearn.feature_extraction.text", "sklearn.linear_model"):
-        monkeypatch.setitem(sys.modules, name, None)
-    train = rows([GOOD, BAD], ["a", "b"])
-    with pytest.raises(InputError, match=r"pip install 'clozeline\[baseline\]'"):
-        bag_of_words(train, train, ("a", "b"))
 
 
 @pytest.mark.slow

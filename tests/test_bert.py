@@ -38,21 +38,6 @@ def test_without_padding_no_mask_is_the_full_mask(name):
 
 
 @KINDS
-def test_every_token_depends_on_order_segment_and_both_sides(name):
-    model, batch = shaken(narrow(name)), inputs_of(rows=1)
-    ids, types = batch["input_ids"], batch["token_type_ids"]
-    swapped = ids.clone()
-    swapped[0, [3, 20]] = ids[0, [20, 3]]
-    inputs = ((ids, types), (swapped, types), (ids, 1 - types))
-    hidden, moved, other = (model.encoder(*x, None)[0][0] for x in inputs)
-    assert ((moved - hidden).abs().amax(-1) > 1e-4).all()
-    if model.config.type_vocab_size:
-        assert ((other - hidden).abs().amax(-1) > 1e-4).all()
-    else:  # then there are no segments
-        assert torch.equal(other, hidden)
-
-
-@KINDS
 def test_a_sequence_longer_than_the_positions_is_refused(name):
     encoder = BertEncoder(narrow(name))
     ids = torch.zeros(1, 33, dtype=torch.long)

@@ -212,12 +212,6 @@ def test_commands_options_choices_presets_and_paths_are_offered(words, offered):
     assert sorted(completed(*words)) == sorted(offered)
 
 
-def test_a_shell_gets_its_answer_from_the_command_itself():
-    asked = {"_CLOZELINE_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
-    found = python("-m", "clozeline", COMP_WORDS="clozeline pretrain --preset bert-m", **asked)
-    assert found.split() == ["plain,bert-mini", "plain,bert-medium"]
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_asks_this_command(shell):
     script = CliRunner().invoke(main, ["completion", shell]).output

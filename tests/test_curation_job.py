@@ -19,7 +19,7 @@ from clozeline.pipeline.common.errors import STOPPED, CorruptDataError
 from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.measures import Text
-from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
+from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.context import JobContext, excluded_blocks
 from clozeline.pipeline.job.near_files import all_documents, write_rows
@@ -35,10 +35,10 @@ from clozeline.pipeline.verify.verify import verify
 from tests.support.command import invoke, output_of
 from tests.support.small_jobs import (
     COMMAND,
-    ROOT,
     articles,
     clozeline_ok,
-    no_survivors,
+    in_own_group,
+    job_context,
     shard_digests,
     without_sources,
     write_texts,
@@ -86,17 +86,7 @@ def make(folder: Path, config: DataConfig, texts: list[str], **context: object) 
     write_texts(folder / "corpus.jsonl", texts)
     write_tokenizer(folder / "out" / TOKENIZER, articles(100))
     tokenizer = load_tokenizer(folder / "out" / TOKENIZER)
-    (folder / "cache").mkdir()
-    made = JobContext(
-        out_dir=folder / "out",
-        cache_dir=folder / "cache",
-        config=config,
-        buckets=Buckets.plan(config, 1),
-        tokenizer_digest=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
-        sources_digest="",
-    )
-    return replace(made, **context)
+    return job_context(folder, config, tokenizer, text_bytes=1, **context)
 
 
 def query_of(config: DataConfig) -> str:
@@ -248,9 +238,7 @@ def test_a_stopped_job_continues_to_the_same_bytes(
     """The job and its workers get a signal when the first file of a phase is there."""
     arguments = command_of(curated, tmp_path / "work", f"--workers={workers}")
     cache = tmp_path / "work" / "out" / ".cache"
-    line = [*COMMAND, *map(str, arguments)]
-    started = {"cwd": ROOT, "start_new_session": True, "stderr": subprocess.PIPE}
-    with subprocess.Popen(line, **started) as job, no_survivors(job.pid):
+    with in_own_group(*COMMAND, *arguments, stderr=subprocess.PIPE) as job:
         while job.poll() is None and not any(cache.glob(f"[!.]*{suffix}")):
             pass
         os.killpg(job.pid, how)

@@ -5,26 +5,13 @@ import math
 import pytest
 import torch
 
-from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.inference.fill import fill, fill_text, mask_ids, masked_probabilities
-from tests.support.small_runs import write_small_run
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
-TOKENIZER = Tokenizer(
-    [*SPECIAL_TOKENS, "the", "cat", "##s", "sat", "mask", "[", "]", "."],
-    Normalization(strip_accents=True, lowercase=True),
-)
-MODEL = BertConfig(
-    vocab_size=TOKENIZER.vocab_size,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-)
+TOKENIZER = tokenizer_of("the", "cat", "##s", "sat", "mask", "[", "]", ".")
+MODEL = one_layer(TOKENIZER, positions=16)
 # The probabilities the fixture's model predicts for every mask; other tokens share the rest.
 PROBABILITIES = {"cat": 0.6, "##s": 0.3, "sat": 0.05}
 

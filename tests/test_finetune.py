@@ -459,12 +459,12 @@ def test_a_killed_comparison_continues_with_the_missing_models(
 
 
 @contextmanager
-def rows_classified():
-    """The number of rows of each forward pass of a classifier that is not in training."""
+def rows_classified(*, training=False):
+    """The number of rows of each forward pass of a classifier that is in training or is not."""
     found = []
 
     def count(module, inputs):
-        if isinstance(module, BertForClassification) and not module.training:
+        if isinstance(module, BertForClassification) and module.training == training:
             found.append(len(inputs[0]))
 
     handle = register_module_forward_pre_hook(count)
@@ -527,6 +527,7 @@ def test_bad_input_is_one_clear_error(tuned, tmp_path, changes, given, message):
         ({"pooling": "max"}, "pooling is 'max'"),
         ({"class_weights": "heavy"}, "class_weights is 'heavy'"),
         ({"layer_decay": 0.0}, "layer_decay is 0"),
+        ({"weight_decay": -1.0}, "weight_decay is -1"),
         ({"truncate": "nothing", "text_pair": "title"}, "truncate nothing is for one text"),
     ],
 )

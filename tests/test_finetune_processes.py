@@ -5,16 +5,14 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
@@ -23,7 +21,7 @@ from clozeline.train.finetuning.results import ModelKey
 from tests.support.files import contents
 from tests.support.small_runs import write_small_run
 from tests.support.two_processes import ROOT, TORCHRUN
-from tests.test_finetune import MODEL, TOKENIZER, write_rows
+from tests.test_finetune import MODEL, TOKENIZER, rows_classified, write_rows
 
 #: The first seed searches the learning rate for both.
 OPTIONS = (
@@ -53,12 +51,23 @@ main(line, standalone_mode=False)
 """
 
 
-def test_two_processes_find_what_one_finds_if_both_see_the_folder(tmp_path):
+@pytest.fixture
+def command(tmp_path):
+    """The beginning of a command line."""
     model = BertForPretraining(MODEL, seed=7)
     run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
     train = write_rows(tmp_path / "train.parquet", 60, seed=0)
-    test = write_rows(tmp_path / "test.parquet", 50, seed=1)
-    line = ["finetune", str(run), train, "--test", test, *OPTIONS, "--out"]
+    return [
+        "finetune",
+        str(run),
+        train,
+        "--test",
+        write_rows(tmp_path / "test.parquet", 50, seed=1),
+    ]
+
+
+def test_two_processes_find_what_one_finds_if_both_see_the_folder(command, tmp_path):
+    line = [*command, *OPTIONS, "--out"]
     one, two, job = tmp_path / "one", tmp_path / "two", tmp_path / "job.py"
 
     alone = CliRunner().invoke(main, [*line, str(one)])
@@ -93,10 +102,10 @@ COMMANDS = """
 import json, os, sys
 from pathlib import Path
 from clozeline.train.cli import main
-from tests.test_finetune_processes import rows_trained_on
+from tests.test_finetune import rows_classified
 
 for number, line in enumerate(json.loads(sys.argv[2])):
-    with rows_trained_on() as rows:
+    with rows_classified(training=True) as rows:
         main(line, standalone_mode=False)
     threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     assert not [name for name in threads if "gloo" in name]
@@ -114,34 +123,16 @@ main(sys.argv[1:])
 """
 
 
-@contextmanager
-def rows_trained_on():
-    """The number of rows of each forward pass of a classifier in training."""
-    found = []
-
-    def count(module, inputs):
-        if isinstance(module, BertForClassification) and module.training:
-            found.append(len(inputs[0]))
-
-    handle = register_module_forward_pre_hook(count)
-    yield found
-    handle.remove()
-
-
-def test_three_processes_train_one_model_or_two_as_one_does(tmp_path):
+def test_three_processes_train_one_model_or_two_as_one_does(command, tmp_path):
     """In teams of three, and of two and one; from the beginning and after a process was killed."""
-    model = BertForPretraining(MODEL, seed=7)
-    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
-    train = write_rows(tmp_path / "train.parquet", 60, seed=0)
-    test = write_rows(tmp_path / "test.parquet", 50, seed=1)
-    line = ["finetune", str(run), train, "--test", test, *TOGETHER]
+    line = [*command, *TOGETHER]
     compared = {
         "one": line,
         "two": [*line, "--from-scratch", "--seeds", "2", "--learning-rate", "1e-3"],
     }
     rows = []
     for name, options in compared.items():
-        with rows_trained_on() as counted:
+        with rows_classified(training=True) as counted:
             alone = CliRunner().invoke(main, [*options, "--out", str(tmp_path / name)])
         assert alone.exit_code == 0, alone.output
         rows.append(sum(counted))

@@ -9,12 +9,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.flops import mfu, peak_flops, step_flops
 from clozeline.train.engine.gpus import gpu_named
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
+from tests.benchmarks.last_layer_speed import random_batch
 from tests.support.small_models import narrow
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
@@ -23,26 +23,12 @@ ROWS, LENGTH, PREDICTIONS = 4, 48, 7
 def counted_flops(config, accumulation, words=0):
     """The step with dropout in attention: torch's fused kernel for CPU has no count."""
     sample = WordSampler(np.ones(config.vocab_size), words, seed=0).at(1)
-    ids = torch.randint(0, config.vocab_size, (ROWS, LENGTH))
-    slots = torch.zeros(ROWS, PREDICTIONS, dtype=torch.long)
-    batch = Batch(
-        input_ids=ids,
-        token_type_ids=torch.zeros_like(ids),
-        attention_mask=torch.ones_like(ids, dtype=torch.bool),
-        masked_lm_positions=slots,
-        masked_lm_labels=slots,
-        masked_lm_weights=torch.ones(ROWS, PREDICTIONS),
-        next_sentence_labels=torch.zeros(ROWS, dtype=torch.long),
-        example_weights=torch.ones(ROWS),
-    )
-    counts = {"num_tokens": ids.numel(), "num_predictions": slots.numel(), "num_pairs": ROWS}
-    loaded = LoadedBatch(batch=batch, next_position=ROWS, digest=0, **counts)
     model = BertForPretraining(config)
     with FlopCounterMode(display=False) as counter:
         train_step(
             model,
             torch.optim.SGD(model.parameters()),
-            loaded,
+            random_batch(ROWS, LENGTH, PREDICTIONS, config.vocab_size),
             world=World(0, 1, torch.device("cpu")),
             accumulation=accumulation,
             precision="fp32",

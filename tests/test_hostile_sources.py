@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import re
+import sys
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -189,14 +190,17 @@ def test_a_parquet_page_is_compared_with_its_checksum(tmp_path):
 
 # --- endless --------------------------------------------------------------------------------------
 
-PARTS = [b"a", b"bcd", b" ", b"\n", b"\r\n", b"\n\n", b"<doc ", b"x" * 9, b"y" * 30]
+PARTS = [
+    *(b"a", b"bcd", b"<doc ", b"x" * 9, b"y" * 30),
+    *(b" ", b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"\xff"),
+]
 FILES = st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     FILES, st.sampled_from(sorted(BOUNDARIES)), st.integers(1, 60), st.integers(1, 40),
-    st.integers(1, 9), st.integers(1, 25),
+    st.integers(1, 9), st.integers(1, 25) | st.just(sys.maxsize),
 )  # fmt: skip
 @example(b"a\n" + b" " * 90 + b"b\nc", "jsonl", 200, 200, 500, 10)
 @example(b"a\n" + b" " * 90 + b"b\nc", "jsonl", 50, 1, 1, 10)
@@ -204,7 +208,7 @@ FILES = st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join)
 @example(b"a\n \r\n" + b"\r\n\t" * 99 + b"\n" * 99 + b"b\n\nc", "text", 900, 1, 7, 3)
 @example(b"a\r\n" + b" \t" * 99 + b"<doc b\r<doc c", "wikiextractor", 900, 1, 1, 1)
 @example(b"a" + b" \r" * 99 + b"\n" + b" \r" * 99 + b"b\nc", "jsonl", 900, 1, 1, 1)
-def test_documents_that_are_too_long_are_the_same_in_blocks_and_chunks_of_any_size(
+def test_blocks_and_chunks_of_any_size_hold_the_same_documents_once_but_for_those_too_long(
     data, format, block_bytes, chunk_bytes, step, longest
 ):
     boundary = BOUNDARIES[format]
@@ -224,6 +228,7 @@ def test_documents_that_are_too_long_are_the_same_in_blocks_and_chunks_of_any_si
             sizes = {"start": start, "stop": stop, "chunk_bytes": chunk_bytes}
             for offset, chunk in cut_chunks(io.BytesIO(data), boundary, longest=longest, **sizes):
                 assert start <= offset < stop
+                assert offset in documents
                 if isinstance(chunk, TooLong):
                     found.add(offset)
                     assert len(chunk) == documents[offset].count(b"\n")

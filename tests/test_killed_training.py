@@ -18,7 +18,7 @@ import pytest
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
 from tests.support.small_data import write_data_set
-from tests.support.small_jobs import COMMAND, ROOT
+from tests.support.small_jobs import COMMAND, in_own_group
 from tests.support.small_training import assert_same_run, command_line, numbers, preset_of, train
 from tests.test_phases import SHORT
 
@@ -33,10 +33,10 @@ def lines_of(run):
 
 def is_killed(shards, run, options, *, after, seconds):
     """Whether a life was cut short: `after` so many more lines of metrics, and some time."""
-    line = [*COMMAND, *command_line(shards, run, "--resume", **options)]
+    line = (*COMMAND, *command_line(shards, run, "--resume", **options))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     wanted = lines_of(run) + after
-    with subprocess.Popen(line, cwd=ROOT, start_new_session=True, **quiet) as process:
+    with in_own_group(*line, **quiet) as process:
         while lines_of(run) < wanted and process.poll() is None:
             wait(process, 0.002)
         wait(process, seconds)
@@ -77,10 +77,8 @@ def test_ten_kills_leave_no_trace_in_the_loss_curve(has_phases, small_folder, tm
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_asked_to_stop_a_process_saves_where_it_stands(how, small_folder, tmp_path):
     run, whole = tmp_path / "run", tmp_path / "whole"
-    line = [*COMMAND, *command_line(small_folder, run, **OPTIONS)]
-    with subprocess.Popen(
-        line, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE
-    ) as process:
+    line = (*COMMAND, *command_line(small_folder, run, **OPTIONS))
+    with in_own_group(*line, stdout=subprocess.PIPE) as process:
         while lines_of(run) < 3 and process.poll() is None:
             wait(process, 0.002)
         os.killpg(process.pid, how)

@@ -20,7 +20,6 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normaliza
 from clozeline.train.labelled.encoding import (
     Encoder,
     evaluation_batches,
-    longest_first,
     training_batches,
 )
 from clozeline.train.labelled.rows import (
@@ -71,13 +70,6 @@ def test_several_columns_become_one_text_as_in_sources(tmp_path):
     assert pair == Texts(["A\nb\nc"], ["d"])
     (block,) = list_blocks([f"{source}?text=title,content"])
     assert [text for part in read_block(block) for text in part.texts] == joined.texts.first
-
-
-def test_text_kept_as_a_dictionary_is_text(tmp_path):
-    column = pa.array(["a", "b", "a"]).dictionary_encode()
-    source = write(tmp_path / "x.parquet", text=column, label=column)
-    rows = read_labelled(source, text="text", text_pair=None, label="label")
-    assert rows.texts.first == rows.labels == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -327,11 +319,6 @@ def test_the_characters_of_what_is_kept(truncate, kept):
     """Five of the tokens a , b ##c ##s a b; a space where the middle was."""
     encoder = Encoder(TOKENIZER, max_seq_length=7, truncate=truncate)
     assert encoder.truncate(Texts(["a, bcs a b", "a"])).first == [kept, "a"]
-
-
-def test_of_two_long_texts_the_second_keeps_the_odd_token():
-    kept = longest_first(np.array([7, 7, 8, 9]), np.array([7, 8, 7, 1]), room=5)
-    assert [k.tolist() for k in kept] == [[2, 2, 3, 4], [3, 3, 2, 1]]
 
 
 def test_batches_have_one_of_four_widths():

@@ -144,29 +144,6 @@ def test_a_data_set_smaller_than_a_batch_repeats_epoch_by_epoch(tmp_path, rows):
     assert originals(map(joined, of_ranks(folder, 4, 3))) == found
 
 
-@pytest.mark.parametrize(
-    ("steps", "batch_size", "world_size"),
-    [(0, 12, 2), (1, 6, 3), (4, 20, 4), (5, 7, 1), (11, 12, 2)],
-)
-def test_a_resumed_run_continues_with_the_very_next_example(
-    small_folder, whole, steps, batch_size, world_size
-):
-    before = Loader(small_folder, batch_size=GLOBAL, **ORDER)
-    trained_on = list(islice(before, steps))
-    state = before.state_dict()
-    assert state["next_position"] == steps * GLOBAL
-    resumed = [
-        Loader(small_folder, batch_size=batch_size, rank=rank, world_size=world_size, **ORDER)
-        for rank in range(world_size)
-    ]
-    for loader in resumed:
-        loader.load_state_dict(state)
-    after = [joined(parts) for parts in islice(zip(*resumed, strict=True), 3)]
-    seen = rows_of([*trained_on, *after])
-    assert seen == rows_of(whole)[: len(seen)]
-    assert resumed[0].next_position == len(seen)
-
-
 def stored_rows(folder, epoch):
     """The rows of an epoch in the loader's order, read from the shards one by one."""
     manifest = read_manifest(folder)

@@ -13,10 +13,9 @@ import pytest
 
 from tests.support.small_jobs import (
     COMMAND,
-    ROOT,
     articles,
     clozeline_ok,
-    no_survivors,
+    in_own_group,
     shard_digests,
     write_parquet,
     write_tokenizer,
@@ -38,13 +37,9 @@ def cluster(tmp_path):
     groups = {}
     with ExitStack() as running:
         for name, part in {"scheduler": scheduler, "worker": worker, "another": worker}.items():
-            line = [sys.executable, "-m", "dask", *part, "--scheduler-file", str(file)]
-            process = subprocess.Popen(
-                line, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
-            )
-            running.enter_context(process)
-            running.enter_context(no_survivors(process.pid))
-            groups[name] = process.pid
+            line = [sys.executable, "-m", "dask", *part, "--scheduler-file", file]
+            process = in_own_group(*line, stderr=subprocess.DEVNULL)
+            groups[name] = running.enter_context(process).pid
         yield str(file), groups
 
 
@@ -61,13 +56,7 @@ def test_a_job_survives_a_worker_and_goes_on_after_a_scheduler(cluster, lost, tm
     out, cache = tmp_path / "out", tmp_path / "cache"
     line += ["--out", out, "--token-cache", cache]
     dask = ("--", RUNNER, f"--dask_scheduler_file={file}", "--dask_partition_size=1")
-    arguments = [*COMMAND, *map(str, line), *dask]
-    with (
-        subprocess.Popen(
-            arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-        ) as job,
-        no_survivors(job.pid),
-    ):
+    with in_own_group(*COMMAND, *line, *dask, stderr=subprocess.PIPE, text=True) as job:
         wait_until(lambda: len(list(cache.glob("*.tokens"))) > 1, "two blocks", seconds=SECONDS)
         os.killpg(groups[lost], signal.SIGKILL)  # in the middle of the work
         _, said = job.communicate(timeout=SECONDS)

@@ -17,10 +17,9 @@ from clozeline.pipeline.job.phases import phases, run_here
 from tests.support.files import times
 from tests.support.small_jobs import (
     COMMAND,
-    ROOT,
     articles,
     clozeline_ok,
-    no_survivors,
+    in_own_group,
     shard_digests,
     without_sources,
     write_tokenizer,
@@ -108,15 +107,7 @@ def test_a_hundred_thousand_files_and_a_kill_give_the_bytes_of_one_file(tmp_path
 
     out = tmp_path / "out"
     arguments = ("shards", f"{tmp_path}/many/*.jsonl", *options, "--out", out)
-    with (
-        subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            cwd=ROOT,
-            start_new_session=True,
-            stderr=subprocess.DEVNULL,
-        ) as job,
-        no_survivors(job.pid),
-    ):
+    with in_own_group(*COMMAND, *arguments, stderr=subprocess.DEVNULL) as job:
         while job.poll() is None and files_in(out / ".cache") < 20_000:
             with suppress(subprocess.TimeoutExpired):
                 job.wait(timeout=0.2)

@@ -18,7 +18,6 @@ from clozeline.train.data.phases import data_sets_of, find_phases
 from clozeline.train.engine.schedule import phase_at
 from clozeline.train.run_parts import parse_parts, parse_rates
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
 from tests.test_loader import ORDER, joined, rows_of
@@ -102,16 +101,6 @@ def test_each_step_has_the_phase_in_which_its_middle_is(long, short):
     timed = replace(config, for_="100s")  # seconds, not steps
     at = [phase_at(phases, timed, 1, seconds) for seconds in (0.0, 49.9, 50.0, 74.9, 75.0, 999.0)]
     assert [phases.index(phase) for phase in at] == [0, 0, 1, 1, 2, 2]
-
-
-def test_data_sets_that_do_not_fit_together_are_refused(long, short, tmp_path):
-    with pytest.raises(InputError, match=r"has examples of 16 tokens, .* of 8; give"):
-        phases_of(short, phase=(f"{long}@0.5",))
-    other = write_data_set(tmp_path, train=(8,), tokenizer=tokenizer_of("the", "of", "and"))
-    with pytest.raises(InputError, match="was built with another tokenizer"):
-        phases_of(long, phase=(f"{other}@0.5",))
-    with pytest.raises(InputError, match="nowhere"):
-        phases_of(long, phase=("nowhere@0.5",))
 
 
 def test_only_texts_that_all_data_sets_exclude_count_as_excluded(tmp_path):

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
@@ -18,7 +16,6 @@ from clozeline.model.positions import (
     neighbour_frequencies,
     rotate,
     rotation_at,
-    sinusoids,
 )
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.checkpoint import TrainState, latest_checkpoint, load_weights
@@ -39,21 +36,6 @@ NANO = preset("nano", **SMALL_MODEL)
 def random_qkv(rows=2, length=6):
     """[B, S, 3, N, D]"""
     return torch.randn(rows, length, 3, 2, 8, generator=numbers(0))
-
-
-def scores(*positions):
-    """Attention scores of a query at the first position and a key at the second, [N]."""
-    rotated = rotate(random_qkv(1, 2)[0], rotation_at(torch.tensor(positions), 8, 1e4))
-    return (rotated[0, 0] * rotated[1, 1]).sum(-1)
-
-
-def test_sinusoids_are_those_of_the_paper():
-    waves = sinusoids(50, 8)
-    torch.testing.assert_close(waves[0], torch.tensor([0.0, 1, 0, 1, 0, 1, 0, 1]))
-    for i in range(4):
-        angle = torch.tensor(7 / 10_000 ** (2 * i / 8))
-        wanted = torch.stack([angle.sin(), angle.cos()])
-        torch.testing.assert_close(waves[7, 2 * i : 2 * i + 2], wanted)
 
 
 def test_sinusoids_have_the_scale_of_new_word_embeddings():
@@ -115,24 +97,6 @@ def test_other_tables_are_repeated(positions):
     table = torch.arange(12.0).view(6, 2)
     config = replace(NANO, positions=positions, max_position_embeddings=15)
     assert torch.equal(continued_positions(table, config), torch.cat([table, table, table[:3]]))
-
-
-@settings(max_examples=20)
-@given(start=st.integers(0, 250), distance=st.integers(-250, 250))
-def test_a_score_depends_on_the_distance_alone(start, distance):
-    first = max(0, -distance)
-    wanted = scores(first, first + distance)
-    found = scores(first + start, first + start + distance)
-    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
-
-
-def test_rotation_keeps_norms_and_leaves_values_and_position_0_unchanged():
-    qkv = random_qkv()
-    rotated = rotate(qkv, rotation_at(torch.arange(6), 8, 1e4))
-    torch.testing.assert_close(rotated.norm(dim=-1), qkv.norm(dim=-1))
-    assert torch.equal(rotated[:, :, 2], qkv[:, :, 2])
-    assert torch.equal(rotated[:, 0], qkv[:, 0])
-    assert (rotated[:, 1:, :2] != qkv[:, 1:, :2]).all()
 
 
 def test_half_precision_is_rounded_once_and_its_angles_never():

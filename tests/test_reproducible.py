@@ -20,11 +20,10 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from tests.support.command import output_of
 from tests.support.files import times
 from tests.support.small_jobs import (
-    ROOT,
     articles,
     clozeline,
     clozeline_ok,
-    no_survivors,
+    in_own_group,
     shard_digests,
     without_sources,
     write_parquet,
@@ -119,14 +118,11 @@ def worker_pool(request, tmp_path):
     module = "apache_beam.runners.worker.worker_pool_main"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (
-        subprocess.Popen(
-            [sys.executable, "-m", module, f"--service_port={port}", *started],
-            cwd=ROOT,
+        in_own_group(
+            *(sys.executable, "-m", module, f"--service_port={port}", *started),
             env={**os.environ, "PATH": path},  # a worker is the first `python` there
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process,
-        no_survivors(process.pid),
+        ),
         grpc.insecure_channel(f"localhost:{port}") as channel,
     ):
         grpc.channel_ready_future(channel).result(timeout=60)

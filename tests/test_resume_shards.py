@@ -20,9 +20,8 @@ from tests.support.command import output_of
 from tests.support.files import times
 from tests.support.small_jobs import (
     COMMAND,
-    ROOT,
     articles,
-    no_survivors,
+    in_own_group,
     shard_digests,
     write_parquet,
     write_tokenizer,
@@ -80,16 +79,10 @@ class Job:
     def killed_at(self, moment, out, *options):
         """The job, killed; its workers, if it has any, are stopped until the block ends."""
         path = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
-        process = subprocess.Popen(
-            [*COMMAND, *self.line(out, *options)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, "MOMENT": moment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        with process, no_survivors(process.pid):
+        environment = {**os.environ, "PYTHONPATH": path, "MOMENT": moment}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        line = (*COMMAND, *self.line(out, *options))
+        with in_own_group(*line, env=environment, **pipes) as process:
             assert process.wait() == -signal.SIGKILL
             assert not (out / MANIFEST).exists()
             assert shard_digests(out).items() <= shard_digests(self.finished).items()

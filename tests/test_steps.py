@@ -12,11 +12,9 @@ import pytest
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, TOKENIZER, read_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import _read_records, check_read, finish_dataset
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.block import Block
@@ -24,6 +22,7 @@ from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
 from tests.support.files import times
 from tests.support.small import PUNKT, WORDS, small_tokenizer
+from tests.support.small_jobs import job_context
 
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=32, min_characters=4)
 TEXT = "\n\n".join(
@@ -47,20 +46,9 @@ def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
     source = folder / "corpus.txt"
     if not source.exists() or source.read_text() != text:
         source.write_text(text)
-    tokenizer = small_tokenizer(PUNKT)
-    (folder / "cache").mkdir(exist_ok=True)
-    tokenizer.save(folder / "out" / TOKENIZER)
     blocks = list_blocks([str(source)], block_bytes=block_bytes)
-    context = JobContext(
-        out_dir=folder / "out",
-        cache_dir=folder / "cache",
-        config=config,
-        buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
-        tokenizer_digest=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
-        sources_digest="of corpus.txt",
-    )
-    return blocks, context
+    more = {"text_bytes": sum(b.text_bytes for b in blocks), "sources_digest": "of corpus.txt"}
+    return blocks, job_context(folder, config, small_tokenizer(PUNKT), **more)
 
 
 def build(blocks, context):

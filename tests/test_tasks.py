@@ -18,7 +18,7 @@ from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.job.tasks import Task
 from tests.support.command import refused
 from tests.support.files import times
-from tests.support.small_jobs import COMMAND, ROOT, no_survivors, shard_digests
+from tests.support.small_jobs import COMMAND, in_own_group, shard_digests
 from tests.test_job import OPTIONS, shards
 from tests.test_resume_shards import Job, job
 from tests.test_steps import CONFIG
@@ -178,9 +178,7 @@ def test_tasks_as_processes_one_killed_twice_one_doubled(job: Job, tmp_path: Pat
 
         def start(text: str) -> subprocess.Popen[str]:
             line = [*COMMAND, *job.line(out, f"--task={text}")]
-            process = subprocess.Popen(line, cwd=ROOT, text=True, start_new_session=True)
-            running.enter_context(no_survivors(process.pid))
-            return process
+            return running.enter_context(in_own_group(*line))
 
         others = [start("0/3"), start("2/3")]
         with job.killed_at(r"os.rename \.tokens$ 2", out, "--task=1/3"):
@@ -222,6 +220,7 @@ def test_a_task_is_given_or_read_from_slurm(text, environment, found):
         ({"wait": "soon"}, r"^wait is 'soon'; give a time such as 90s"),
         ({"wait": "5h"}, r"^wait is 5h, and only a task waits; add --task, or leave it out\.$"),
         ({"block_bytes": 0}, "^block_bytes is 0; give"),
+        ({"workers": -1}, r"^workers is -1; give 0 \(all cores\) or more"),
     ],
 )
 def test_values_that_cannot_be(values, message, monkeypatch):

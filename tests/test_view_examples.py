@@ -12,14 +12,13 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.shown_example import ShownGuess
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.view.examples import MOST_ROWS, PAGE, ExamplePages, Query
 from clozeline.pipeline.view.row_search import has_sequence
 from clozeline.pipeline.view.site import Site
 from tests.support.http_clients import request, running
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, packed_examples, write_data_set
+from tests.support.small_runs import tokenizer_of
 
 pytest.importorskip("jinja2")
 
@@ -203,10 +202,7 @@ def test_a_wrong_address_is_explained_on_a_page(server, query, message):
 
 
 def test_markup_in_tokens_paths_and_searches_stays_text(tmp_path):
-    tokenizer = Tokenizer(
-        [*TOKENIZER.tokens[:5], "<script>", "</p>", "&amp;", '"><b>'],
-        Normalization(lowercase=True, strip_accents=True),
-    )
+    tokenizer = tokenizer_of("<script>", "</p>", "&amp;", '"><b>')
     folder = write_data_set(tmp_path / "<i>x", train=(20,), tokenizer=tokenizer)
     pages = ExamplePages(folder)
     with running(Site(title=str(folder), tabs=[pages.tab()]).server()) as server:

@@ -20,8 +20,7 @@ import numpy as np
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
+from clozeline.pipeline.dataset.manifest import JOB, read_manifest
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.local_workers import run_in_workers
 from clozeline.pipeline.job.memory import process_peak
@@ -31,6 +30,7 @@ from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 from tests.support.measuring import cpu_of_children
 from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_jobs import job_context
 
 WORKERS = 2
 TOKENS = 4  # of a document
@@ -81,19 +81,7 @@ def cpu_seconds() -> float:
 def job_of(folder: Path, num_blocks: int, num_shards: int) -> tuple[list[Block], JobContext]:
     """A job whose sources do not exist, and its folders."""
     config = DataConfig(num_shards=num_shards, validation=0.0, pairs="packed", max_seq_length=128)
-    tokenizer = small_tokenizer(PUNKT)
-    tokenizer.save(folder / "out" / TOKENIZER)
-    (folder / "cache").mkdir()
-    context = JobContext(
-        out_dir=folder / "out",
-        cache_dir=folder / "cache",
-        config=config,
-        buckets=Buckets.plan(config, 0),
-        tokenizer_digest=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
-        sources_digest="",
-        allow_truncated=True,
-    )
+    context = job_context(folder, config, small_tokenizer(PUNKT), allow_truncated=True)
     blocks = [
         Block(path=str(i), format="text", stop=1, version="", index=i) for i in range(num_blocks)
     ]

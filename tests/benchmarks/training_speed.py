@@ -37,8 +37,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import find_phases
@@ -51,6 +50,7 @@ from clozeline.train.monitoring.running_metrics import StepTimer
 from clozeline.train.pretraining.estimate import Estimate
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_data import write_data_set
+from tests.support.small_runs import tokenizer_of
 from tests.support.training_configs import training_config
 
 VOCABULARY = 30_522  # of the presets
@@ -182,11 +182,8 @@ def compare(
 def data_set(folder: Path, tokens: int, examples: int) -> Path:
     """Random ids of a vocabulary of BERT's size: with a small one, embeddings fit in a cache."""
     words = (f"w{number}" for number in range(len(SPECIAL_TOKENS), VOCABULARY))
-    tokenizer = Tokenizer(
-        [*SPECIAL_TOKENS, *words], Normalization(lowercase=True, strip_accents=True)
-    )
     config = DataConfig(max_seq_length=tokens)
-    return write_data_set(folder, train=(examples,), config=config, tokenizer=tokenizer)
+    return write_data_set(folder, train=(examples,), config=config, tokenizer=tokenizer_of(*words))
 
 
 def on_cpu(names: Sequence[str], rounds: int) -> None:

@@ -1,11 +1,9 @@
-"""A store in memory that notes requests, keeps them waiting, and fails on demand or at random.
+"""A store in memory that notes requests, keeps them waiting, and fails on demand.
 
 failing://folder/file
 """
 
-import random
 import threading
-import time
 from typing import Any
 
 import fsspec
@@ -38,13 +36,9 @@ class FailingStore(MemoryFileSystem):
         self.failures: dict[str, list[Exception]] = {}
         #: Where requests for shards wait until enough are in flight.
         self.gate: threading.Barrier | None = None
-        self.latency = 0.0  #: seconds that each request takes
-        self.failure_rate = 0.0  #: of requests that raise TimeoutError, drawn from a seed
-        self.num_bytes = 0  #: fetched
         #: What `info` of a file, and opening one, raise, one after the other, by name.
         self.info_failures: dict[str, list[Exception]] = {}
         self.open_failures: dict[str, list[Exception]] = {}
-        self._draws = random.Random(0)
 
     def info(self, path: str, **options: Any) -> Any:
         if failures := self.info_failures.get(path.rpartition("/")[2], []):
@@ -68,19 +62,13 @@ class FailingStore(MemoryFileSystem):
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             failures = self.failures.get(name, [])
             failure = failures.pop(0) if failures else None
-            if self._draws.random() < self.failure_rate:
-                failure = TimeoutError(name)
         try:
             if self.gate and name.startswith("train-"):
                 self.gate.wait(30)
-            if self.latency:
-                time.sleep(self.latency)
             if failure:
                 raise failure
             with self.lock:
-                content: bytes = super().cat_file(path, *args, **options)
-                self.num_bytes += len(content)
-            return content
+                return bytes(super().cat_file(path, *args, **options))
         finally:
             with self.lock:
                 self.in_flight -= 1

@@ -16,6 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
@@ -58,6 +62,17 @@ def no_survivors(group: int) -> Iterator[None]:
             os.killpg(group, signal.SIGKILL)
 
 
+@contextmanager
+def in_own_group(*line: object, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that is gone after the block, and with it all that it started."""
+    words = list(map(str, line))
+    with (
+        subprocess.Popen(words, cwd=ROOT, start_new_session=True, **options) as process,
+        no_survivors(process.pid),
+    ):
+        yield process
+
+
 def articles(count: int) -> list[str]:
     """The first articles of the built-in sample, 1.6 kB each on average."""
     return make_articles(0, 0, count)
@@ -84,6 +99,23 @@ def write_tokenizer(folder: Path, texts: Sequence[str]) -> Path:
     normalization = Normalization(lowercase=True, strip_accents=True)
     Tokenizer([*SPECIAL_TOKENS, *pieces], normalization, punkt).save(folder)
     return folder
+
+
+def job_context(
+    folder: Path, config: DataConfig, tokenizer: Tokenizer, *, text_bytes: int = 0, **more: Any
+) -> JobContext:
+    """A job over this much text, with its folders: out/ with the tokenizer, and cache/."""
+    tokenizer.save(folder / "out" / TOKENIZER)
+    (folder / "cache").mkdir(exist_ok=True)
+    return JobContext(
+        out_dir=folder / "out",
+        cache_dir=folder / "cache",
+        config=config,
+        buckets=Buckets.plan(config, text_bytes),
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        **{"sources_digest": "", **more},
+    )
 
 
 def shard_digests(folder: Path) -> dict[str, str]:
