@@ -111,7 +111,7 @@ class JobOptions:
     overwrite: bool = option(
         False,
         "Replace a finished data set that has another config or other sources, once all text is "
-        "read; with --task, at once.",
+        "read and gives an example; with --task, at once.",
         group="Output",
     )
 
