@@ -172,6 +172,8 @@ def _no_examples(total: Counts) -> str:
             f"every document was dropped ({reasons}). Relax the rule that took most, see --quality "
             "and --exclude-ngram, or give other text; --dry-run shows the shares."
         )
+    if not documents and not dropped:
+        return "there is no document in the sources; give text that is not empty."
     return (
         f"no examples could be built from the sources (documents read: {documents:,}; "
         f"dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "

@@ -70,8 +70,8 @@ FORMATS = (
         list_blocks=mediawiki.list_stream_ranges,
         read_block=mediawiki.read_articles,
         encodings=("UTF-8", "UTF-16"),
-        file_name=mediawiki.FILE_NAME,
-        matches=mediawiki.has_root_tag,
+        file_name=mediawiki.INDEX_NAME,
+        matches=mediawiki.is_dump,
     ),
     Format(
         name="jsonl",
