@@ -50,6 +50,8 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     made = make_tokenizer(sources, out=out, **options)
     if made.warning:
         click.echo(f"warning: {made.warning}", err=True)
+    if made.rejected:
+        click.echo(f"note: {escaped(made.rejected)}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
     for line in made.quality:
         click.echo(line, err=True)

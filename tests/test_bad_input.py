@@ -69,7 +69,7 @@ def leftovers(out):
     ("name", "data", "message"),
     [
         ("empty.txt", b"", "empty.txt; give a source that is not empty."),
-        ("blank.txt", b" \n\n\t\n \n", "no examples could be built from the sources (documents"),
+        ("blank.txt", b" \n\n\t\n \n", "there is no document in the sources; give text"),
         ("short.txt", b"One.\n\nTwo.\n", "short_document 2"),
         ("pretty.json", b'{\n  "text": "One."\n}\n', "every document was rejected, 3 in all; "),
     ],

@@ -405,7 +405,7 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
 
     def line(folder: Path) -> list[object]:
         sources = [f"{folder}/{name}/c.jsonl?tokens=2k" for name in "ab"]
-        exclude = [f"--exclude={folder}/{name}/t.jsonl" for name in "ab"]
+        exclude = [f"--exclude={folder}/a/t.jsonl", f"--exclude=file://{folder}/b/t.jsonl"]
         known = ("--tokenizer", folder / "tokenizer", "--out", folder / "out", "--workers=1")
         return ["shards", *sources, *exclude, *known, "--num-shards=1", "--max-seq-length=64"]
 
@@ -415,7 +415,7 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
     assert str(tmp_path) not in text
     manifest = read_manifest(one / "out")
     assert [part.source for part in manifest.mixture] == ["a/c.jsonl", "b/c.jsonl"]
-    assert [part.source for part in manifest.excluded] == ["a/t.jsonl", "b/t.jsonl"]
+    assert [part.source for part in manifest.excluded] == ["t.jsonl", "file:///t.jsonl"]
     sources = [str(source) for source in line(two)[1:3]]
     assert list(verify(two / "out", sources)) == []
     shutil.move(one / "out", tmp_path / "out")

@@ -117,6 +117,8 @@ def test_the_bad_rows_before_the_end_of_a_limited_source_count(block_bytes, tmp_
         ("text;b\n1, c;2\n", "separated by semicolons, not by commas as in .csv; convert it"),
         ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
         ("", "a.csv has no rows"),
+        ("text\n", "a.csv (a table has a header and no rows); give a source that is not empty."),
+        ("text\r\n\r\n", "(a table has a header and no rows)"),
     ],
 )
 def test_what_is_no_table_is_one_line(tmp_path, data, message):
@@ -124,6 +126,14 @@ def test_what_is_no_table_is_one_line(tmp_path, data, message):
     with pytest.raises(InputError) as error:
         list_blocks([str(tmp_path / "a.csv")])
     assert message in str(error.value)
+
+
+def test_a_file_without_rows_beside_others_is_left_out(tmp_path):
+    (tmp_path / "a.csv").write_text("text\n")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"text\n"))
+    (tmp_path / "c.csv").write_text("text\n\n1\n")
+    assert [block.path[-5:] for block in list_blocks([f"{tmp_path}/*"])] == ["c.csv"]
+    assert texts_of(f"{tmp_path}/*", 1 << 20) == ["1"]
 
 
 def test_a_header_that_a_second_block_could_not_read_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.sources.formats import check_columns_used, list_blocks
 from clozeline.pipeline.sources.sample.articles import count_articles
 from tests.support.small_sources import read, write
 
@@ -39,6 +39,7 @@ def formats(blocks):
         ("wiki_00", '{"text": "as --json writes it"}', ("jsonl", None)),
         ("wiki_07.bz2", "cut before its first block", ("wikiextractor", "bz2")),
         ("a.xml.bz2", "x", ("mediawiki", "bz2")),
+        ("a.xml", "<page><title>No root</title></page>", ("mediawiki", None)),
         ("enwiki-multistream4.xml-p1p99.bz2", "x", ("mediawiki", "bz2")),
         ("dump", XML, ("mediawiki", None)),
         ("dump", XML.encode("utf-16"), ("mediawiki", None)),
@@ -60,6 +61,7 @@ def test_formats_are_recognized_by_name_or_first_bytes(name, data, expected, tmp
         ("a.png", b"\x89PNG\r\n\x1a\n\0\0"),
         ("a.pdf", b"%PDF-1.7 text"),
         ("a.html", b"<!doctype html>"),
+        ("posts.xml", b'<?xml version="1.0"?>\n<posts><row Id="1" Body="Text." /></posts>'),
         ("latin", "caf\xe9 and more".encode("latin-1")),
         ("a.tar.gz", gzip.compress(b"name\0\0\0", mtime=0)),
     ],
@@ -172,6 +174,15 @@ def test_parquet_without_the_text_column_names_those_it_has(tmp_path):
         list_blocks([path], text_columns=("id",))
 
 
+def test_named_columns_are_refused_where_no_source_is_read_by_them(tmp_path):
+    table = write(tmp_path / "a.csv", "text,title\na,b\n")
+    sources = [write(tmp_path / "b.txt", "Text."), f"{table}?text=title"]
+    with pytest.raises(InputError, match=r"^--text-columns title does nothing: no source has"):
+        check_columns_used(("title",), list_blocks(sources))
+    check_columns_used(("text",), list_blocks(sources))
+    check_columns_used(("title",), list_blocks([*sources, table]))
+
+
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 and no footer PAR1"])
 def test_corrupt_parquet_is_named(data, tmp_path):
     with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
@@ -191,6 +202,7 @@ def test_corrupt_parquet_is_named(data, tmp_path):
         ("sample:reviews?turn=1", "the options are rows, seed, start, turning, words"),
         ("sample:reviews?words=some", "words is all, even, odd, not 'some'"),
         ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
+        ("sample:articles?size=0", "nothing to read in sample:articles?size=0; give a source"),
         ("hf://x?config=1", "no option 'config'; the options are name, split"),
         ("sample:articles?repeat=2&rows=3", "options are size, seed, repeat, limit, tokens, mix"),
         ("sample:articles?text=title", "sample:articles has no columns"),

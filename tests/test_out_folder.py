@@ -219,6 +219,14 @@ def test_overwrite_keeps_the_old_data_set_where_nothing_is_left_of_the_new_text(
     assert list(verify(copy / "out")) == []
 
 
+def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_no_example(copy):
+    """Documents of one sentence have no second one."""
+    (copy / "new.txt").write_text("\n\n".join(TEXT.replace("\n", " ").split(". ")))
+    with pytest.raises(InputError, match=r"no examples .*single_sentence_paragraph"):
+        shards(copy, replace(CONFIG, pairs="sentences"), OVERWRITE, source="new.txt")
+    assert list(verify(copy / "out")) == []
+
+
 def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
     """Where a runner ends without an error before the last phase."""
     folders = copy / "tokenizer", copy / "out"

@@ -19,7 +19,7 @@ from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.labelled_table import read_table
-from clozeline.pipeline.sources.source_query import SourceOptions, split_options
+from clozeline.pipeline.sources.source_query import SourceOptions, portable_names, split_options
 from clozeline.pipeline.verify.verify import verify
 from clozeline.train.labelled.rows import read_named, split_columns
 from tests.support.small_sources import page, read, write
@@ -128,6 +128,21 @@ def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_ou
     assert split_columns("a.csv?text=t&label=") == ("a.csv?label=", {"text": "t"})
     for plain in ("a.csv", "b?.csv", "?text", "a.csv?limit=1+1", "https://h/a.csv?sign=x%2By"):
         assert split_columns(plain) == (plain, {})
+
+
+def test_in_a_manifest_local_sources_have_only_the_folders_that_keep_them_apart() -> None:
+    names = {
+        "/data/sst2/a.csv?limit=9": "a.csv?limit=9",
+        "file:///data/c.csv?text=a/b": "file:///c.csv?text=a/b",
+        "hf:///data/imdb/?name=a/b": "hf:///imdb/?name=a/b",
+        "hf://stanfordnlp/imdb?split=test": "hf://stanfordnlp/imdb?split=test",
+        "s3://bucket/a.csv": "s3://bucket/a.csv",
+    }
+    assert portable_names([*names]) == [*names.values()]
+    for scheme in ("", "file://", "hf://"):
+        two = [f"{scheme}/data/{name}/b.csv" for name in ("sst2", "imdb")]
+        root = scheme and f"{scheme}/"
+        assert portable_names(two) == [f"{root}sst2/b.csv", f"{root}imdb/b.csv"]
 
 
 # The first documents

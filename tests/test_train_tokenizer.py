@@ -226,6 +226,17 @@ def test_a_small_text_gives_fewer_tokens_with_a_warning(tmp_path, corpus):
     assert f"gives only {made.tokenizer.vocab_size:,} tokens" in made.warning
 
 
+def test_rejected_documents_are_told_with_the_first_one(tmp_path):
+    """Each once, though the text is read several times."""
+    lines = ['{"text": "The cat sat on the mat."}'] * 9 + ["{"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.jsonl").write_text("\n".join(lines[:9]))
+    options = {"vocab_size": 200, "max_megabytes": 1}
+    said = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", **options).rejected
+    assert said.startswith(f"1 document rejected, the first is {tmp_path}/a.jsonl:10 (not JSON: ")
+    assert make(tmp_path / "other", tmp_path / "b.jsonl", **options).rejected is None
+
+
 def test_quality_is_measured_on_other_text_beside_another_tokenizer(tmp_path, small_megabyte):
     source = tmp_path / "text.txt"
     source.write_text("\n\n".join(articles(45)))  # 70 kB
@@ -248,6 +259,7 @@ def test_an_adopted_vocabulary_without_the_characters_of_the_text_is_refused(tmp
 
 
 REFUSED = {
+    "--text-columns b does nothing": {"vocab_size": 200, "text_columns": ("b",)},
     "give one of --vocab FILE and --vocab-size N": {},
     "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},
     "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},

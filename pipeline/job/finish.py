@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
 from clozeline.pipeline.common.paths import AnyPath, whole_file
@@ -149,6 +149,21 @@ def check_read(total: Counts, context: JobContext) -> None:
         raise InputError(_no_examples(total))
 
 
+def check_examples(steps: Steps) -> None:
+    """Raises InputError if no training shard will have an example, and as `check_read`.
+
+    Makes the rows of the first shard that has some.
+    """
+    total = steps.cache.counts()
+    check_read(total, steps.context)
+    for bucket in range(steps.context.buckets.num_train):
+        examples, dropped, _ = steps.make_rows(bucket, StageTimer())
+        if len(examples):
+            return
+        total.dropped += dropped
+    raise InputError(_no_examples(total))
+
+
 def _no_examples(total: Counts) -> str:
     dropped, documents = _sorted(total.dropped), total.read["documents"]
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
@@ -157,6 +172,8 @@ def _no_examples(total: Counts) -> str:
             f"every document was dropped ({reasons}). Relax the rule that took most, see --quality "
             "and --exclude-ngram, or give other text; --dry-run shows the shares."
         )
+    if not documents and not dropped:
+        return "there is no document in the sources; give text that is not empty."
     return (
         f"no examples could be built from the sources (documents read: {documents:,}; "
         f"dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "

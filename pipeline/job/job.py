@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +69,7 @@ from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.steps import Steps, make_splitter
 from clozeline.pipeline.job.tasks import Task, run_task
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.formats import BLOCK_BYTES
+from clozeline.pipeline.sources.formats import BLOCK_BYTES, check_columns_used
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
@@ -111,7 +112,7 @@ class JobOptions:
     overwrite: bool = option(
         False,
         "Replace a finished data set that has another config or other sources, once all text is "
-        "read; with --task, at once.",
+        "read and gives an example; with --task, at once.",
         group="Output",
     )
 
@@ -222,6 +223,7 @@ def plan_job(
     excluded = excluded_blocks(config)
     check_excluded(excluded)
     others = [part for _, part in excluded]
+    check_columns_used(config.text_columns, chain(blocks, *others))
     context = JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),

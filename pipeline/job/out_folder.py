@@ -6,7 +6,7 @@
     anything else                             refused, even with --overwrite
 
 A shard is only ever removed if the manifest or job.json lists it. A data set that is replaced stays
-until all text is read, except by tasks.
+until all text is read and gives an example, except by tasks.
 """
 
 from contextlib import suppress

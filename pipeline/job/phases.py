@@ -12,7 +12,7 @@ from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.finish import check_read, finish_dataset
+from clozeline.pipeline.job.finish import check_examples, finish_dataset
 from clozeline.pipeline.job.mixture import choose_documents, documents_path, mixture_path
 from clozeline.pipeline.job.near_steps import (
     compare_documents,
@@ -155,8 +155,8 @@ def _writing_phases(context: JobContext) -> list[Phase]:
 
 
 def replace_data_set(steps: Steps) -> None:
-    """Remove the data set that is replaced. Raises as `check_read`: then it stays."""
-    check_read(steps.cache.counts(), steps.context)
+    """Remove the data set that is replaced. Raises as `check_examples`: then it stays."""
+    check_examples(steps)
     prepare_folders(steps.context, steps.tokenizer)
 
 

@@ -8,6 +8,7 @@ repeated by any process.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -169,7 +170,6 @@ class Steps:
         record_path, shard_path = self.record_path(bucket), self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
             return record
-        release_memory()
         record = self._write_shard(shard_path, bucket)
         with whole_file(record_path) as file:
             file.write(record.to_json().encode())
@@ -230,11 +230,11 @@ class Steps:
         [rows] = read_rows([self.context.drops_path], bucket, HASH)
         return rows
 
-    def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
-        config, tokenizer = self.context.config, self.tokenizer
+    def make_rows(self, bucket: int, timer: StageTimer) -> tuple[Examples, Counter[str], int]:
+        """The rows of the bucket's shard, what was dropped, and the highest repeat."""
+        config, drops = self.context.config, self.drops(bucket)
         split, index = self.context.buckets.split_of(bucket)
-        drops = self.drops(bucket)
-        timer = StageTimer()
+        release_memory()
         with timer.stage("token cache"):
             every = partial(
                 self.cache.documents,
@@ -251,9 +251,18 @@ class Steps:
             split=split,
             shard=index,
             config=config,
-            tokenizer=tokenizer,
+            tokenizer=self.tokenizer,
             timer=timer,
         )
+        dropped["duplicate_document"] += duplicates
+        dropped["beyond_budget"] += unused
+        dropped["near_duplicate"] += 0 if drops is None else len(drops)
+        return examples, dropped, repeat
+
+    def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
+        config, tokenizer, timer = self.context.config, self.tokenizer, StageTimer()
+        split, _ = self.context.buckets.split_of(bucket)
+        examples, dropped, repeat = self.make_rows(bucket, timer)
         with timer.stage("shards"):
             entry = write_shard(
                 path,
@@ -265,15 +274,12 @@ class Steps:
         with timer.stage("counting"):
             empty = np.zeros(0, np.int64)
             tokens = count_tokens(examples, tokenizer) if split == TRAIN else empty
-        dropped["duplicate_document"] += duplicates
-        dropped["beyond_budget"] += unused
-        dropped["near_duplicate"] += 0 if drops is None else len(drops)
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if unmasked := int((examples.masked_lm_positions.lengths == 0).sum()):
             counts.read["without_masks"] = unmasked
         if bucket == 0:
             counts.add(self.cache.counts())
-            if drops is not None:
+            if self.context.drops_near:
                 counts.add(*read_counts([self.context.drops_path]))
             if self.context.excluded:  # whether its sources end early
                 counts.add(*read_counts([self.context.excluded_path]))

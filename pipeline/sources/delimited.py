@@ -37,14 +37,16 @@ OnBadRow = Callable[[pa_csv.InvalidRow], str]
 
 
 def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
-    """Ranges of whole rows, the first with the header; a compressed file cannot be cut.
+    """Ranges of whole rows, the first with the header; none of a file without other rows.
+
+    A compressed file cannot be cut.
 
     Raises InputError where the file cannot be read, lacks a text column or has a field that is not
     closed.
     """
     parts = 1 if whole.compression else max(1, round(whole.stop / block_bytes))
     wanted = [whole.stop * part // parts for part in range(1, parts)]
-    edges, offset = {0}, 0
+    edges, offset, size, has_rows = {0}, 0, 0, False
     with files.open_unpacked(whole.path, whole.compression) as stream:
         for data, quoted in _whole_rows(whole.path, stream):
             if not offset:
@@ -57,7 +59,10 @@ def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
                 check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
             while wanted and wanted[0] < offset + len(data):
                 edges.add(offset + _row_end(data, quoted, wanted.pop(0) - offset))
+            has_rows = has_rows or bool(data[0 if offset else size :].strip(b"\r\n"))
             offset += len(data)
+        if not (has_rows or files.damage(stream)):
+            return []
     return [whole] if whole.compression else cut_at(whole, sorted(edges | {offset}))
 
 

@@ -70,8 +70,8 @@ FORMATS = (
         list_blocks=mediawiki.list_stream_ranges,
         read_block=mediawiki.read_articles,
         encodings=("UTF-8", "UTF-16"),
-        file_name=mediawiki.FILE_NAME,
-        matches=mediawiki.has_root_tag,
+        file_name=mediawiki.INDEX_NAME,
+        matches=mediawiki.is_dump,
     ),
     Format(
         name="jsonl",
@@ -155,8 +155,23 @@ def list_blocks(
     found = [block for *_, blocks in listed.values() for block in blocks]
     if not found:
         named = ", ".join(sources) or "no source"
-        raise InputError(f"nothing to read in {named}; give a source that is not empty.")
+        is_table = re.search(r"\.[ct]sv\b", named, re.IGNORECASE)
+        why = " (a table has a header and no rows)" if is_table else ""
+        raise InputError(f"nothing to read in {named}{why}; give a source that is not empty.")
     return [replace(block, index=index) for index, block in enumerate(found)]
+
+
+def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> None:
+    """Raises InputError for text columns other than the default that no source is read by.
+
+    Such as plain text, which has none, and sources that name their own.
+    """
+    own = (BY_NAME[block.format].has_columns and "text=" not in block.query for block in blocks)
+    if tuple(text_columns) != Block.text_columns and not any(own):
+        raise InputError(
+            f"--text-columns {text_columns[0]} does nothing: no source has columns, but for those "
+            "that name their own with ?text=; leave it out."
+        )
 
 
 def _cut(wholes: Sequence[Block], block_bytes: int, limit: int | None) -> dict[Block, list[Block]]:

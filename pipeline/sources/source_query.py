@@ -17,6 +17,7 @@ from clozeline.pipeline.common.units import token_number
 COMMON = ("text", "repeat", "limit", "tokens", "mix")
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
 QUERY = re.compile(rf"\?((?:{'|'.join(COMMON)})=[^?]*)$")
+LOCAL = ("file", "local", "hf")  #: schemes of URLs that may name a folder of this machine
 MAX_REPEAT = 1000
 MIX_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -102,8 +103,8 @@ def parse_query(
 def portable_names(sources: Sequence[str]) -> list[str]:
     """The sources without the folders of local ones, but for what keeps them apart.
 
-    /data/sst2/a.csv?limit=9, /data/imdb/a.csv, s3://b/a.csv
-    ->  sst2/a.csv?limit=9, imdb/a.csv, s3://b/a.csv
+    /data/sst2/a.csv?limit=9, /data/imdb/a.csv, file:///data/b.csv, s3://b/a.csv
+    ->  sst2/a.csv?limit=9, imdb/a.csv, file:///b.csv, s3://b/a.csv
     """
     for depth in count(1):
         names = [_without_folders(source, depth) for source in sources]
@@ -114,11 +115,14 @@ def portable_names(sources: Sequence[str]) -> list[str]:
 
 def _without_folders(source: str, depth: int) -> str:
     """The last parts of a local source's path, and its options."""
-    if "://" in source:
+    scheme, mark, path = source.partition("://") if "://" in source else ("", "", source)
+    if mark and not (scheme in LOCAL and path.startswith("/")):
         return source
-    found = QUERY.search(source)
-    path = source[: found.start()] if found else source
-    return "/".join(path.split("/")[-depth:]) + source[len(path) :]
+    root = path[: len(mark[2:])]  # of a URL
+    found = re.search(r"\?", path) if scheme == "hf" else QUERY.search(path)
+    folders = path[len(root) : found.start() if found else None].rstrip("/")
+    end = path[len(root) + len(folders) :]
+    return scheme + mark + root + "/".join(folders.split("/")[-depth:]) + end
 
 
 def whole_number(source: str, name: str, text: str) -> int:

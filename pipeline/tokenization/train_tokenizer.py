@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
 from clozeline.pipeline.common.store import naming_store
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sentences.punkt import (
     PunktData,
     find_punkt,
@@ -23,8 +24,14 @@ from clozeline.pipeline.sentences.punkt import (
     train_punkt,
 )
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import TRUNCATED
-from clozeline.pipeline.sources.formats import all_rejected, list_blocks, not_whole, read_block
+from clozeline.pipeline.sources.documents import TRUNCATED, Rejected
+from clozeline.pipeline.sources.formats import (
+    all_rejected,
+    check_columns_used,
+    list_blocks,
+    not_whole,
+    read_block,
+)
 from clozeline.pipeline.tokenization.accents import (
     MAX_LOST,
     count_characters,
@@ -64,6 +71,7 @@ class Made(NamedTuple):
     punkt: str  #: where Punkt's parameters come from
     accents: str  #: whether accents are stripped, and why; or that the vocabulary decides
     warning: str | None
+    rejected: str | None  #: how many documents, and why the first one
     quality: list[str]  #: of this tokenizer, and of the one it is compared with
 
 
@@ -73,6 +81,9 @@ class Corpus:
 
     blocks: list[Block]
     allow_truncated: bool
+    #: The bad documents found so far: their number in each block, and the first of all.
+    rejected: dict[Block, int] = field(default_factory=dict)
+    first: list[Rejected] = field(default_factory=list)
 
     def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
         """The documents, up to `limit` bytes; shows the progress, then what they are used for.
@@ -97,17 +108,32 @@ class Corpus:
             print_progress(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...")
 
     def _chunks(self) -> Iterator[Sequence[str]]:
-        is_any, rejected, first = False, 0, None
+        is_any = False
         for block in self.blocks:
+            number = 0
             for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
                 if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
                     raise not_whole(block.path, chunk.rejected[-1].reason)
+                if bad := [entry for entry in chunk.rejected if entry.kind != TRUNCATED]:
+                    number += len(bad)
+                    self.rejected[block] = max(number, self.rejected.get(block, 0))
+                    self.first.extend(bad[: not self.first])
+                is_any = is_any or bool(chunk.texts)
                 yield chunk.texts
-                bad = [entry for entry in chunk.rejected if entry.kind != TRUNCATED]
-                is_any, rejected = is_any or bool(chunk.texts), rejected + len(bad)
-                first = first or next(iter(bad), None)
-        if first and not is_any:
-            raise all_rejected(rejected, first.where, first.reason)
+        if self.first and not is_any:
+            raise all_rejected(self._number, self.first[0].where, self.first[0].reason)
+
+    @property
+    def _number(self) -> int:
+        return sum(self.rejected.values())
+
+    def rejected_in_words(self) -> str | None:
+        """What was rejected in all that was read; None for nothing."""
+        if not self.first:
+            return None
+        first = self.first[0]
+        found = f"{counted(self._number, 'document')} rejected"
+        return f"{found}, the first is {first.where} ({first.reason})."
 
 
 def _begin(text: str, size: int) -> str:
@@ -177,6 +203,7 @@ def _learn_or_adopt(
     if options.vocab is not None:  # report a bad one before the long work
         _adopt(options, punkt=None)
     blocks = _mixed(sources, options.text_columns) if sources else []
+    check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks, options.allow_truncated)
     punkt, origin = _find_or_train_punkt(corpus, options.language)
     reason, warning = "", None
@@ -192,7 +219,7 @@ def _learn_or_adopt(
         stripped = tokenizer.normalization.strip_accents
         accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
     quality = _qualities(corpus, options, [tokenizer, other] if other else [tokenizer])
-    return Made(tokenizer, origin, accents, warning, quality)
+    return Made(tokenizer, origin, accents, warning, corpus.rejected_in_words(), quality)
 
 
 def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:

@@ -18,14 +18,19 @@ from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_marku
 from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
-FILE_NAME = rf"\.xml(-p[0-9]+p[0-9]+)?$|{INDEX_NAME}"
+DUMP_NAME = re.compile(r"\.xml(-p[0-9]+p[0-9]+)?$", re.IGNORECASE)
 ROOT_TAG = re.compile(rb"<\0?m\0?e\0?d\0?i\0?a\0?w\0?i\0?k\0?i")  # in UTF-8 or UTF-16
 TEXT_PERCENT = 50  #: of a dump's bytes that are text: an estimate, and a constant
 
 
-def has_root_tag(name: str, head: bytes) -> bool:
-    """Whether the first bytes hold the root tag of a dump."""
-    return ROOT_TAG.search(head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1024]) is not None
+def is_dump(name: str, head: bytes) -> bool:
+    """Whether the first bytes hold the root tag of a dump or, in a file named as one, a page.
+
+    Other XML has neither. A damaged file may have no first bytes at all.
+    """
+    if ROOT_TAG.search(head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1024]):
+        return True
+    return DUMP_NAME.search(name) is not None and (dump.PAGE in head or not head.strip())
 
 
 def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:

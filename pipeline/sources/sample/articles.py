@@ -57,8 +57,11 @@ class Section:
 
 
 def count_articles(size_bytes: int) -> int:
-    """How many articles make about `size_bytes` of UTF-8 text (within 5 % from 1 MB on)."""
-    return max(1, round(size_bytes / MEAN_ARTICLE_BYTES))
+    """How many articles make about `size_bytes` of UTF-8 text (within 5 % from 1 MB on).
+
+    One at least, but none for 0 bytes.
+    """
+    return max(min(size_bytes, 1), round(size_bytes / MEAN_ARTICLE_BYTES))
 
 
 def make_articles(seed: int, start: int, stop: int) -> list[str]:
