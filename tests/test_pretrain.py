@@ -291,6 +291,16 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     assert rates()[before.step] == pytest.approx(continued)
 
 
+def test_a_run_that_was_counted_in_steps_begins_its_time_when_it_is_resumed(
+    small_folder, tmp_path, capsys
+):
+    train(small_folder, tmp_path, max_steps=4)
+    for budget, said in ("0.5s", True), ("1s", False):  # then its time is known
+        train(small_folder, tmp_path, for_=budget, resume=True)
+        note = f"note: --for {budget} and the schedule begin now: the first 4 steps were counted"
+        assert (note in capsys.readouterr().err) == said
+
+
 # --- from the weights of another run
 
 

@@ -147,6 +147,12 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
             checkpoint, state, damaged = found
             _check_same(out, config, there)
             _check_may_continue(start, config, there, state)
+            if config.training.budget and state.step and not state.elapsed:
+                print(
+                    f"note: --for {config.training.for_} and the schedule begin now: the first "
+                    f"{state.step:,} steps were counted, and their time is not known.",
+                    file=sys.stderr,
+                )
             over = is_over(config.training, state.step, state.elapsed)
             return ResumePoint(
                 state=state,
