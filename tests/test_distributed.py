@@ -16,6 +16,7 @@ from datetime import timedelta
 from itertools import islice, permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,7 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.run import STARTED, TENSORBOARD
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.order import Order
 from clozeline.train.engine import distributed
 from clozeline.train.engine.attempt_store import attempt_store
 from clozeline.train.engine.distributed import World, join_world
@@ -66,7 +68,9 @@ SAME = [
     *((f"{before}-{after}", "one") for before, after in CHANGES),
     *((name, f"{name}-one") for name in ("forms", "vectors", "spikes")),
 ]
-#: Which of two processes has a bad held-out shard.
+#: Batches of 8, in pools of a shard of 240 rows: damage in the second one is met after 30 steps.
+DAMAGED = {"max_steps": 60, "save_every": 0, "eval_every": 0, "length_bins": 1}
+#: Which of two processes has a bad shard.
 BAD = [(0, "fsdp"), (1, "ddp")]
 
 
@@ -120,10 +124,16 @@ def runs(folder, tmp_path_factory):
     (runs / "others-0").symlink_to(folder)
     (runs / "others-1").symlink_to(whole)
     job("others", {"max_steps": 1}, shards=runs / "others-{rank}")
+    long = write_data_set(runs / "long", train=(240, 240), config=config)
+    digest = read_manifest(long).dataset_digest
+    order = Order([240, 240], dataset_digest=digest, seed=0, pool_rows=240)
+    second = f"train-0000{order.locate(np.array([240])).shards[0]}-of-00002.arrow"
     for bad, kind in BAD:
         file = "validation-00001-of-00002.arrow"
         damaged = shards_of_ranks(f"damaged-{bad}", whole, bad, zero_bytes, file)
         job(f"bad-{bad}-{kind}", {**STOPS, "parallel": kind}, **damaged)
+        damaged = shards_of_ranks(f"damaged-train-{bad}", long, bad, zero_bytes, second)
+        job(f"bad-train-{bad}-{kind}", {**DAMAGED, "parallel": kind}, **damaged, pool_rows=240)
     job("stopped", ENDLESS, signal=["SIGTERM", 5])
     job("saved", SAVES, signal=["SIGUSR1", 5])
     job("spikes", SPIKES)
@@ -290,6 +300,17 @@ def test_a_bad_held_out_shard_of_one_of_two_processes_stops_both_and_loses_nothi
     assert said[1] == "SystemExit 2"
     assert read_state(latest_checkpoint(out)).step == 4
     assert not (out / "summary.json").exists()
+
+
+@pytest.mark.parametrize(("bad", "kind"), BAD)
+def test_a_bad_training_shard_of_one_of_two_processes_costs_no_steps(bad, kind, runs):
+    """It is known before its rows are needed, so both processes save after the step before them."""
+    out = runs / f"bad-train-{bad}-{kind}"
+    said = [Path(f"{out}.refused.{rank}").read_text() for rank in (bad, 1 - bad)]
+    assert said[0].startswith("CorruptDataError")
+    assert said[1] == "SystemExit 2"
+    state = read_state(latest_checkpoint(out))
+    assert (state.step, state.loader["next_position"]) == (30, 240)
 
 
 def test_the_slower_of_two_processes_is_named(runs):

@@ -20,12 +20,14 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
     read_state,
 )
-from clozeline.train.artifacts.run import load_run, read_run
+from clozeline.train.artifacts.run import STARTED, load_run, read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
+from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import learning_rate_at
 from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.pretrain import pretrain
+from clozeline.train.pretraining.start import locked_run
 from tests.support.command import invoke
 from tests.support.files import times
 from tests.support.small import make_examples, small_tokenizer
@@ -190,6 +192,21 @@ def test_a_restart_does_not_continue_a_run_that_its_first_attempt_was_refused(
     assert steps(run) == saved
 
 
+def test_a_restart_does_not_take_an_older_run_for_that_of_an_attempt_that_never_had_the_folder(
+    run, monkeypatch
+):
+    """Its processes may not have met, or the folder was locked."""
+    (run / STARTED).touch()  # by an earlier command
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    kept = torch.distributed.HashStore()  # by torchrun's agent, for all attempts
+    for attempt in ("second", "third"):
+        world = World(0, 1, torch.device("cpu"), torch.distributed.PrefixStore(attempt, kept))
+        with locked_run(run, world):
+            assert (run / STARTED).exists() == (attempt == "third")
+            (run / STARTED).touch()
+
+
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):
     new = {"out": tmp_path / "new", "cool_down_from": f"{run}@8"}
     with pytest.raises(InputError, match="--batch-ramp does not go with --cool-down-from"):
@@ -289,6 +306,16 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     assert before.elapsed < 1.5 <= after.elapsed
     continued = SHORT.learning_rate * (1 - before.elapsed / 1.5) / 0.94
     assert rates()[before.step] == pytest.approx(continued)
+
+
+def test_a_run_that_was_counted_in_steps_begins_its_time_when_it_is_resumed(
+    small_folder, tmp_path, capsys
+):
+    train(small_folder, tmp_path, max_steps=4)
+    for budget, said in ("0.5s", True), ("1s", False):  # then its time is known
+        train(small_folder, tmp_path, for_=budget, resume=True)
+        note = f"note: --for {budget} and the schedule begin now: the first 4 steps were counted"
+        assert (note in capsys.readouterr().err) == said
 
 
 # --- from the weights of another run

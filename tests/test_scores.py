@@ -47,6 +47,16 @@ def test_macro_f1_of_no_rows_is_zero():
     assert Scores(("a", "b"), np.zeros((2, 2), np.int64)).macro_f1 == 0
 
 
+def test_of_many_classes_the_counts_that_are_not_zero_are_stored():
+    confusion = np.zeros((101, 101), np.int64)
+    confusion[7, 7], confusion[7, 100], confusion[3, 5] = 5, 1, 2
+    scores = Scores(tuple(map(str, range(101))), confusion)
+    values = json.loads(json.dumps(scores.to_dict()))
+    assert values["confusion"] == [[3, 5, 2], [7, 7, 5], [7, 100, 1]]
+    for stored in (values, values | {"confusion": confusion.tolist()}):  # of an earlier version
+        assert Scores.from_dict(stored).confusion.tolist() == confusion.tolist()
+
+
 @given(COUNTS)
 def test_scores_survive_json(counts):
     names = tuple(f"class {i}" for i in range(len(counts)))

@@ -39,6 +39,11 @@ class PhasedLoader:
         return iter(loader)
 
     @property
+    def is_bad_ahead(self) -> bool:
+        """Whether a shard that is read ahead is bad."""
+        return any(loader.shards.has_failed for loader in self.loaders)
+
+    @property
     def longest_read(self) -> int:
         """Tokens of the longest examples among the data sets that have been read; 0 before."""
         read = (loader for loader in self.loaders if loader.next_position)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.errors import ClozelineError, CorruptDataError, InputError
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.common.store import sizes_in
@@ -66,6 +66,7 @@ class ShardSet:
         self.skipped: dict[str, str] = {}
         #: The shards found damaged so far, whose rows are blank.
         self.damaged: dict[str, str] = {}
+        self.has_failed = False  # a shard could not be read, maybe ahead of the batch that needs it
         self._check_files()
 
     @property
@@ -95,8 +96,9 @@ class ShardSet:
         entry = self.entries[shard]
         try:
             examples = self._read_shard(entry)
-        except InputError as error:
-            if not self.skips_bad_shards:
+        except ClozelineError as error:
+            if not (self.skips_bad_shards and isinstance(error, InputError)):
+                self.has_failed = True
                 raise
             examples = self._blank(entry, str(error))
         # Zeros without memory: documents would be copied, row by row, for nothing.

@@ -9,11 +9,12 @@ import os
 import time
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-LEADER = "clozeline/attempt"
+LEADER, HELD = "clozeline/attempt", "clozeline/held"
 POLL_SECONDS = 0.1
 
 
@@ -25,7 +26,7 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
     may have read, confirms nothing any more. All processes restart together, as with torchrun's
     rendezvous over c10d. A collective call. Raises DistStoreError where rank 0 does not answer.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store is new
+    if not _is_kept():
         return store
     mine = uuid.uuid4().hex
     if rank == 0:
@@ -42,3 +43,20 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
             return PrefixStore(prefix, store)
         time.sleep(POLL_SECONDS)
     raise dist.DistStoreError("rank 0 did not answer")
+
+
+def held_before(store: Store | None, folder: Path) -> bool:
+    """Whether an earlier attempt of this torchrun command had the folder, as this one has it now.
+
+    True, too, where that cannot be known: without a store that all attempts have.
+    """
+    if store is None or not _is_kept():
+        return True
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.add(f"{HELD}/{folder.resolve()}", 1) > 1
+
+
+def _is_kept() -> bool:
+    """Whether the store is that of torchrun's agents, and not new."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

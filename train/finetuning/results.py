@@ -244,10 +244,17 @@ def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
 
 def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """One phrase for each difference."""
-    # Earlier versions named the digests of test sets after their sources, in this order.
-    tests = [there[key] for key in there if key.endswith(" rows") and key != TRAINING]
-    numbered = digests_by_number(tests) if tests else {}  # none in a damaged file
-    return differences(EARLIER | there | numbered, now)
+    tests, tests_now = map(_digests_of_tests, (there, now))
+    is_sorted_otherwise = tests != tests_now and sorted(tests) == sorted(tests_now)
+    given = tests_now if is_sorted_otherwise else tests
+    numbered = digests_by_number(given) if given else {}  # none in a damaged file
+    order = ["the same test sets in another order"] * is_sorted_otherwise
+    return [*differences(EARLIER | there | numbered, now), *order]
+
+
+def _digests_of_tests(job: dict[str, Any]) -> list[str]:
+    """In order; earlier versions named them after their sources."""
+    return [str(job[key]) for key in job if key.endswith(" rows") and key != TRAINING]
 
 
 def _read(path: Path) -> Any:

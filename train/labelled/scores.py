@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from clozeline.train.labelled.rows import Floats
 
 MOST_COLUMNS = 12  # classes whose confusion matrix is printed
+MOST_STORED = 100  # classes whose confusion matrix is stored with its zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,11 @@ class Scores:
         return float(_ratio(covariance, np.sqrt(spread)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; `names` and `confusion` are enough to restore the object."""
+        """Plain values; `names` and `confusion` are enough to restore the object.
+
+        Of more than 100 classes `confusion` has the cells that are not 0: [label, predicted, rows].
+        """
+        is_sparse = len(self.names) > MOST_STORED
         return {
             "names": list(self.names),
             "examples": self.examples,
@@ -89,12 +94,17 @@ class Scores:
             "precision": dict(zip(self.names, self.precision.tolist(), strict=True)),
             "recall": dict(zip(self.names, self.recall.tolist(), strict=True)),
             "f1": dict(zip(self.names, self.f1.tolist(), strict=True)),
-            "confusion": self.confusion.tolist(),
+            "confusion": (_cells(self.confusion) if is_sparse else self.confusion).tolist(),
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(tuple(values["names"]), np.array(values["confusion"], dtype=np.int64))
+        names, confusion = tuple(values["names"]), np.array(values["confusion"], dtype=np.int64)
+        if len(names) > MOST_STORED and confusion.shape[1] == 3:  # not of an earlier version
+            labels, predicted, rows = confusion.T
+            confusion = np.zeros((len(names), len(names)), np.int64)
+            confusion[labels, predicted] = rows
+        return cls(names, confusion)
 
     def table(self) -> list[str]:
         """One line of text per class: its scores and, of few classes, its row of the matrix."""
@@ -165,6 +175,12 @@ def ranks(values: NDArray[Any]) -> Floats:
     last = np.cumsum(counts)
     found: Floats = (last - (counts - 1) / 2)[index]
     return found
+
+
+def _cells(confusion: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The cells of a matrix that are not 0: row, column and value, [K, 3]."""
+    places = np.nonzero(confusion)
+    return np.stack([*places, confusion[places]], axis=1)
 
 
 def _ratio(part: Any, whole: Any) -> Floats:

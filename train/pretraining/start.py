@@ -41,6 +41,7 @@ from clozeline.train.artifacts.run import (
 )
 from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
+from clozeline.train.engine.attempt_store import held_before
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import ResumePoint, check_initial
@@ -76,7 +77,7 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
         def lock() -> None:
             check_run_folder(out)
             stack.enter_context(locked_folder(out))
-            if not has_failed:
+            if not (held_before(world.store, out) and has_failed):
                 (out / STARTED).unlink(missing_ok=True)
 
         world.broadcast_from_main(lock)
@@ -147,6 +148,12 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
             checkpoint, state, damaged = found
             _check_same(out, config, there)
             _check_may_continue(start, config, there, state)
+            if config.training.budget and state.step and not state.elapsed:
+                print(
+                    f"note: --for {config.training.for_} and the schedule begin now: the first "
+                    f"{state.step:,} steps were counted, and their time is not known.",
+                    file=sys.stderr,
+                )
             over = is_over(config.training, state.step, state.elapsed)
             return ResumePoint(
                 state=state,

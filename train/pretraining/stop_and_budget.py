@@ -1,4 +1,6 @@
-"""What all processes agree on between two steps: to stop, to save, and how much time has passed."""
+"""What all processes agree on between two steps: to stop, to save, how much time has passed, and
+whether a batch that comes soon cannot be read.
+"""
 
 import signal
 import time
@@ -20,15 +22,16 @@ class StopAndBudget:
 
     Inside the context SIGTERM and SIGINT are requests to stop, and SIGUSR1 to save: the step in
     progress is finished first. Processes agree twice a second instead of at every step, because
-    agreeing costs a collective and a wait for the GPU; `elapsed`, `is_stopped` and `saves_now`
-    change only then. Rank 0 decides how many steps there are until the next time, so that all
-    processes agree at the same step.
+    agreeing costs a collective and a wait for the GPU; `elapsed` and the flags change only then.
+    Rank 0 decides how many steps there are until the next time, so that all processes agree at the
+    same step.
     """
 
     def __init__(self, world: World, *, elapsed: float = 0.0) -> None:
         self.elapsed = elapsed
         self.is_stopped = False
         self.saves_now = False  # after this step
+        self.is_bad_ahead = False  # a process has met a bad shard, whose batch comes soon
         self._world = world
         self._start = time.monotonic() - elapsed
         self._steps, self._next_sync = 0, 1
@@ -49,13 +52,13 @@ class StopAndBudget:
     def __exit__(self, *_: object) -> None:
         self._handled.close()
 
-    def after_step(self, *, stop: bool = False) -> None:
+    def after_step(self, *, stop: bool = False, is_bad_ahead: bool = False) -> None:
         """Call after every step; `stop`: this process has a reason of its own to stop."""
         self._steps, self.saves_now = self._steps + 1, False
         if self._steps >= self._next_sync:
-            self.sync(stop=stop)
+            self.sync(stop=stop, is_bad_ahead=is_bad_ahead)
 
-    def sync(self, *, stop: bool = False) -> None:
+    def sync(self, *, stop: bool = False, is_bad_ahead: bool = False) -> None:
         """Agree with all other processes, which call this too."""
         now, stop = time.monotonic() - self._start, stop or self._stop
         if save := self._save:
@@ -66,8 +69,10 @@ class StopAndBudget:
             steps = SYNC_SECONDS * self._steps / max(now - self.elapsed, 1e-9)
             steps = min(max(int(steps), 1), MAX_STEPS_BETWEEN_SYNCS)
             from_main = [now, steps] if self._world.is_main else [0, 0]
-            sums = torch.tensor([*from_main, stop, save], dtype=torch.float64)
-            self.elapsed, steps, stop, save = self._world.sum(sums.to(self._world.device)).tolist()
+            sums = torch.tensor([*from_main, stop, save, is_bad_ahead], dtype=torch.float64)
+            sums = self._world.sum(sums.to(self._world.device))
+            self.elapsed, steps, stop, save, is_bad_ahead = sums.tolist()
             self._steps, self._next_sync = 0, int(steps)
         self.is_stopped = self.is_stopped or stop > 0
         self.saves_now = self.saves_now or save > 0
+        self.is_bad_ahead = self.is_bad_ahead or is_bad_ahead > 0

@@ -1,7 +1,6 @@
 """The training loop of one process: load, step, log, evaluate, save, stop."""
 
 import math
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ class Trainer:
         self.shards, self.manifest = self.loader.main.shards, self.loader.main.shards.manifest
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
-        self.bad_shard: ClozelineError | None = None  # why held-out examples cannot be read
+        self.bad_shard: ClozelineError | None = None  # why examples cannot be read
         self.model = first_model(config, self.shards, world, start)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
@@ -127,7 +126,9 @@ class Trainer:
         with control, self.writer, self.log, profiled, closing(self._batches()) as batches:
             while not (self._is_over() or control.is_stopped):
                 with self.running.timer.waiting():
-                    loaded = next(batches)
+                    loaded = next(batches, None)
+                if loaded is None:  # a process cannot read its part
+                    break
 
                 self.step += 1
                 self.heldout = None
@@ -144,7 +145,8 @@ class Trainer:
                 if self.profile:
                     self.profile.step()
 
-                control.after_step(stop=self.writer.has_failed)
+                is_bad_ahead = self.loader.is_bad_ahead
+                control.after_step(stop=self.writer.has_failed, is_bad_ahead=is_bad_ahead)
                 if self._evaluates() and not control.is_stopped:  # a stop request does not wait
                     self._evaluate()
                 if self._saves() or control.is_stopped or control.saves_now:
@@ -153,11 +155,9 @@ class Trainer:
             if self._is_over() and self.heldout is None and not control.is_stopped:
                 self._evaluate()  # the previous process was stopped during its last evaluation
             self.world.broadcast_from_main(self.writer.wait)
-        all_read = not self.world.any(self.bad_shard is not None)
-        if self.bad_shard:
-            raise self.bad_shard  # what was trained is saved
-        if not all_read:
-            sys.exit(InputError.exit_code)  # the process that could not read prints the reason
+        if self.world.any(self.bad_shard is not None):  # what was trained is saved
+            # The process that could not read prints the reason.
+            raise self.bad_shard or SystemExit(InputError.exit_code)
         is_complete = self._is_over() and not control.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
@@ -185,18 +185,28 @@ class Trainer:
             if self.is_new and 0 < trained < phase.max_seq_length:
                 continue_positions(self.model, self.optimizer, self.world, trained=trained)
             with closing(self.loader.batches(phase, size)) as batches:
+                agree = True
                 while now == self._next():
-                    yield self._read(batches)
+                    if (loaded := self._read(batches, agree=agree)) is None:
+                        return
+                    yield loaded
+                    agree = self.control.is_bad_ahead or self.world.size == 1
             if self.is_compiled:  # a batch of another size or length; see `without_compiler`
                 torch.compiler.reset()
 
-    def _read(self, batches: Iterator[LoadedBatch[Any]]) -> LoadedBatch[Any]:
+    def _read(self, batches: Iterator[LoadedBatch[Any]], *, agree: bool) -> LoadedBatch[Any] | None:
+        """The next batch; None if they `agree`, and one cannot read: then a checkpoint is saved."""
+        loaded, before = None, self.loader.state_dict() if agree else None
         try:
-            return next(batches)
-        except ClozelineError:  # a bad shard, or a store that does not answer
-            if self.world.size == 1:  # others would wait for it in the next step, and not save
-                self._save()
-            raise
+            loaded = next(batches)
+        except ClozelineError as error:  # a bad shard, or a store that does not answer
+            self.bad_shard = error
+        if agree and self.world.any(self.bad_shard is not None):
+            self._save(before)
+            return None
+        if self.bad_shard:  # the others wait in the next step, and cannot save
+            raise self.bad_shard
+        return loaded
 
     def _next(self) -> tuple[DataPhase, int]:
         """Phase and batch size of the next step, in examples of SHARDS."""
@@ -304,7 +314,7 @@ class Trainer:
                 return
             yield from some
 
-    def _save(self) -> None:
+    def _save(self, loader: dict[str, Any] | None = None) -> None:
         """Write a checkpoint in the background, unless this step has one."""
         if self.step == self.saved_step:
             return
@@ -312,7 +322,7 @@ class Trainer:
         self.world.broadcast_from_main(self.writer.wait)
         state = TrainState(
             step=self.step,
-            loader=self.loader.state_dict(),
+            loader=loader or self.loader.state_dict(),
             heldout_loss=self.heldout.loss if self.heldout else None,
             elapsed=self.control.elapsed if self.training.budget else 0.0,
             running_metrics=self.running.state(),
