@@ -62,7 +62,7 @@ NOT_RUN = {
 SAME_AS = {
     "tok": "tokenizer",
     **dict.fromkeys(("shards-128", "shards-512", "wiki16", "wiki64", "wiki128"), "shards"),
-    **dict.fromkeys(("wiki256", "mixed", "reviews"), "shards"),
+    **dict.fromkeys(("wiki256", "mixed", "reviews", "reviews256"), "shards"),
 }
 #: Pages whose run is of a model that `transformers` has.
 OF_BERT = ("huggingface", "languages")
@@ -110,7 +110,7 @@ def write_reviews(path, start):
 def home(tmp_path_factory):
     """A folder in which the README's commands have run, on text and labels of one's own."""
     folder = tmp_path_factory.mktemp("home")
-    for name in ("articles/a", "reviews/a", "wikipedia/train-0"):
+    for name in ("articles/a", "reviews/a", "films/a", "wikipedia/train-0"):
         (folder / name).parent.mkdir()
         write_parquet(folder / f"{name}.parquet", articles(200))
     write_reviews(folder / "train.csv", 0)
