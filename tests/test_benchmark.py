@@ -162,7 +162,7 @@ def test_the_same_tables_in_another_folder_are_the_same_benchmark(run, glue, tmp
         path: time for path, time in times(out, "*/**/*").items() if path != str(lost)
     } == before
     tasks = [replace(task, test=task.test[::-1]) for task in tasks]
-    with pytest.raises(InputError, match=r"\(test rows \w{12} there, \w{12} now; test 2 rows "):
+    with pytest.raises(InputError, match=r"\(the same test sets in another order\)"):
         benchmark(run, tasks, out=out, config=config)
 
 

@@ -242,7 +242,7 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path
     assert "--max-steps 12 is not after step 12" in said(12, "--max-steps", 12)
     assert "--schedule linear does not go with" in said(12, "--schedule", "linear")
     assert "--warmup 0.1 does not go with" in said(12, "--warmup", 0.1)
-    assert "moments of --optimizer adamw" in said(12, "--optimizer", "muon")
+    assert "was trained with --optimizer adamw" in said(12, "--optimizer", "muon")
     assert "hidden_size 128 there, 256 now" in said(12, "--preset", "bert-mini")
     assert "seed" in said(12, "--seed", 5)
     longer = write_data_set(
