@@ -177,7 +177,7 @@ def test_parquet_without_the_text_column_names_those_it_has(tmp_path):
 def test_named_columns_are_refused_where_no_source_is_read_by_them(tmp_path):
     table = write(tmp_path / "a.csv", "text,title\na,b\n")
     sources = [write(tmp_path / "b.txt", "Text."), f"{table}?text=title"]
-    with pytest.raises(InputError, match=r"^--text-columns title does nothing: no source has"):
+    with pytest.raises(InputError, match=r"^--text-columns title does nothing: each source is"):
         check_columns_used(("title",), list_blocks(sources))
     check_columns_used(("text",), list_blocks(sources))
     check_columns_used(("title",), list_blocks([*sources, table]))

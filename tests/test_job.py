@@ -234,7 +234,7 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
            f"^--short-seq-prob does nothing with --pairs {pairs}; leave it out, or use --pairs s")
           for pairs in ("none", "sentences", "packed")],
         ({"config": DataConfig(text_columns=("body",))},
-         "^--text-columns body does nothing: no source has columns, but for those that name their"),
+         "^--text-columns body does nothing: each source is plain text, or names its own"),
         ({"options": JobOptions(workers=3), "beam_args": BEAM}, "^--workers 3 is for jobs without"),
         ({"options": JobOptions(task="0/1"), "beam_args": BEAM}, "^--task does not use Beam; leav"),
     ],

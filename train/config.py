@@ -59,8 +59,8 @@ class PretrainConfig:
     max_steps: int = _recipe("Training steps; --for is the other way to end a run.")
     for_: str | None = _training(
         None,
-        "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time. A resumed "
-        "run that was counted in steps begins both anew.",
+        "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time. For a "
+        "resumed run that was counted in steps, time and schedule begin at 0.",
     )
     optimizer: Optimizer = _recipe(
         "`muon` trains the layers' weight matrices and leaves everything else to AdamW."

@@ -169,8 +169,8 @@ def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> 
     own = (BY_NAME[block.format].has_columns and "text=" not in block.query for block in blocks)
     if tuple(text_columns) != Block.text_columns and not any(own):
         raise InputError(
-            f"--text-columns {text_columns[0]} does nothing: no source has columns, but for those "
-            "that name their own with ?text=; leave it out."
+            f"--text-columns {text_columns[0]} does nothing: each source is plain text, or names "
+            "its own columns with ?text=; leave it out."
         )
 
 
