@@ -145,7 +145,8 @@ def shards(
             click.echo(escaped(line), err=True)  # it may name a source
     done = "" if is_new else "already complete: "
     number = counted(len(manifest.of_split("train")), "shard")
-    click.echo(f"{done}{manifest.num_examples('train'):,} training examples in {number}: {out}")
+    examples = counted(manifest.num_examples("train"), "training example")
+    click.echo(f"{done}{examples} in {number}: {out}")
     print_next_for(out)
 
 

@@ -119,6 +119,7 @@ def test_the_bad_rows_before_the_end_of_a_limited_source_count(block_bytes, tmp_
         ("", "a.csv has no rows"),
         ("text\n", "a.csv (a table has a header and no rows); give a source that is not empty."),
         ("text\r\n\r\n", "(a table has a header and no rows)"),
+        ("text", "(a table has a header and no rows)"),
     ],
 )
 def test_what_is_no_table_is_one_line(tmp_path, data, message):
@@ -132,6 +133,7 @@ def test_a_file_without_rows_beside_others_is_left_out(tmp_path):
     (tmp_path / "a.csv").write_text("text\n")
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"text\n"))
     (tmp_path / "c.csv").write_text("text\n\n1\n")
+    (tmp_path / "d.csv").write_text("text")
     assert [block.path[-5:] for block in list_blocks([f"{tmp_path}/*"])] == ["c.csv"]
     assert texts_of(f"{tmp_path}/*", 1 << 20) == ["1"]
 

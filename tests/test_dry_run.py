@@ -226,7 +226,7 @@ def json_lines(path: Path, *keys: str) -> str:
 def test_a_sample_without_text_names_the_first_reason(tokenizer: Path, tmp_path: Path) -> None:
     source = json_lines(tmp_path / "a.jsonl", *["content"] * 200)
     message = (
-        r"all 200 documents sampled are rejected, the first is .*a\.jsonl:1 "
+        r"every document sampled is rejected, 200 in all; the first is .*a\.jsonl:1 "
         r"\(no 'text' in the JSON object\); check --text-columns"
     )
     with pytest.raises(InputError, match=message):

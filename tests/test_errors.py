@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from clozeline.pipeline.common import errors
+from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import ClozelineError, InputError
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.job.cache_file import read_ends
 from clozeline.train.cli import InOrder
 
 MANUAL = (Path(__file__).parent.parent / "docs/manual/guarantees.md").read_text()
@@ -77,3 +80,25 @@ def test_the_readme_lists_the_exit_codes():
     table = MANUAL[MANUAL.index("## Exit codes") :].partition("\n## ")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)}
     assert listed == {0, *EXIT_CODES.values()}
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_what_to_do(tmp_path):
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  a\n")
+    for name in ("a", "a.arrow", "a.tokens"):
+        (tmp_path / name).symlink_to(name)  # to itself
+    for name, read in (
+        ("a", lambda path: check_sums(path.parent)),
+        ("a.arrow", read_shard),
+        ("a.tokens", lambda path: read_ends([path])),
+    ):
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / name)
+        assert str(caught.value) == (
+            f"{tmp_path / name} cannot be read (Too many levels of symbolic links); check its disk "
+            "or link, or restore it, then run the command again."
+        )
+    closed = errors.unreadable("a.arrow", PermissionError(errno.EACCES, "any"))
+    assert str(closed) == (
+        "a.arrow cannot be read (Permission denied); let this user read it (chmod, chown), then "
+        "run the command again."
+    )

@@ -8,10 +8,15 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
+from clozeline.pipeline.verify.findings import ShardRows
+from clozeline.pipeline.verify.mask_checks import check_masks
+from tests.support.small import make_examples
+from tests.support.small_data import masked
 
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 LETTERS = ["\u2581", "a", "b", "t"]
@@ -135,3 +140,28 @@ def test_single_letters_are_counted_whatever_bytes_they_are_of(tmp_path):
     library.pre_tokenizer = pre_tokenizers.ByteLevel(False)
     (tmp_path / "merged").mkdir()
     assert quality_of(adopted(library, tmp_path / "merged"), ["\u00e9 !"]).single == 1
+
+
+@pytest.mark.parametrize(
+    ("special", "last"),
+    [
+        (("<p>", "<e>", "<e>", "<e>", "<m>"), "<p>"),  # GPT-2's
+        (("<e>", "<e>", "<c>", "<e>", "<m>"), "<c>"),
+        (SPECIAL_TOKENS, "[SEP]"),
+    ],
+)
+def test_rows_are_sound_whatever_roles_the_unknown_token_has(special, last, tmp_path):
+    names = dict.fromkeys(special)
+    tokenizer = adopted(word_level([*names, *"abcd"], unk_token=special[1]), tmp_path, special)
+    a, b, unknown, stray = map(tokenizer.tokens.index, ("a", "b", special[1], last))
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    config = DataConfig(max_seq_length=16, pairs="sentences")
+    for third, found in ((unknown, []), (stray, ["rows with special tokens inside A or B: 1"])):
+        rows = [[cls, a, b, sep, b, a, sep], [cls, a, sep, a, third, b, sep]]
+        examples = make_examples(rows, length_a=[4, 3], labels=[0, 0])
+        made = masked(examples, split="train", shard=0, config=config, of=tokenizer)
+        shard = ShardRows(
+            examples=made, config=config, tokenizer=tokenizer, split="train", shard=0, copies=1
+        )
+        check_masks(shard)
+        assert [line.partition(",")[0] for line in shard.findings.lines()] == found

@@ -116,6 +116,12 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     assert f"; rebuilt from {source}; " in summary(manifest, [source])
 
 
+def test_one_of_a_kind_is_in_the_singular(data_set):
+    manifest = read_manifest(data_set)
+    one = replace(manifest, shards=[replace(manifest.shards[0], rows=1)])
+    assert summary(one).startswith("1 shard with 1 training example are sound: ")
+
+
 def test_a_limit_that_no_example_comes_near_is_said(data_set):
     manifest = read_manifest(data_set)
     longer = replace(manifest, config=replace(manifest.config, max_seq_length=512))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, unreadable
 from clozeline.pipeline.common.paths import AnyPath, is_local
 from clozeline.pipeline.common.store import is_file, read_file
 
@@ -54,7 +54,7 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
         try:
             is_same = file_sha256(folder / name) == sums.get(name)
         except OSError as error:
-            raise InputError(f"{folder / name} cannot be read ({error.strerror}).") from error
+            raise unreadable(folder / name, error) from error
         if not is_same:
             raise InputError(
                 f"{folder / name} cannot be read (its content is not that of {SUMS}); restore it, "

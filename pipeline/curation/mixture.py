@@ -41,9 +41,17 @@ def budgets_of(blocks: Sequence[Block], mix: Mapping[str, int]) -> dict[str, int
     `mix` are those of --mix and --tokens.
     """
     given: dict[str, int | None] = {}
+    columns: dict[str, tuple[str, ...]] = {}
     for block in blocks:
         if mix and block.tokens is not None:
             raise InputError(f"{block.share}: leave out tokens=; --mix and --tokens decide it.")
+        first = columns.setdefault(block.share, block.text_columns)
+        if block.tokens is not None and first != block.text_columns:
+            raise InputError(
+                f"{block.share} is given with tokens= for {','.join(first)} and for "
+                f"{','.join(block.text_columns)}; give each its own name with ?mix=, and their "
+                "fractions with --mix and --tokens."
+            )
         if given.setdefault(block.share, block.tokens) != block.tokens:
             raise InputError(f"{block.share}: two numbers of tokens; give one.")
     if mix and "" in given:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clozeline.pipeline.common.errors import CorruptDataError, InputError, one_line
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, unreadable
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
 from clozeline.pipeline.common.ragged import Ragged, to_record_batch
 from clozeline.pipeline.common.store import read_file
@@ -112,8 +112,8 @@ def read_batches(
     except MemoryError:  # Arrow's, too
         raise
     except (pa.ArrowException, tarfile.TarError, OSError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from error
         raise CorruptDataError(
             f"{path} is damaged ({error}); `clozeline verify {quote(str(path.parent))}` lists "
             "damaged shards."

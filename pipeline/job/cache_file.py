@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import CorruptDataError, InputError, one_line
+from clozeline.pipeline.common.errors import CorruptDataError, unreadable
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.common.store import read_ranges
@@ -190,8 +190,8 @@ def _read(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[tuple[AnyPath,
         except MemoryError:  # Arrow's, too
             raise
         except (pa.ArrowException, OSError) as error:
-            if getattr(error, "errno", None) not in (None, errno.ENOENT):
-                raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
+            if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+                raise unreadable(path, error) from error
             raise _damaged(path, error) from error
         yield path, data
 

@@ -126,8 +126,9 @@ def _no_text(rejected: Sequence[Rejected]) -> str:
     if not rejected:
         return "the sampled parts of the sources have no text; give a source that is not empty."
     return (
-        f"all {len(rejected):,} documents sampled are rejected, the first is {rejected[0].where} "
-        f"({rejected[0].reason}); check --text-columns and the format of the sources."
+        f"every document sampled is rejected, {len(rejected):,} in all; the first is "
+        f"{rejected[0].where} ({rejected[0].reason}); check --text-columns and the format "
+        "of the sources."
     )
 
 

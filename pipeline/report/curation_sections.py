@@ -32,8 +32,8 @@ def dropped(summary: DatasetSummary) -> Section:
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="Dropped and rejected",
-        sentence=f"{manifest.counts.get('documents', 0):,} documents were read and "
-        f"{len(rejected):,} rejected{more}. A reason's name says what it counts: documents, "
+        sentence=f"Documents read: {manifest.counts.get('documents', 0):,}; rejected: "
+        f"{len(rejected):,}{more}. A reason's name says what it counts: documents, "
         "paragraphs, pairs or tokens.",
         charts=charts,
         tables=[table for table in tables if table.rows],

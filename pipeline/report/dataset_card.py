@@ -11,6 +11,7 @@ from typing import Any
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.signed_text import is_edited, signed
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import CARD, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import id_type
@@ -39,7 +40,7 @@ def write_card(folder: AnyPath) -> bool:
 def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
     """The whole card with its digest; `job` is job.json, for the names of the sources."""
     splits = [split for split in (TRAIN, VALIDATION) if manifest.num_examples(split)]
-    title = f"{manifest.num_examples(TRAIN):,} examples to pretrain BERT"
+    title = f"{counted(manifest.num_examples(TRAIN), 'example')} to pretrain BERT"
     text = fill_template(
         "dataset_card.md.jinja",
         title=title,

@@ -99,7 +99,7 @@ def uses_in_words(source: MixedSource) -> str:
         return f"{source.more:,} of {source.documents:,} documents once"
     times = "once" if source.repeat == 1 else f"{source.repeat:,} times"
     more = f", {source.more:,} of them once more" if source.more else ""
-    return f"all {source.documents:,} documents {times}{more}"
+    return f"all {counted(source.documents, 'document')} {times}{more}"
 
 
 def _line(

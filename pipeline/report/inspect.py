@@ -18,6 +18,7 @@ import numpy as np
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.common.errors import escaped
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
@@ -87,13 +88,15 @@ def show_example(
 def _summary(manifest: Manifest) -> Iterator[str]:
     config, read = manifest.config, manifest.counts
     yield (
-        f"{manifest.num_examples(TRAIN):,} training and {manifest.num_examples('validation'):,} "
-        f"validation examples of at most {config.max_seq_length} tokens, pairs: {config.pairs}, "
+        f"{manifest.num_examples(TRAIN):,} training and "
+        f"{counted(manifest.num_examples('validation'), 'validation example')} "
+        f"of at most {config.max_seq_length} tokens, pairs: {config.pairs}, "
         f"vocabulary {manifest.vocab_size:,}"
     )
     yield (
-        f"from {read.get('documents', 0):,} documents, {read.get('sentences', 0):,} sentences, "
-        f"{read.get('tokens', 0):,} tokens"
+        f"from {counted(read.get('documents', 0), 'document')}, "
+        f"{counted(read.get('sentences', 0), 'sentence')}, "
+        f"{counted(read.get('tokens', 0), 'token')}"
     )
     if manifest.dropped:
         dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())

@@ -209,7 +209,7 @@ def _header(path: str, data: bytes, quoted: Spans) -> tuple[list[str], int]:
     start = len(data) - len(data.lstrip())  # Arrow skips empty lines
     end = _row_end(data, quoted, start)
     try:
-        return _read_csv(path, data[:end]).schema.names, end
+        return _read_csv(path, data[:end] + b"\n").schema.names, end  # without one, none to Arrow
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
 

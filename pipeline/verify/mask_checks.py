@@ -97,12 +97,14 @@ def _check_special_tokens(slab: _Slab, shard: ShardRows) -> None:
     findings, tokenizer, labels = shard.findings, shard.tokenizer, slab.examples.masked_lm_labels
     rows = rows_with(tokenizer.is_special[labels.values], labels)
     findings.note(rows, "rows with masked special tokens", first=slab.first)
-    ids = slab.originals.input_ids
+    ids, pieces = slab.originals.input_ids, slab.examples.piece_lengths
     is_special = tokenizer.is_special[ids.values] & (ids.values != tokenizer.unk_id)
     counts = np.add.reduceat(is_special, ids.offsets[:-1], dtype=np.int64)
-    expected = np.where(slab.examples.next_sentence_label == NO_PAIR, 2, 3)  # [CLS] and [SEP]s
-    if slab.examples.piece_lengths is not None:
-        expected = 2 * slab.examples.piece_lengths.lengths
+    of_cls = pieces.lengths if pieces else np.ones(len(ids), np.int64)
+    of_sep = of_cls if pieces else 1 + (slab.examples.next_sentence_label != NO_PAIR)
+    # Either may be the token for unknown text, too, as in GPT-2.
+    is_cls, is_sep = (mark != tokenizer.unk_id for mark in (tokenizer.cls_id, tokenizer.sep_id))
+    expected = of_cls * is_cls + of_sep * is_sep
     findings.note(counts != expected, "rows with special tokens inside A or B", first=slab.first)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
@@ -86,7 +87,7 @@ class Rebuild:
         if is_strange:  # then the rows after them differ, too
             return
         if len(examples) != len(rebuilt):
-            findings.add(f"{len(examples):,} rows, the sources give {len(rebuilt):,}")
+            findings.add(f"{counted(len(examples), 'row')}, the sources give {len(rebuilt):,}")
         findings.note(differing_rows(examples, rebuilt), "rows other than the sources give")
 
     def _strangers(self, bucket: int, hashes: UInt64Array) -> dict[str, Flags]:

@@ -22,6 +22,7 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
     LENGTH_BIN,
@@ -108,7 +109,7 @@ class _Verification:
             findings.add(str(error))
             return None
         if len(examples) != entry.rows:
-            findings.add(f"{len(examples):,} rows, the manifest says {entry.rows:,}")
+            findings.add(f"{counted(len(examples), 'row')}, the manifest says {entry.rows:,}")
         elif rows_sha256(examples) != entry.rows_sha256:
             findings.add("the rows do not have the manifest's rows_sha256")
         lengths = np.bincount(np.maximum(examples.input_ids.lengths - 1, 0) // LENGTH_BIN)
@@ -193,7 +194,8 @@ def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     short = f"no example has more than {longest} of max_seq_length {limit} tokens; "
     checked = f"rebuilt from {', '.join(sources)}" if sources else "not compared with its source"
     return (
-        f"{len(manifest.shards)} shards with {manifest.num_examples(TRAIN):,} training examples "
-        f"are sound: bytes, manifest, pairs, masks; {checked}; "
+        f"{counted(len(manifest.shards), 'shard')} with "
+        f"{counted(manifest.num_examples(TRAIN), 'training example')} are sound: "
+        f"bytes, manifest, pairs, masks; {checked}; "
         f"{short if longest < limit else ''}dataset digest {manifest.dataset_digest[:12]}"
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
@@ -114,7 +115,7 @@ class ExamplePages:
             "found": found,
             "examples": examples,
             "filters": filters,
-            "shards": dict(enumerate(f"{x.name} ({x.rows:,} rows)" for x in self.shards)),
+            "shards": dict(enumerate(f"{x.name} ({counted(x.rows, 'row')})" for x in self.shards)),
             "before": query.link(found.before, back=True),
             "after": query.link(found.after),
             "has_guesses": query.only == WRONG,
