@@ -119,7 +119,7 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
 def test_one_of_a_kind_is_in_the_singular(data_set):
     manifest = read_manifest(data_set)
     one = replace(manifest, shards=[replace(manifest.shards[0], rows=1)])
-    assert summary(one).startswith("1 shard with 1 training example are sound: ")
+    assert summary(one).startswith("1 shard with 1 training example is sound: ")
 
 
 def test_a_limit_that_no_example_comes_near_is_said(data_set):

@@ -195,7 +195,8 @@ def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     checked = f"rebuilt from {', '.join(sources)}" if sources else "not compared with its source"
     return (
         f"{counted(len(manifest.shards), 'shard')} with "
-        f"{counted(manifest.num_examples(TRAIN), 'training example')} are sound: "
+        f"{counted(manifest.num_examples(TRAIN), 'training example')} "
+        f"{'is' if len(manifest.shards) == 1 else 'are'} sound: "
         f"bytes, manifest, pairs, masks; {checked}; "
         f"{short if longest < limit else ''}dataset digest {manifest.dataset_digest[:12]}"
     )
