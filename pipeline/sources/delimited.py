@@ -178,12 +178,12 @@ def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[tuple[bytes, S
         more = stream.read(size)
         data, is_last = data + more, len(more) < size
         is_part = not is_last or files.damage(stream) is not None
+        if not offset and (data.strip() or not is_part):  # quotes mean nothing between other marks
+            _check_delimiter(path, data)
         quoted = _quoted_fields(path, data, offset, is_part=is_part)
         end = _last_row_end(data, quoted) if is_part else len(data)
         if is_last and not offset + end:
             files.check_undamaged(path, stream)
-        if not offset:
-            _check_delimiter(path, data)
         if end:
             yield data[:end], quoted
         data, offset = data[end:], offset + end
