@@ -104,6 +104,11 @@ def test_recorded_options_start_the_same_again(tmp_path):
     assert run("cook", "--config", path) == (
         f"Error: {path} cannot be read (its content has changed since it was written); {give}.\n"
     )
+    path.write_text(json.dumps({"options": {"wash": {}}}))
+    assert run("cook", "soup", "--config", path) == (
+        f"Error: {path} has options of `clozeline wash`, none of `clozeline cook`; give another "
+        "file.\n"
+    )
     path.write_text("{}")
     assert f"{path} cannot be read (it has no 'options'); {give}." in run("cook", "--config", path)
 

@@ -29,11 +29,11 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
     read_state,
 )
-from clozeline.train.artifacts.run import STARTED, TENSORBOARD
+from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Order
 from clozeline.train.engine import distributed
-from clozeline.train.engine.attempt_store import attempt_store
+from clozeline.train.engine.attempt_store import STARTED, attempt_store
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.run_summary import hosts_line

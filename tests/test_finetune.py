@@ -29,6 +29,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.artifacts.run import RunConfig, read_run, write_run
+from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
@@ -438,23 +439,31 @@ finetune(run, train, out=out, test=test, also_test=others, config=config)
 
 
 def test_a_killed_comparison_continues_with_the_missing_models(
-    tuned, run, rows, efficiency, tmp_path
+    tuned, run, rows, efficiency, tmp_path, monkeypatch
 ):
-    out = tmp_path / "out"
+    """By `resume`, or if torchrun restarts the command, but not in a restart of another one."""
+    out, refused = tmp_path / "out", tmp_path / "refused"
     args = [str(run), *rows, str(out), json.dumps(asdict(EFFICIENCY))]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
     killed = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True)
     assert killed.returncode == 9, killed.stderr
-    finished = times(out / "results")
-    # The job, all models but two of the last seed, a candidate's weights.
-    assert len(finished) == 1 + 9 + 1
+    finished = contents(out / "results")
+    # The mark of the command, the job, all models but two of the last seed, a candidate's weights.
+    assert len(finished) == 1 + 1 + 9 + 1
 
-    again = partial(tuned, out, also_test=[f"{rows[1]}?text=second"])
-    with pytest.raises(InputError, match="unfinished fine-tuning; add --resume"):
-        again(EFFICIENCY)
+    again = partial(tuned, also_test=[f"{rows[1]}?text=second"])
+    shutil.copytree(out, refused)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        with pytest.raises(InputError, match="unfinished fine-tuning; add --resume"):
+            again(refused, EFFICIENCY)
     with pytest.raises(InputError, match=r"with another config \(epochs 1 there, 2 now\)"):
-        again(replace(EFFICIENCY, epochs=2), resume=True)
-    assert times(out / "results") == finished
-    assert again(EFFICIENCY, resume=True).is_new
+        again(refused, replace(EFFICIENCY, epochs=2), resume=True)
+    del finished[STARTED]
+    assert contents(refused / "results") == finished
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    assert again(out, EFFICIENCY).is_new
     assert contents(out) == contents(efficiency)
 
 

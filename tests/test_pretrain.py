@@ -20,9 +20,10 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
     read_state,
 )
-from clozeline.train.artifacts.run import STARTED, load_run, read_run
+from clozeline.train.artifacts.run import load_run, read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
+from clozeline.train.engine.attempt_store import STARTED, leave_mark
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import learning_rate_at
 from clozeline.train.pretraining.more_positions import with_positions
@@ -196,7 +197,8 @@ def test_a_restart_does_not_take_an_older_run_for_that_of_an_attempt_that_never_
     run, monkeypatch
 ):
     """Its processes may not have met, or the folder was locked."""
-    (run / STARTED).touch()  # by an earlier command
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
+    leave_mark(run)  # by an earlier command
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     kept = torch.distributed.HashStore()  # by torchrun's agent, for all attempts
@@ -204,7 +206,20 @@ def test_a_restart_does_not_take_an_older_run_for_that_of_an_attempt_that_never_
         world = World(0, 1, torch.device("cpu"), torch.distributed.PrefixStore(attempt, kept))
         with locked_run(run, world):
             assert (run / STARTED).exists() == (attempt == "third")
-            (run / STARTED).touch()
+            leave_mark(run)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_where_no_store_tells_attempts_apart_a_restart_knows_its_command_by_name(
+    own, run, monkeypatch
+):
+    """As with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "earlier")
+    leave_mark(run)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "earlier" if own else "now")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with locked_run(run, World(0, 1, torch.device("cpu"))):
+        assert (run / STARTED).exists() == own
 
 
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):

@@ -39,9 +39,10 @@ def read_config(path: str, context: click.Context) -> dict[str, Any]:
         elif isinstance(value, dict) and key not in others:
             raise InputError(f"{path}: [{key}] is not a command{_nearest(key, others)}.")
     if not given and tables.keys() - {name}:
+        table = "" if path.endswith(".json") else f"add a table [{name}], or "
         raise InputError(
             f"{path} has options of `clozeline {', '.join(tables)}`, none of `clozeline {name}`; "
-            f"add a table [{name}], or give another file."
+            f"{table}give another file."
         )
     params = {key_of(param): param for param in context.command.params if param.expose_value}
     values = {}

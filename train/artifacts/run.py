@@ -26,6 +26,7 @@ from clozeline.train.artifacts.checkpoint import (
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phased_loader import states_of
 from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases
+from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.store.local_folder import local_folder
 from clozeline.train.store.remote_folder import publish
 
@@ -34,8 +35,6 @@ TENSORBOARD = "tensorboard"
 PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
 LEARNING = "learning.jsonl"
 TRACKERS = "trackers.json"  # ids of tracked runs
-#: The mark of the last command under torchrun that wrote the run: its restart continues the run.
-STARTED = ".started"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 LEADER, HELD = "clozeline/attempt", "clozeline/held"
+#: The mark of the last torchrun command that wrote a folder: its restart continues what is there.
+STARTED = ".started"
 POLL_SECONDS = 0.1
 
 
@@ -45,7 +47,27 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
     raise dist.DistStoreError("rank 0 did not answer")
 
 
-def held_before(store: Store | None, folder: Path) -> bool:
+def leave_mark(folder: Path) -> None:
+    """Mark a folder as one that this torchrun command writes."""
+    if dist.is_torchelastic_launched():
+        (folder / STARTED).write_text(os.environ["TORCHELASTIC_RUN_ID"])
+
+
+def has_own_mark(folder: Path, store: Store | None, *, has_failed: bool) -> bool:
+    """Whether an attempt of this command that `has_failed` marked the folder, which is locked.
+
+    The mark of another command is removed.
+    """
+    mark = folder / STARTED
+    is_restart = _held_before(store, folder) and has_failed
+    is_own = is_restart and mark.exists()
+    is_own = is_own and mark.read_text() == os.environ.get("TORCHELASTIC_RUN_ID")
+    if not is_own:
+        mark.unlink(missing_ok=True)
+    return is_own
+
+
+def _held_before(store: Store | None, folder: Path) -> bool:
     """Whether an earlier attempt of this torchrun command had the folder, as this one has it now.
 
     True, too, where that cannot be known: without a store that all attempts have.

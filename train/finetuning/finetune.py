@@ -22,13 +22,15 @@ from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.train.artifacts.classifier_folder import (
+    RESULTS,
     check_room,
     is_classifier,
     read_metadata,
     read_report,
 )
 from clozeline.train.artifacts.run import positions_note, read_run
-from clozeline.train.engine.distributed import is_restart, join_world
+from clozeline.train.engine.attempt_store import has_own_mark
+from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
@@ -92,8 +94,7 @@ def finetune(
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         run = stack.enter_context(local_folder(run))
         out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
-        resume = resume or world.any(is_restart())
-        world.broadcast_from_main(lambda: stack.enter_context(own_folder(out, overwrite)))
+        resume = stack.enter_context(_locked(out, overwrite, world)) or resume
         stack.enter_context(lost_process_in_one_line(world))
         job = read_job(run, train, test, each_given(also_test), config)
         digests = job.digests()
@@ -158,6 +159,19 @@ def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
     check_room(out, overwrite=overwrite)
     with locked_folder(out):
         yield
+
+
+@contextmanager
+def _locked(out: Path, overwrite: bool, world: World) -> Iterator[bool]:
+    """`own_folder` in rank 0; yields whether an earlier attempt of this command began there."""
+    has_failed = world.any(is_restart())
+    with ExitStack() as stack:
+
+        def lock() -> bool:
+            stack.enter_context(own_folder(out, overwrite))
+            return has_own_mark(out / RESULTS, world.store, has_failed=has_failed)
+
+        yield world.broadcast_from_main(lock)
 
 
 def _kept_report(

@@ -25,6 +25,7 @@ from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
+from clozeline.train.engine.attempt_store import leave_mark
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
 from clozeline.train.finetuning.job import HELD_OUT, TRAINING, digests_by_number
@@ -188,6 +189,7 @@ class ResultStore:
         """Store a finished result. Raises InputError where the disk is full."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / JOB).exists():
+            leave_mark(self._folder)
             write_json(self._folder / JOB, self.job)
         values = result.to_dict()
         if candidate is not None:

@@ -22,8 +22,9 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.run import STARTED, RunConfig, remove_run, write_run
+from clozeline.train.artifacts.run import RunConfig, remove_run, write_run
 from clozeline.train.config import PretrainConfig
+from clozeline.train.engine.attempt_store import leave_mark
 from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
@@ -269,8 +270,7 @@ def _write_folder(
     if is_new:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
-    if torch.distributed.is_torchelastic_launched():
-        (start.out / STARTED).touch()  # after run.json, without which the folder is not recognized
+    leave_mark(start.out)  # after run.json, without which the folder is not recognized
     if tracker:
         remember(start.out, track, tracker)
     return tracker

@@ -30,7 +30,6 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.run import (
     RUN,
-    STARTED,
     SUMMARY,
     RunConfig,
     check_run_folder,
@@ -41,7 +40,7 @@ from clozeline.train.artifacts.run import (
 )
 from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
-from clozeline.train.engine.attempt_store import held_before
+from clozeline.train.engine.attempt_store import STARTED, has_own_mark
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import ResumePoint, check_initial
@@ -77,8 +76,7 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
         def lock() -> None:
             check_run_folder(out)
             stack.enter_context(locked_folder(out))
-            if not (held_before(world.store, out) and has_failed):
-                (out / STARTED).unlink(missing_ok=True)
+            has_own_mark(out, world.store, has_failed=has_failed)
 
         world.broadcast_from_main(lock)
         yield
