@@ -6,7 +6,7 @@ differences({"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"})  ->  ["s
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -36,7 +36,7 @@ def check_positive(name: str, found: float, *, most: float = math.inf) -> None:
         raise ValueError(f"{name} is {found}; it must be at most {most:g}.")
 
 
-def check_word(name: str, found: object, words: Iterable[str]) -> None:
+def check_word(name: str, found: object, words: Collection[str]) -> None:
     """Raises ValueError for what is none of the words."""
     if found not in words:
         raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
