@@ -63,8 +63,12 @@ _MODULES = {
     "verify": "pipeline.verify.verify",
 }
 
+__all__ = sorted(_MODULES)
+
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("clozeline.pipeline.common.packages").own_version()
     if name not in _MODULES:
         raise AttributeError(f"module 'clozeline' has no attribute {name!r}")
     return getattr(importlib.import_module(f"clozeline.{_MODULES[name]}"), name)

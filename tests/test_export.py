@@ -25,6 +25,7 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, side_cut
 from clozeline.train.artifacts.run import load_run
+from clozeline.train.export.export import export
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.finetuning.training_loop import rows_per_step
 from clozeline.train.inference.predict import predict
@@ -330,6 +331,11 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     shutil.copy(exported / "README.md", out)
     assert "edited" not in output_of("export", run, "--out", out, "--overwrite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
+
+
+def test_a_format_that_there_is_not_is_named(run, tmp_path):
+    with pytest.raises(ValueError, match=r"^form is 'tf'; it must be one of transformers, onnx, "):
+        export(run, out=tmp_path / "out", form="tf")
 
 
 def test_a_model_that_is_no_export_is_never_replaced(run, tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -79,6 +80,34 @@ def test_a_path_given_as_text_is_named(classifier, tmp_path):
     done = invoke("predict", classifier, table, "a" * 5000)
     note = f"note: {table} is classified as a text; --file {table} reads it\n"
     assert (done.exit_code, done.stderr) == (0, note)
+
+
+@pytest.mark.parametrize("text", [None, float("nan"), ("a cat", "a dog"), b"a cat"])
+def test_what_is_no_string_gets_no_class(classifier, text):
+    """Python's "nan" and "('a cat', 'a dog')" would be classified like any text."""
+    with pytest.raises(InputError, match=r"^text 2 is .*, of type .*; give strings, for a "):
+        list(predict(classifier, ["a cat", text]))
+    with pytest.raises(InputError, match=r"^text 1 is "):
+        load_classifier(classifier).classify([text])
+
+
+def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
+    single = load_classifier(classifier)
+    one = single.classify("a cat")
+    assert one.shape == (1, 2)
+    assert single.classify(("a cat", "a cat")) == pytest.approx(np.vstack([one, one]))
+
+
+def test_an_engine_that_there_is_not_is_named(classifier):
+    with pytest.raises(ValueError, match=r"^engine is 'tf'; it must be one of torch, onnx\.$"):
+        predict(classifier, "a cat", engine="tf")
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.TSV", "x.parquet"])
+def test_json_lines_are_not_called_a_table(classifier, tmp_path, name):
+    message = refused("predict", classifier, "a cat", "--out", tmp_path / name)
+    assert "predictions are JSON lines" in message
+    assert not (tmp_path / name).exists()
 
 
 def test_a_column_of_no_table_is_refused(classifier, tmp_path):

@@ -7,6 +7,7 @@ import runpy
 import pytest
 
 import clozeline
+from clozeline.pipeline.common.packages import own_version
 from tests.support.small_jobs import ROOT, python
 
 #: In the order of the data flow.
@@ -33,6 +34,13 @@ def test_the_examples_of_the_reference_run_one_after_the_other(tmp_path, monkeyp
     printed = capfd.readouterr()
     assert runner.failures == 0, printed.out
     assert printed.err == ""
+
+
+def test_a_star_brings_all_names_and_the_package_has_its_version():
+    code = (
+        "import clozeline; from clozeline import *; print(Loader.__name__, clozeline.__version__)"
+    )
+    assert python("-c", code) == f"Loader {own_version()}\n"
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -6,7 +6,7 @@ differences({"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"})  ->  ["s
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -36,6 +36,12 @@ def check_positive(name: str, found: float, *, most: float = math.inf) -> None:
         raise ValueError(f"{name} is {found}; it must be at most {most:g}.")
 
 
+def check_word(name: str, found: object, words: Collection[str]) -> None:
+    """Raises ValueError for what is none of the words."""
+    if found not in words:
+        raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
+
+
 def check_fraction(name: str, found: float) -> None:
     """Raises ValueError outside [0, 1)."""
     if not 0 <= found < 1:
@@ -62,8 +68,8 @@ def check_choices(config: object) -> None:
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         words = [word for literal in literals for word in get_args(literal)]
         is_word = isinstance(found, str) or hint in literals
-        if words and is_word and found not in words:
-            raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
+        if words and is_word:
+            check_word(name, found, words)
 
 
 def check_types(config: object) -> None:

@@ -13,7 +13,7 @@ import filecmp
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from clozeline.model.config import Pooling
 from clozeline.model.heads import BertForClassification, BertForPretraining, count_parameters
@@ -21,6 +21,7 @@ from clozeline.model.huggingface.config import CLASSIFICATION, CONFIG, model_typ
 from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
 from clozeline.pipeline.common.checksums import SUMS, write_sums
+from clozeline.pipeline.common.config_checks import check_word
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
@@ -103,6 +104,7 @@ def export(
 
 
 def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: bool) -> Exported:
+    check_word("form", form, get_args(Format))
     if int8 and form != "onnx":
         raise InputError("--int8 is for --format onnx; add it, or leave --int8 out.")
     kind = kind_of_model(source)

@@ -1,6 +1,6 @@
 """A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -35,7 +35,7 @@ from clozeline.train.config import Truncate
 from clozeline.train.finetuning.training_loop import predict_logits
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder
-from clozeline.train.labelled.rows import Floats, Texts
+from clozeline.train.labelled.rows import Floats, Texts, given_texts
 from clozeline.train.store.local_folder import local_folder
 
 PLAIN = ("text", "text_pair", "max_seq_length", "temperature")  # stored as they are
@@ -65,12 +65,12 @@ class Classifier:
         )
         object.__setattr__(self, "encoder", encoder)
 
-    def classify(self, texts: Texts | list[str]) -> Floats:
+    def classify(self, texts: Texts | str | Iterable[str]) -> Floats:
         """The probability of each class for each text, [N, C].
 
         Raises InputError for pairs where it reads single texts, and the other way round.
         """
-        texts = Texts(texts) if isinstance(texts, list) else texts
+        texts = texts if isinstance(texts, Texts) else Texts(list(given_texts(texts)))
         if not len(texts):
             return np.empty((0, len(self.names)))
         if (texts.second is None) == bool(self.text_pair):

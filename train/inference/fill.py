@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import GivenPath, each_given
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -22,6 +22,7 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.labelled.prompt import ids_with_masks
+from clozeline.train.labelled.rows import given_texts
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ def fill(run: GivenPath, texts: str | Iterable[str], *, top: int = 5) -> list[Fi
         model = BertForPretraining(pretrained.model)
         model.load_state_dict(pretrained.weights)
         model.to(world.device)
-        return [fill_with(pretrained, model, text, top=top, name=run) for text in each_given(texts)]
+        return [
+            fill_with(pretrained, model, text, top=top, name=run) for text in given_texts(texts)
+        ]
 
 
 def fill_with(

@@ -14,15 +14,14 @@ from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from shlex import quote
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
-from clozeline.pipeline.common.config_checks import check_at_least
+from clozeline.pipeline.common.config_checks import check_at_least, check_word
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.paths import GivenPath, each_given
-from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
     MAGIC,
@@ -44,7 +43,7 @@ from clozeline.train.finetuning.classifier import (
     load_huggingface_classifier,
 )
 from clozeline.train.inference.onnx_classifier import OnnxClassifier, load_onnx_classifier
-from clozeline.train.labelled.rows import Texts, read_texts
+from clozeline.train.labelled.rows import Texts, given_texts, read_texts
 from clozeline.train.store.local_folder import local_folder
 
 Engine = Literal["torch", "onnx"]
@@ -78,10 +77,15 @@ STREAMS = ("/dev/std", "/dev/fd/", "/proc/")
 def checked_target(out: Path, given: str) -> Path:
     """The file to write: behind links, since renaming would replace a link, not its file.
 
-    Raises InputError, naming the file as it was given, for one that has no predictions in it, for
-    a device, a pipe or a link to itself, and where its folder is missing.
+    Raises InputError, naming the file as it was given, for one of another format or without
+    predictions in it, for a device, a pipe or a link to itself, and where its folder is missing.
     """
     target = Path(os.path.realpath(out))
+    if (ending := target.suffix.lower()) in (".csv", ".tsv", ".parquet"):
+        raise InputError(
+            f"--out {given}: predictions are JSON lines, not {ending[1:].upper()}; give a name "
+            "that ends in .jsonl."
+        )
     is_stream = str(out.absolute()).startswith(STREAMS)
     if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
         raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
@@ -120,11 +124,13 @@ def predict(
 
     A file is a table if its name says so (Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`);
     its columns default to those used in training. Any other file has one text per line; "-" is
-    standard input. Empty lines count as texts, so prediction i belongs to line i. Raises
-    InputError immediately if `folder` is not a classifier, or `text` or `text_pair` names a column
-    of no table, and during iteration if a file cannot be read.
+    standard input. Empty lines count as texts, so prediction i belongs to line i. A pair is one
+    string, with a tab between its two texts. Raises InputError immediately if `folder` is not a
+    classifier, or `text` or `text_pair` names a column of no table, and during iteration for a
+    text that is no string, such as a missing value, and for a file that cannot be read.
     """
     check_at_least("batch_size", batch_size, 1)
+    check_word("engine", engine, get_args(Engine))
     sources = list(each_given(files))
     if "" in (text, text_pair):
         raise InputError("--text or --text-pair is empty; name a column, or leave it out.")
@@ -137,7 +143,7 @@ def predict(
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
     is_pair = bool(text_pair)
     batches = chain(
-        _batches_of_lines(map(fix_unicode, each_given(texts)), is_pair, batch_size),
+        _batches_of_lines(given_texts(texts), is_pair, batch_size),
         *(_batches_of_file(file, text, text_pair, batch_size) for file in sources),
     )
     return _predictions(classifier, batches)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.ragged import ordinals
+from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.text_columns import is_string
 
@@ -90,6 +91,21 @@ class Labelled:
         """sha256, hex, of texts and labels in order; the same for equal rows of two files."""
         columns = [self.texts.first, self.texts.second, self.labels]
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
+
+
+def given_texts(given: str | Iterable[str]) -> Iterator[str]:
+    """One text, or several, as valid Unicode: a string is one, not its characters.
+
+    Raises InputError for what is no string: as "nan", a missing value would get a class, too.
+    """
+    is_one = isinstance(given, str) or not isinstance(given, Iterable)
+    for number, text in enumerate([given] if is_one else given, 1):
+        if not isinstance(text, str):
+            raise InputError(
+                f"text {number} is {text!r:.{SHOWN}}, of type {type(text).__name__}; give strings, "
+                "for a pair one string with a tab between the two texts."
+            )
+        yield fix_unicode(text)
 
 
 def read_labelled(
