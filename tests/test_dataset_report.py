@@ -256,7 +256,8 @@ def test_counts_rejections_times_and_options_are_on_the_page_and_an_edited_card_
     assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
     shown = [row for row in page.rows if row[0].startswith("a.xml")]
     assert shown == [[printable(line["where"]), line["reason"]] for line in lines[:10]]
-    assert any("25 rejected; the first 10 are listed" in text for text in page.text)
+    said = "Documents read: 12,352; rejected: 25; the first 10 are listed."
+    assert any(text.startswith(said) for text in page.text)
     assert page.text["CPU time of the stages: 1,236.0 s, summed over all workers."]
     assert page.text["1,234.5 s (100%)"]
     assert "CPU time of the stages: not recorded." in html  # it has no job.json

@@ -240,7 +240,7 @@ def test_out_of_memory_is_one_line_and_auto_halves_until_it_fits(many_rows, tmp_
     assert failed.returncode == 1, failed.stderr
     last = failed.stderr.splitlines()[-1]
     assert last.startswith(
-        "Error: out of memory in a step with 4096 examples of 16 tokens per forward pass; give a "
+        "Error: out of memory in a step with 4,096 examples of 16 tokens per forward pass; give a "
         "smaller --micro-batch-size, or auto, or --activation-checkpointing. ("
     )
     assert "Traceback" not in failed.stderr

@@ -39,7 +39,8 @@ def assert_equal_in_onnxruntime(model, folder):
     )
     has_segments = model.config.type_vocab_size > 0
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if has_segments else [])]
-    assert [node.name for node in fill.get_inputs()] == names
+    shape = ["batch", "sequence"]
+    assert [(node.name, node.shape) for node in fill.get_inputs()] == [(x, shape) for x in names]
     draws = torch.Generator().manual_seed(0)
     for rows, length in ((1, 1), (1, 32), (5, 9)):
         lengths = (length - 2 * torch.arange(rows)[:, None]).clamp(min=1)

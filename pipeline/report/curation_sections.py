@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.report.charts import draw_bars
 from clozeline.pipeline.report.dataset_summary import DatasetSummary, DroppedDocument
 from clozeline.pipeline.report.dropped import mixture_shares, uses_in_words
@@ -29,12 +30,12 @@ def dropped(summary: DatasetSummary) -> Section:
     if found:
         svg = draw_bars("dropped", found, text="{:,}".format, log=True)
         charts.append(Chart(svg=svg, caption="Dropped, by reason (log scale)"))
+    read = documents_read(Counter(manifest.counts), Counter(manifest.dropped))
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="Dropped and rejected",
-        sentence=f"Documents read: {manifest.counts.get('documents', 0):,}; rejected: "
-        f"{len(rejected):,}{more}. A reason's name says what it counts: documents, "
-        "paragraphs, pairs or tokens.",
+        sentence=f"Documents read: {read:,}; rejected: {len(rejected):,}{more}. "
+        "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
         charts=charts,
         tables=[table for table in tables if table.rows],
     )

@@ -160,7 +160,7 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> Comparison:
     config = graph.model.config
     length = max(graph.shortest, min(16, config.max_position_embeddings))
     example = _batch(config, rows=2, length=length)
-    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    axes = {0: "batch", 1: "sequence"}
     with warnings.catch_warnings(), _quiet_logs("torch.onnx"):
         warnings.simplefilter("ignore")  # of the exporter, about itself
         program = torch.onnx.export(

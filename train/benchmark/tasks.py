@@ -25,6 +25,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
 from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import names_in, whole_file
+from clozeline.pipeline.common.units import counted
 from clozeline.train.benchmark.glue import GLUE, TRAIN, GlueTask, glue_task, read_glue
 from clozeline.train.labelled.scores import Correlations, Scores
 
@@ -155,7 +156,8 @@ def _glue_task(folder: Path, tables: Path) -> Task:
     for name in (TRAIN, *glue.tests):
         table, skipped = read_glue(folder / name, glue)
         if skipped:
-            print(f"{folder / name}: {skipped:,} rows without all columns skipped", file=sys.stderr)
+            rows = counted(skipped, "row")
+            print(f"{folder / name}: {rows} without all columns skipped", file=sys.stderr)
         path = tables / _table_name(glue, name)
         with whole_file(path) as file:
             pq.write_table(table, file)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import check_fits, load_run
 from clozeline.train.data.batch import Batch, LoadedBatch
@@ -149,7 +150,7 @@ def as_table(evaluation: Evaluation, *, split: str = "validation") -> Iterator[s
     what = "held-out" if split == "validation" else "training"
     loss, unigram = evaluation.mlm_loss, evaluation.unigram_loss
     better = "better" if loss <= unigram else "worse"
-    yield f"{evaluation.examples:,} {what} examples"
+    yield counted(evaluation.examples, f"{what} example")
     yield (
         f"masked-LM loss      {loss:6.3f}   unigram {unigram:.3f}: "
         f"{abs(unigram - loss):.3f} nats {better}"

@@ -127,7 +127,7 @@ def predict(
     standard input. Empty lines count as texts, so prediction i belongs to line i. A pair is one
     string, with a tab between its two texts. Raises InputError immediately if `folder` is not a
     classifier, or `text` or `text_pair` names a column of no table, and during iteration for a
-    text that is no string, such as a missing value, and for a file that cannot be read.
+    text that is not a string, such as a missing value, and for a file that cannot be read.
     """
     check_at_least("batch_size", batch_size, 1)
     check_word("engine", engine, get_args(Engine))

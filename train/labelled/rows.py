@@ -96,7 +96,7 @@ class Labelled:
 def given_texts(given: str | Iterable[str]) -> Iterator[str]:
     """One text, or several, as valid Unicode: a string is one, not its characters.
 
-    Raises InputError for what is no string: as "nan", a missing value would get a class, too.
+    Raises InputError for what is not a string: as "nan", a missing value would get a class, too.
     """
     is_one = isinstance(given, str) or not isinstance(given, Iterable)
     for number, text in enumerate([given] if is_one else given, 1):

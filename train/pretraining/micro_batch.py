@@ -20,7 +20,7 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
 from clozeline.pipeline.common.malloc import return_large_blocks
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.common.units import size_in_words
+from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, NO_PAIR, Examples
 from clozeline.train.artifacts.run import RunConfig
@@ -81,9 +81,10 @@ def check_memory(config: RunConfig, world: World) -> None:
     needed, free = activation_bytes(rows, config), _share_of_memory(world)
     if free is not None and needed > free:
         raise InputError(
-            f"a step with {rows:,} examples of {config.data.max_seq_length} tokens per forward "
-            f"pass needs at least {size_in_words(needed)} of memory, and {size_in_words(free)} are "
-            f"free{' for each process' * (world.size > 1)}; {less_memory(config.training)}."
+            f"a step with {counted(rows, 'example')} of {config.data.max_seq_length} tokens per "
+            f"forward pass needs at least {size_in_words(needed)} of memory, and "
+            f"{size_in_words(free)} are free{' for each process' * (world.size > 1)}; "
+            f"{less_memory(config.training)}."
         )
 
 

@@ -20,6 +20,7 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.run import RunConfig, remove_run, write_run
@@ -215,7 +216,7 @@ def train_run(
 
 def _step_in_words(config: RunConfig, world: World) -> str:
     rows, length = config.training.rows_per_pass(world.size), config.data.max_seq_length
-    return f"a step with {rows} examples of {length} tokens per forward pass"
+    return f"a step with {counted(rows, 'example')} of {length} tokens per forward pass"
 
 
 def _config(
