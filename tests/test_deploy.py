@@ -106,7 +106,7 @@ WAIT = "while grep -q State:.R /proc/$PPID/status; do :; done"
         ("exit 0", 0),
         (f"exit {STOPPED}", STOPPED),
         ("kill -9 $$$$", 137),  # torchrun makes one $ of two
-        (f"{WAIT}; kill -TERM $PPID; exec sleep 60", STOPPED),  # to torchrun, which stops the process
+        (f"{WAIT}; kill -TERM $PPID; exec sleep 60", STOPPED),  # it stops the process
         ("trap 'exit 3' USR1; kill -USR1 $PPID; while true; do read -t 0.1 x; done", 3),
         ("kill -USR1 $PPID; exit 4", 4),  # it would have ended without a handler
     ],
