@@ -333,7 +333,7 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
 
 
-def test_a_format_that_there_is_not_is_named(run, tmp_path):
+def test_an_unknown_format_is_named(run, tmp_path):
     with pytest.raises(ValueError, match=r"^form is 'tf'; it must be one of transformers, onnx, "):
         export(run, out=tmp_path / "out", form="tf")
 

@@ -273,5 +273,5 @@ def test_one_source_may_have_one_budget_only(tmp_path: Path):
     source = write_texts(tmp_path / "first.jsonl", articles(1))
     with pytest.raises(InputError, match="two numbers of tokens; give one"):
         budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=6"]), {})
-    with pytest.raises(InputError, match=r"is given with tokens= for text and for title"):
+    with pytest.raises(InputError, match=r"twice with tokens=, for the columns text and title"):
         budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=5&text=title"]), {})

@@ -83,12 +83,14 @@ def test_a_path_given_as_text_is_named(classifier, tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, float("nan"), ("a cat", "a dog"), b"a cat"])
-def test_what_is_no_string_gets_no_class(classifier, text):
+def test_only_strings_are_classified(classifier, text):
     """Python's "nan" and "('a cat', 'a dog')" would be classified like any text."""
     with pytest.raises(InputError, match=r"^text 2 is .*, of type .*; give strings, for a "):
         list(predict(classifier, ["a cat", text]))
     with pytest.raises(InputError, match=r"^text 1 is "):
         load_classifier(classifier).classify([text])
+    with pytest.raises(InputError, match=r"^text 1 is b'a cat', of type bytes; "):
+        list(predict(classifier, b"a cat"))
 
 
 def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
@@ -98,7 +100,7 @@ def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
     assert single.classify(("a cat", "a cat")) == pytest.approx(np.vstack([one, one]))
 
 
-def test_an_engine_that_there_is_not_is_named(classifier):
+def test_an_unknown_engine_is_named(classifier):
     with pytest.raises(ValueError, match=r"^engine is 'tf'; it must be one of torch, onnx\.$"):
         predict(classifier, "a cat", engine="tf")
 

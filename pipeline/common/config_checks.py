@@ -37,7 +37,7 @@ def check_positive(name: str, found: float, *, most: float = math.inf) -> None:
 
 
 def check_word(name: str, found: object, words: Collection[str]) -> None:
-    """Raises ValueError for what is none of the words."""
+    """Raises ValueError for a value that is not one of `words`."""
     if found not in words:
         raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
 

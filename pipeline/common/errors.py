@@ -112,14 +112,14 @@ def advice(error: BaseException) -> str:
 
 def unreadable(path: object, error: OSError) -> InputError:
     """The error for a file that exists and cannot be read: what the system says, and what to do."""
-    reason = os.strerror(error.errno or errno.EIO)
+    reason = os.strerror(error.errno) if error.errno else one_line(error)
     steps = {
         errno.EACCES: "let this user read it (chmod, chown)",
         errno.EPERM: "let this user read it (chmod, chown)",
         errno.EMFILE: "raise the limit of open files (ulimit -n)",
     }
-    advice = steps.get(error.errno or 0, "check its disk or link, or restore it")
-    return InputError(f"{path} cannot be read ({reason}); {advice}, then run the command again.")
+    step = steps.get(error.errno or 0, "check its disk or link, or restore it")
+    return InputError(f"{path} cannot be read ({reason}); {step}, then run the command again.")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -48,9 +48,9 @@ def budgets_of(blocks: Sequence[Block], mix: Mapping[str, int]) -> dict[str, int
         first = columns.setdefault(block.share, block.text_columns)
         if block.tokens is not None and first != block.text_columns:
             raise InputError(
-                f"{block.share} is given with tokens= for {','.join(first)} and for "
-                f"{','.join(block.text_columns)}; give each its own name with ?mix=, and their "
-                "fractions with --mix and --tokens."
+                f"{block.share} is given twice with tokens=, for the columns {','.join(first)} and "
+                f"{','.join(block.text_columns)}, which would share one budget; name each with "
+                "?mix=NAME, and give their fractions with --mix and --tokens."
             )
         if given.setdefault(block.share, block.tokens) != block.tokens:
             raise InputError(f"{block.share}: two numbers of tokens; give one.")

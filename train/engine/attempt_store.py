@@ -53,15 +53,15 @@ def leave_mark(folder: Path) -> None:
         (folder / STARTED).write_text(os.environ["TORCHELASTIC_RUN_ID"])
 
 
-def has_own_mark(folder: Path, store: Store | None, *, has_failed: bool) -> bool:
-    """Whether an attempt of this command that `has_failed` marked the folder, which is locked.
+def keep_own_mark(folder: Path, store: Store | None, *, has_failed: bool) -> bool:
+    """Remove the mark of another command from a locked folder; True if one of this command stays.
 
-    The mark of another command is removed.
+    `has_failed` says whether this is a restart, after an attempt that may have left the mark.
     """
     mark = folder / STARTED
     is_restart = _held_before(store, folder) and has_failed
-    is_own = is_restart and mark.exists()
-    is_own = is_own and mark.read_text() == os.environ.get("TORCHELASTIC_RUN_ID")
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    is_own = is_restart and mark.exists() and mark.read_text() == run_id
     if not is_own:
         mark.unlink(missing_ok=True)
     return is_own

@@ -29,7 +29,7 @@ from clozeline.train.artifacts.classifier_folder import (
     read_report,
 )
 from clozeline.train.artifacts.run import positions_note, read_run
-from clozeline.train.engine.attempt_store import has_own_mark
+from clozeline.train.engine.attempt_store import keep_own_mark
 from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
@@ -169,7 +169,7 @@ def _locked(out: Path, overwrite: bool, world: World) -> Iterator[bool]:
 
         def lock() -> bool:
             stack.enter_context(own_folder(out, overwrite))
-            return has_own_mark(out / RESULTS, world.store, has_failed=has_failed)
+            return keep_own_mark(out / RESULTS, world.store, has_failed=has_failed)
 
         yield world.broadcast_from_main(lock)
 

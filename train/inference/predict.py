@@ -81,11 +81,8 @@ def checked_target(out: Path, given: str) -> Path:
     predictions in it, for a device, a pipe or a link to itself, and where its folder is missing.
     """
     target = Path(os.path.realpath(out))
-    if (ending := target.suffix.lower()) in (".csv", ".tsv", ".parquet"):
-        raise InputError(
-            f"--out {given}: predictions are JSON lines, not {ending[1:].upper()}; give a name "
-            "that ends in .jsonl."
-        )
+    if target.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        raise InputError(f"--out {given}: predictions are JSON lines; give a name in .jsonl.")
     is_stream = str(out.absolute()).startswith(STREAMS)
     if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
         raise InputError(f"{given} is not a file, and would be replaced; give another --out.")

@@ -98,7 +98,7 @@ def given_texts(given: str | Iterable[str]) -> Iterator[str]:
 
     Raises InputError for what is not a string: as "nan", a missing value would get a class, too.
     """
-    is_one = isinstance(given, str) or not isinstance(given, Iterable)
+    is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
     for number, text in enumerate([given] if is_one else given, 1):
         if not isinstance(text, str):
             raise InputError(

@@ -40,7 +40,7 @@ from clozeline.train.artifacts.run import (
 )
 from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
-from clozeline.train.engine.attempt_store import STARTED, has_own_mark
+from clozeline.train.engine.attempt_store import STARTED, keep_own_mark
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import ResumePoint, check_initial
@@ -76,7 +76,7 @@ def locked_run(out: Path, world: World) -> Iterator[None]:
         def lock() -> None:
             check_run_folder(out)
             stack.enter_context(locked_folder(out))
-            has_own_mark(out, world.store, has_failed=has_failed)
+            keep_own_mark(out, world.store, has_failed=has_failed)
 
         world.broadcast_from_main(lock)
         yield
