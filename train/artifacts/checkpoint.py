@@ -14,10 +14,10 @@ checkpoint, or which part of the model each of them had (see `snapshot.py`).
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -36,6 +36,7 @@ CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 MODEL, OPTIMIZER, STATE = CHECKPOINT_FILES
 DAMAGED = "damaged-"  # prefix of a folder that was set aside
 CHECKPOINT_NAME = re.compile("step-[0-9]{8,}")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,17 +134,29 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next(reversed(list_checkpoints(run)), None)
 
 
-def load_newest_weights(run: Path) -> dict[str, Tensor]:
-    """The weights of the newest checkpoint.
+def load_newest(run: Path) -> tuple[TrainState, dict[str, Tensor]]:
+    """The state of the newest checkpoint and its weights.
 
-    Raises InputError where there is none, or it is damaged or not finite. A run that is training
-    may replace the checkpoint while it is read; then the newer is read.
+    Raises InputError where there is none, or it is damaged or not finite.
+    """
+
+    def load(folder: Path) -> tuple[TrainState, dict[str, Tensor]]:
+        weights = load_weights(folder)
+        check_finite(folder, weights)
+        return read_state(folder), weights
+
+    return read_newest(run, load)
+
+
+def read_newest(run: Path, read: Callable[[Path], Found]) -> Found:
+    """What `read` returns for the newest checkpoint.
+
+    Raises InputError where there is none, and as `read`. A run that is training may replace the
+    checkpoint while it is read; then the newer is read.
     """
     while (folder := latest_checkpoint(run)) is not None:
         try:
-            weights = load_weights(folder)
-            check_finite(folder, weights)
-            return weights
+            return read(folder)
         except InputError:
             if folder == latest_checkpoint(run):
                 raise

@@ -15,11 +15,10 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.train.artifacts.checkpoint import list_checkpoints, read_state
 from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.huggingface_tokenizer import side_cut
 from clozeline.train.artifacts.partial_folder import restore_folder
-from clozeline.train.artifacts.run import load_run, trained_positions
+from clozeline.train.artifacts.run import load_run_and_state, trained_positions
 from clozeline.train.config import Truncate
 from clozeline.train.store.local_folder import local_folder
 
@@ -73,8 +72,7 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
                 "from."
             )
         if kind == "run":
-            config, tokenizer, weights = load_run(folder)
-            state = read_state(list_checkpoints(folder)[-1])  # that of these weights
+            config, tokenizer, state, weights = load_run_and_state(folder)
             return Pretrained(
                 model=config.model,
                 tokenizer=tokenizer,

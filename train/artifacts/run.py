@@ -21,7 +21,7 @@ from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
     TrainState,
-    load_newest_weights,
+    load_newest,
 )
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phased_loader import states_of
@@ -213,6 +213,14 @@ def load_run(run: GivenPath) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     Raises InputError where there is no checkpoint, where the tokenizer is not the one that the
     model was trained with, and for weights that are not finite.
     """
+    config, tokenizer, _, weights = load_run_and_state(run)
+    return config, tokenizer, weights
+
+
+def load_run_and_state(
+    run: GivenPath,
+) -> tuple[RunConfig, Tokenizer, TrainState, dict[str, Tensor]]:
+    """As `load_run`, with the state of the checkpoint that the weights are of."""
     with local_folder(run) as run:
         config = read_run(run)
         tokenizer = load_tokenizer(run / TOKENIZER)
@@ -221,7 +229,7 @@ def load_run(run: GivenPath) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
                 f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
                 f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
             )
-        return config, tokenizer, load_newest_weights(run)
+        return config, tokenizer, *load_newest(run)
 
 
 def check_fits(shards: AnyPath, manifest: Manifest, run: Path, config: RunConfig) -> None:

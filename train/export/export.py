@@ -30,7 +30,6 @@ from clozeline.pipeline.common.json_files import add_to_json, json_values, write
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
-from clozeline.train.artifacts.checkpoint import list_checkpoints, read_state
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.artifacts.huggingface import PARTS
 from clozeline.train.artifacts.onnx_folder import (
@@ -45,7 +44,7 @@ from clozeline.train.artifacts.onnx_folder import (
 )
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from clozeline.train.artifacts.pretrained import kind_of_model
-from clozeline.train.artifacts.run import SUMMARY, load_run
+from clozeline.train.artifacts.run import SUMMARY, load_run_and_state
 from clozeline.train.config import Truncate
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
@@ -146,10 +145,9 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
 
 
 def _read_run(run: Path, *, folder: str) -> _Source:
-    config, tokenizer, weights = load_run(run)
+    config, tokenizer, state, weights = load_run_and_state(run)
     model = BertForPretraining(config.model).eval()
     model.load_state_dict(weights)
-    state = read_state(list_checkpoints(run)[-1])  # whose weights these are
     heldout = _heldout(run, state.step)
     return _Source(
         model=model,

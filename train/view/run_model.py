@@ -7,13 +7,12 @@ from threading import Lock
 import numpy as np
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.report.shown_example import ShownGuess
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, weights_digest
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_newest, weights_digest
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.artifacts.run import check_fits, read_run
 from clozeline.train.data.batch import collate
@@ -72,13 +71,9 @@ class RunModel:
 
         Raises InputError where it cannot be read.
         """
-        while (folder := latest_checkpoint(self.run)) is not None:
-            try:
-                return folder, weights_digest(folder)
-            except InputError:  # a run that is training may have replaced it
-                if folder == latest_checkpoint(self.run):
-                    raise
-        return None
+        if latest_checkpoint(self.run) is None:
+            return None
+        return read_newest(self.run, lambda folder: (folder, weights_digest(folder)))
 
     def _newest(self) -> tuple[Pretrained, BertForPretraining]:
         newest = self.newest_weights()
