@@ -81,11 +81,12 @@ def test_a_source_without_text_is_named(name, data, message, folder, tmp_path):
 
 
 def test_all_rejected_is_said_so_whatever_may_be_rejected(folder, tmp_path):
-    (folder / "none.jsonl").write_text('{"body": "One."}\n' * 4)
+    (folder / "none.jsonl").write_text('{"body": "One.", "id": 1}\n' * 4)
     line = refused(*shards_line(folder / "none.jsonl", tmp_path / "out", "--max-rejected=1"))
     assert line == (
         f"every document was rejected, 4 in all; the first is {folder / 'none.jsonl'}:1 (no 'text' "
-        "in the JSON object). Check --text-columns and the format of the sources."
+        "in the JSON object; its keys are body, id). Check --text-columns and the format of the "
+        "sources."
     )
 
 

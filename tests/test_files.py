@@ -1,6 +1,7 @@
 """Names to files, files to bytes; missing, truncated and corrupt files."""
 
 import lzma
+import os
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,14 @@ def test_a_missing_file_is_one_clear_line(source: str, message: str, tmp_path: P
     with pytest.raises(InputError) as error:
         find_files(source.replace("{}", str(tmp_path)))
     assert message.replace("{}", str(tmp_path)) in str(error.value)
+
+
+def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with (tmp_path / "b.jsonl").open("w") as file:
+        for source in (tmp_path / "a.jsonl", f"/dev/fd/{file.fileno()}", "/dev/null"):
+            with pytest.raises(InputError, match=rf"^{source} is a pipe or .* save its text as a "):
+                find_files(str(source))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

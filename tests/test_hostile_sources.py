@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import re
+import subprocess
 import sys
 import tracemalloc
 from itertools import pairwise
@@ -344,9 +345,17 @@ def test_every_reason_has_its_words():
 def test_what_is_cleaned_is_named_above_one_percent_of_the_documents():
     found = manifest(documents=199, invalid_utf8=150, nul=2, dropped={"empty": 1})
     assert list(dropped_lines(found)) == [
-        "cleaned 150 of 200 documents (75.0%): bytes that are not UTF-8 became U+FFFD; if the text "
-        "is in another encoding, convert the sources with iconv"
+        "cleaned 150 of 200 documents (75.0%): bytes that are not UTF-8 became U+FFFD; "
+        "LC_ALL=C.UTF-8 grep -Hnaxv '.*' FILE lists the lines, and iconv converts a file in "
+        "another encoding"
     ]
+
+
+def test_the_command_that_is_given_finds_the_lines_that_are_not_utf8(tmp_path):
+    (tmp_path / "a.txt").write_bytes("caf\u00e9\n".encode() + b"caf\xe9\n\ncaf\xe9.")
+    command = re.search("LC_ALL.*FILE", CLEANED["invalid_utf8"])[0].replace("FILE", "a.txt")
+    found = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).stdout
+    assert found == b"a.txt:2:caf\xe9\na.txt:4:caf\xe9.\n"
 
 
 def test_examples_without_masks_are_named_however_few():

@@ -121,7 +121,7 @@ def test_bad_json_lines_are_rejected_by_line(tmp_path):
         "not JSON: Expecting property name enclosed in double quotes at character 2",
         "not a JSON object",
         "not a JSON object",
-        "no 'text' in the JSON object",
+        "no 'text' in the JSON object; its keys are id",
         "'text' is not text",
         "'text' is not text",
         "JSON that is nested too deep",
@@ -137,11 +137,14 @@ def test_lines_far_into_a_file_are_named_from_the_block_on(tmp_path, monkeypatch
 
 
 def test_several_columns_are_joined_by_line_ends(tmp_path):
-    rows = [{"title": "A", "text": "b"}, {"text": "no title"}]
+    rows = [{"title": "A", "text": "b"}, {"text": "no title"}, {}, dict.fromkeys("abcd")]
     source = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     found = read(source, text_columns=("title", "text"))
     assert found.texts == ["A\nb"]
-    assert reasons(found) == [("a.jsonl:2", "no 'title' in the JSON object")]
+    assert reasons(found) == [
+        (f"a.jsonl:{line}", f"no 'title' in the JSON object; its keys are {keys}")
+        for line, keys in enumerate(("text", "none", "a, b, c, ..."), start=2)
+    ]
 
 
 def test_a_document_of_20_megabytes_on_one_line_is_a_document(tmp_path):

@@ -15,8 +15,8 @@ THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and th
 
 #: What was cleaned in documents that were kept, by its count.
 CLEANED: Mapping[str, str] = {
-    "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; if the text is in another encoding, "
-    "convert the sources with iconv",
+    "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; LC_ALL=C.UTF-8 grep -Hnaxv '.*' FILE "
+    "lists the lines, and iconv converts a file in another encoding",
     "nul": "NUL characters were removed",
 }
 

@@ -21,6 +21,7 @@ from clozeline.pipeline.common.errors import InputError, escaped, one_line
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.encoding import conversion
 from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, documents_of_rows
 
 FILE_NAME = r"\.(csv|tsv)$"
@@ -211,7 +212,10 @@ def _header(path: str, data: bytes, quoted: Spans) -> tuple[list[str], int]:
     try:
         return _read_csv(path, data[:end] + b"\n").schema.names, end  # without one, none to Arrow
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
+        raise InputError(
+            f"{path}: the names of its columns are not UTF-8; if they are in Latin-1 or "
+            f"Windows-1252, convert it: {conversion('WINDOWS-1252', path)}"
+        ) from error
 
 
 def _quoted_fields(path: str, data: bytes, offset: int = 0, *, is_part: bool = False) -> Spans:

@@ -37,7 +37,7 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
     if found is None and len(head) >= 64 and head.count(0) * 3 > len(head):
         found = "UTF-16 without a byte-order mark, or binary data"
     if found in ("UTF-32", "UTF-16"):
-        raise InputError(f"{path} is {found}; convert it: {_conversion(found, path)}")
+        raise InputError(f"{path} is {found}; convert it: {conversion(found, path)}")
     if found:
         raise InputError(f"{path} is {found}, not text in UTF-8; convert it, or rename it.")
     invalid, valid = _count_non_ascii(head)
@@ -45,11 +45,12 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
         raise InputError(
             f"{path} is not in UTF-8 ({invalid:,} of its first {len(head):,} bytes are invalid). "
             "If it is text in Latin-1 or Windows-1252, convert it: "
-            f"{_conversion('WINDOWS-1252', path)}"
+            f"{conversion('WINDOWS-1252', path)}"
         )
 
 
-def _conversion(encoding: str, path: str) -> str:
+def conversion(encoding: str, path: str) -> str:
+    """The command that converts a file to UTF-8."""
     return f"iconv -f {encoding} -t UTF-8 {shlex.quote(path)} > FILE"
 
 

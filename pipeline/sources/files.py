@@ -37,6 +37,7 @@ COMPRESSIONS = tuple(MAGIC.values())
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 
 GLOB = re.compile(r"[*?\[]")
+OPEN_FILE = re.compile(r"/dev/(stdin|fd/)")  # another file in each process
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what the unpackers raise
 
 
@@ -52,7 +53,8 @@ class File:
 def find_files(source: str) -> list[File]:
     """The files that a path, glob or URL names, sorted.
 
-    Raises InputError for an empty name, a missing file, a glob without a match and a folder.
+    Raises InputError for an empty name, a missing file, a glob without a match, a folder and a
+    pipe.
     """
     if not source:
         raise InputError("a source has an empty name; give the path of a file, a glob or a URL.")
@@ -66,6 +68,11 @@ def find_files(source: str) -> list[File]:
         if kind == "directory":
             raise InputError(
                 f"{source} is a folder; name its files, as in '{source.rstrip('/')}/*'"
+            )
+        if kind == "stream":
+            raise InputError(
+                f"{source} is a pipe or device, and a source is read more than once; save its "
+                "text as a file and give that."
             )
         if not GLOB.search(path):
             raise InputError(f"{source}: no such file; check the path")
@@ -86,9 +93,11 @@ def find_files(source: str) -> list[File]:
 
 
 def _kind_of(store: Any, path: str) -> str | None:
-    """ "file" or "directory"; None where there is neither. Raises StoreError."""
+    """ "file", "directory" or "stream"; None where there is nothing. Raises StoreError."""
     if isinstance(store, LocalFileSystem):
-        return "file" if store.isfile(path) else "directory" if store.isdir(path) else None
+        if store.isfile(path) and not OPEN_FILE.match(path):
+            return "file"
+        return "directory" if store.isdir(path) else "stream" if store.exists(path) else None
     store.invalidate_cache()  # a listing would answer for a file that has changed since
     return kind_in_store(store, path, path)
 

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_evenly
 from clozeline.pipeline.sources.documents import Documents, decode_utf8, fix_unicode
@@ -198,8 +199,10 @@ def parse_json_object(line: bytes) -> dict[str, Any]:
 def _text_of(record: dict[str, Any], columns: Sequence[str]) -> str:
     for name in columns:
         if not isinstance(record.get(name), str):
-            missing = f"no '{name}' in the JSON object"
-            raise ValueError(f"'{name}' is not text" if name in record else missing)
+            if name in record:
+                raise ValueError(f"'{name}' is not text")
+            keys = first_names([key[:40] for key in record]) or "none"
+            raise ValueError(f"no '{name}' in the JSON object; its keys are {keys}")
     return "\n".join([record[name] for name in columns])
 
 
