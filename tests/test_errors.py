@@ -67,8 +67,23 @@ def test_what_the_system_refuses_is_one_line_with_the_path():
     result = fail_with(OSError(errno.EACCES, os.strerror(errno.EACCES), "/closed/out"))
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: /closed/out: Permission denied. Fix this and rerun the command.\n"
+        "Error: /closed/out: Permission denied; let this user use it (chmod, chown), then rerun "
+        "the command.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (OSError(errno.ENOSPC, "any"), "free disk space"),
+        (RuntimeError('Os { code: 28, message: "No space left on device" }'), "free disk space"),
+        (RuntimeError("I/O error: any (os error 13)"), "let this user write it (chmod, chown)"),
+        (OSError(errno.EROFS, "any"), "mount its disk for writing"),
+        (OSError(errno.EIO, "any"), "check its disk"),
+    ],
+)
+def test_the_advice_about_a_file_that_cannot_be_written_says_what_to_do(error, step):
+    assert errors.advice(error) == step
 
 
 def test_an_error_of_our_own_keeps_its_traceback():

@@ -170,7 +170,7 @@ def refuse(*_, **__):
 def test_a_store_that_refuses_is_named_in_one_line(store, tmp_path, monkeypatch):
     (store / "out").mkdir()
     monkeypatch.setattr(MemoryFileSystem, "ls", refuse)
-    message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); fix this and"
+    message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); check the "
     with pytest.raises(StoreError, match=message):
         shards(tmp_path, out=store / "out")
     with pytest.raises(StoreError, match=message):

@@ -27,6 +27,7 @@ from clozeline.pipeline.commandline.next_command import print_next, print_next_f
 from clozeline.pipeline.common.errors import (
     ClozelineError,
     InputError,
+    advice,
     escaped,
     is_out_of_memory,
     one_line,
@@ -150,7 +151,9 @@ class InOrder(click.Group):
             if error.errno is None or isinstance(error, BrokenPipeError):
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            message = f"{where}{os.strerror(error.errno)}. Fix this and rerun the command."
+            step = advice(error, "use", otherwise="check the path" if where else "")
+            end = f"; {step}, then rerun the command." if step else "."
+            message = f"{where}{os.strerror(error.errno)}{end}"
             raise failure(escaped(message), InputError.exit_code) from error
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -79,8 +79,14 @@ class OutOfMemoryError(ClozelineError):
     """A training step does not fit in memory."""
 
 
-#: Errors of a write when the disk is full, or a quota or size limit is reached.
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: What to do about a file that this user cannot read or write, by the number of the error. The
+#: first three: the disk is full, or a quota or size limit is reached.
+STEPS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free disk space"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user {} it (chmod, chown)"),
+    errno.EROFS: "mount its disk for writing",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
 
 #: In the messages of RuntimeErrors from torch's CPU allocator, C++, CUDA, Python's threads, and
 #: oneDNN, which gives no better reason.
@@ -101,24 +107,19 @@ def as_input_error() -> Iterator[None]:
         raise InputError(str(error)) from error
 
 
-def advice(error: BaseException) -> str:
-    """What to do about a file that cannot be written: "free disk space" only where that helps."""
-    number = getattr(error, "errno", None)
-    codes = [os.strerror(code) for code in NO_SPACE] + [f"os error {code})" for code in NO_SPACE]
-    if number in NO_SPACE or any(code in str(error) for code in codes):
-        return "free disk space"
-    return "fix this"
+def advice(error: BaseException, do: str = "write", *, otherwise: str = "check its disk") -> str:
+    """What to do about a file that this user cannot write, or whatever `do` says."""
+    found, text = getattr(error, "errno", None), str(error)
+    for number, step in STEPS.items():  # some libraries have the number in their message only
+        if number == found or os.strerror(number) in text or f"os error {number})" in text:
+            return step.format(do)
+    return otherwise
 
 
 def unreadable(path: object, error: OSError) -> InputError:
     """The error for a file that exists and cannot be read: what the system says, and what to do."""
     reason = os.strerror(error.errno) if error.errno else one_line(error)
-    steps = {
-        errno.EACCES: "let this user read it (chmod, chown)",
-        errno.EPERM: "let this user read it (chmod, chown)",
-        errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    }
-    step = steps.get(error.errno or 0, "check its disk or link, or restore it")
+    step = advice(error, "read", otherwise="check its disk or link, or restore it")
     return InputError(f"{path} cannot be read ({reason}); {step}, then run the command again.")
 
 

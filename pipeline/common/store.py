@@ -20,6 +20,7 @@ Found = TypeVar("Found")
 IN_FLIGHT = 64  #: ranges that are requested from a store at once
 #: Keys of what changes with a file's content, in different stores; the first one found counts.
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
+ADVICE = "check the path, the network and the credentials, then run the command again."
 PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 
@@ -119,8 +120,7 @@ def naming_store(path: AnyPath) -> Iterator[None]:
         if is_local(path) or (package == "builtins" and not isinstance(error, OSError)):
             raise
         raise StoreError(
-            f"{path} cannot be used in its store ({reason_of(error)}); fix this and run the "
-            "command again."
+            f"{path} cannot be used in its store ({reason_of(error)}); {ADVICE}"
         ) from error
 
 
@@ -142,6 +142,6 @@ def with_retries(ask: Callable[[], Found], path: AnyPath | str) -> Found:
             if (pause := next(rest, None)) is None:
                 raise StoreError(
                     f"{path} cannot be used in its store, after {len(PAUSES) + 1} attempts "
-                    f"({reason_of(error)}); fix this and run the command again."
+                    f"({reason_of(error)}); {ADVICE}"
                 ) from error
         time.sleep(pause)
