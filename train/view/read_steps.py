@@ -32,7 +32,7 @@ from clozeline.pipeline.report.inspect import show_example
 from clozeline.pipeline.report.shown_example import documents_of
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.view.row_search import has_document
-from clozeline.train.artifacts.checkpoint import TrainState, list_checkpoints, read_state
+from clozeline.train.artifacts.checkpoint import TrainState, read_states
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
@@ -75,8 +75,7 @@ class ReadSteps:
         if given not in self._folders:
             raise InputError(f"{shards} is not the data set that {run} was trained on; give that.")
         self._folders[given] = str(shards)
-        self.states = [read_state(folder) for folder in list_checkpoints(run)]
-        self.states = [state for state in self.states if state.loader] or [TrainState(step=0)]
+        self.states = [x for x in read_states(run) if x.loader] or [TrainState(step=0)]
         self._loader = cache(self._open)
         self.shards = self._loader(given).shards
         digests = ((line["step"], line.get("data_digest")) for line in read_metrics(run))
