@@ -32,10 +32,12 @@ from clozeline.train.data.batch_reader import RankSlice
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.schedule import batch_size_at
+from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.view.read_steps import ReadSteps, document_lines, parse_steps
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import articles
 from tests.support.small_runs import one_layer
+from tests.support.small_training import train
 from tests.support.training_configs import training_config
 from tests.test_curation_job import CONFIG as JOB
 from tests.test_curation_job import build, make
@@ -187,7 +189,20 @@ def test_a_ramp_is_followed(shards, tmp_path):
 @pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])
 def test_steps_that_a_run_does_not_have(text):
     with pytest.raises(InputError, match="--steps is"):
-        parse_steps(text, 12)
+        parse_steps(text, 1, 12)
+
+
+def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tmp_path):
+    """The other run read those, here in smaller batches."""
+    run = tmp_path / "run"
+    train(shards, run, schedule="constant", warmup=0.0)
+    more = {"max_steps": 10, "batch_size": 16}
+    pretrain(shards, out=tmp_path / "out", cool_down_from=f"{run}@8", training=more)
+    read = ReadSteps(tmp_path / "out", shards)
+    assert (read.first_step, read.last_step) == (9, 10)
+    assert [read.rows(step).start for step in (9, 10)] == [64, 80]
+    with pytest.raises(InputError, match="the run has steps 9 to 10"):
+        parse_steps("8", read.first_step, read.last_step)
 
 
 def test_the_command_shows_examples_and_finds_them_in_the_sources(tmp_path):
