@@ -1,7 +1,10 @@
 """`clozeline inspect RUN`: the examples behind a step are those that the loader yields."""
 
 import json
+import os
+import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,12 @@ from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.report.shown_example import documents_of
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
+from clozeline.train.artifacts.checkpoint import (
+    STATE,
+    TrainState,
+    list_checkpoints,
+    save_checkpoint,
+)
 from clozeline.train.artifacts.run import RunConfig, read_run, write_run
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.cli import main
@@ -24,10 +32,12 @@ from clozeline.train.data.batch_reader import RankSlice
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.schedule import batch_size_at
+from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.view.read_steps import ReadSteps, document_lines, parse_steps
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import articles
 from tests.support.small_runs import one_layer
+from tests.support.small_training import train
 from tests.support.training_configs import training_config
 from tests.test_curation_job import CONFIG as JOB
 from tests.test_curation_job import build, make
@@ -138,6 +148,28 @@ def test_a_run_that_read_other_examples_is_named(shards, tmp_path):
         ReadSteps(run, other)
 
 
+def test_a_checkpoint_that_training_removes_while_it_is_read_gives_way_to_the_newer(
+    shards, tmp_path
+):
+    """Its state is a pipe here, which nobody fills before training has gone on."""
+    run = write_run_of(tmp_path / "run", shards, saved=4)
+    newer = write_run_of(tmp_path / "newer", shards, saved=9)
+    [old], [new] = list_checkpoints(run), list_checkpoints(newer)
+    (old / STATE).unlink()
+    os.mkfifo(old / STATE)
+
+    def train_on() -> None:
+        with (old / STATE).open("w"):  # waits for the reader
+            new.rename(run / new.relative_to(newer))
+            shutil.rmtree(old)
+
+    with ThreadPoolExecutor(1) as training:
+        training.submit(train_on)
+        read = ReadSteps(run, shards)
+    assert [state.step for state in read.states] == [9]
+    assert read.rows(3).start == 24
+
+
 def test_a_ramp_is_followed(shards, tmp_path):
     """Eight steps: one of 2 examples, one of 4, two of 8, then 16."""
     training = training_config(seed=3, batch_size=16, max_steps=8, batch_ramp=0.5)
@@ -157,7 +189,20 @@ def test_a_ramp_is_followed(shards, tmp_path):
 @pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])
 def test_steps_that_a_run_does_not_have(text):
     with pytest.raises(InputError, match="--steps is"):
-        parse_steps(text, 12)
+        parse_steps(text, 1, 12)
+
+
+def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tmp_path):
+    """The other run read those, here in smaller batches."""
+    run = tmp_path / "run"
+    train(shards, run, schedule="constant", warmup=0.0)
+    more = {"max_steps": 10, "batch_size": 16}
+    pretrain(shards, out=tmp_path / "out", cool_down_from=f"{run}@8", training=more)
+    read = ReadSteps(tmp_path / "out", shards)
+    assert (read.first_step, read.last_step) == (9, 10)
+    assert [read.rows(step).start for step in (9, 10)] == [64, 80]
+    with pytest.raises(InputError, match="the run has steps 9 to 10"):
+        parse_steps("8", read.first_step, read.last_step)
 
 
 def test_the_command_shows_examples_and_finds_them_in_the_sources(tmp_path):

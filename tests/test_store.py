@@ -233,6 +233,22 @@ def test_an_error_of_a_shard_ahead_is_raised_when_it_is_asked_for():
             shards[2]
 
 
+def test_a_shard_that_could_not_be_read_ahead_is_read_when_it_is_asked_for():
+    """A store that did not answer a while ago may answer by then."""
+    asked = []
+
+    def read(shard):
+        asked.append(shard)
+        if asked == [1, 2]:
+            raise StoreError("the store is gone")
+        return shard
+
+    with OpenShards(read, {}, threads=1) as shards:
+        shards.keep([1], ahead=[2, 3])
+        assert [shards[3], shards[2]] == [3, 2]
+    assert asked == [1, 2, 3, 2]
+
+
 def test_without_threads_a_shard_is_read_when_it_is_asked_for():
     asked = []
     with OpenShards(lambda shard: asked.append(shard) or shard, {}, threads=0) as shards:

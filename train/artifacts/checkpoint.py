@@ -165,6 +165,20 @@ def read_newest(run: Path, read: Callable[[Path], Found]) -> Found:
     )
 
 
+def read_states(run: Path) -> list[TrainState]:
+    """The states of all checkpoints, oldest first. Raises InputError where one is damaged.
+
+    A run that is training may remove one meanwhile; then those that it has by now are read.
+    """
+    while True:
+        folders = list_checkpoints(run)
+        try:
+            return [read_state(folder) for folder in folders]
+        except InputError:
+            if folders == list_checkpoints(run):
+                raise
+
+
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:
     """Keep the newest `keep` and the best on held-out examples; remove half-written ones."""
     found = list_checkpoints(run)

@@ -69,9 +69,10 @@ class OpenShards:
                     self._coming[shard] = self._threads.submit(self._read, shard)
 
     def __getitem__(self, shard: int) -> Examples:
-        """The rows of a shard. Raises what reading it raised."""
-        if shard in self._coming:
-            self._opened[shard] = self._coming.pop(shard).result()
+        """The rows of a shard, which is read again if that failed before. Raises what it raises."""
+        coming = self._coming.pop(shard, None)
+        if coming and not (coming.done() and coming.exception()):
+            self._opened[shard] = coming.result()
         elif shard not in self._opened:
             self._opened[shard] = self._read(shard)
         return self._opened[shard]

@@ -108,7 +108,7 @@ def find_start(given: Start, world: World) -> Start:
         return replace(
             given,
             resume=given.resume or is_own,
-            cool_down_from=given.cool_down_from or _cooled_from(existing),
+            cool_down_from=given.cool_down_from or cooled_from(existing),
             existing=existing,
             other=read_run(other) if other else None,
         )
@@ -116,7 +116,7 @@ def find_start(given: Start, world: World) -> Start:
     return world.broadcast_from_main(find)
 
 
-def _cooled_from(run: RunConfig | None) -> CoolDown | None:
+def cooled_from(run: RunConfig | None) -> CoolDown | None:
     """The RUN@STEP from which a run was cooled down, if its command recorded that."""
     options = run.options.get("pretrain", {}) if run else {}
     text = options.get("cool_down_from")

@@ -96,7 +96,8 @@ def _lines_of_run(
     if shards is None or (steps is None and document is None):
         raise click.UsageError("for a run, give --shards, and --steps A-B or --document HASH.")
     read = ReadSteps(run, shards)
-    chosen = parse_steps(steps or f"1-{read.last_step}", read.last_step)
+    first, last = read.first_step, read.last_step
+    chosen = parse_steps(steps or f"{first}-{last}", first, last)
     if document is not None:
         return document_lines(read, document, chosen, sources)
     return step_lines(read, chosen, number=number, width=width, sources=sources)

@@ -32,7 +32,7 @@ from clozeline.pipeline.report.inspect import show_example
 from clozeline.pipeline.report.shown_example import documents_of
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.view.row_search import has_document
-from clozeline.train.artifacts.checkpoint import TrainState, list_checkpoints, read_state
+from clozeline.train.artifacts.checkpoint import TrainState, read_states
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
@@ -42,6 +42,7 @@ from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.schedule import batch_size_at, phase_at
 from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.pretraining.start import cooled_from
 
 AT_ONCE: Final = 4096  #: steps that are searched for a document at once
 SHOWN: Final = 100  #: characters of a document
@@ -57,7 +58,7 @@ class StepRows(NamedTuple):
 
 
 class ReadSteps:
-    """What a run read: its steps by number, from 1 on.
+    """What a run read: its steps by number, from `first_step` on.
 
     Of a run with phases, `shards` are one of its data sets; the others are where they were. Raises
     InputError for shards that the run was not trained on, and for a run whose batch size or data
@@ -70,13 +71,14 @@ class ReadSteps:
         self.phases = config.phases
         if self.training.for_ and (self.training.batch_ramp or len(self.phases) > 1):
             raise InputError(f"{run}: its schedule followed the time, so its steps are not known.")
+        #: Those before it were trained by the run from which this one was cooled down.
+        self.first_step = 1 + (before.step if (before := cooled_from(config)) else 0)
         self._folders = data_sets_of(self.phases)
         given = read_manifest(shards).dataset_digest
         if given not in self._folders:
             raise InputError(f"{shards} is not the data set that {run} was trained on; give that.")
         self._folders[given] = str(shards)
-        self.states = [read_state(folder) for folder in list_checkpoints(run)]
-        self.states = [state for state in self.states if state.loader] or [TrainState(step=0)]
+        self.states = [x for x in read_states(run) if x.loader] or [TrainState(step=0)]
         self._loader = cache(self._open)
         self.shards = self._loader(given).shards
         digests = ((line["step"], line.get("data_digest")) for line in read_metrics(run))
@@ -293,12 +295,12 @@ def source_lines(read: ReadSteps, sources: Sequence[str], wanted: set[int]) -> I
         yield f"{hash:016x} is not in these sources"
 
 
-def parse_steps(text: str, last: int) -> range:
+def parse_steps(text: str, first: int, last: int) -> range:
     """ "1000-1010" or "7", within the steps of a run. Raises InputError."""
-    first, dash, stop = text.partition("-")
-    if not all(part.isdecimal() for part in (first, stop if dash else first)):
+    begin, dash, end = text.partition("-")
+    if not all(part.isdecimal() for part in (begin, end if dash else begin)):
         raise InputError(f"--steps is {text!r}; give a step or a range, such as 1000-1010.")
-    steps = range(int(first), int(stop or first) + 1)
-    if not steps or steps[0] < 1 or steps[-1] > last:
-        raise InputError(f"--steps is {text}; the run has steps 1 to {last:,}.")
+    steps = range(int(begin), int(end or begin) + 1)
+    if not steps or steps[0] < first or steps[-1] > last:
+        raise InputError(f"--steps is {text}; the run has steps {first:,} to {last:,}.")
     return steps
