@@ -39,6 +39,7 @@ from clozeline.train.finetuning.job import read_job
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import Candidate, ResultStore
 from clozeline.train.inference.predict import predict
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.start import Start, excluded_from_all
 from tests.support.command import standard_input
@@ -575,6 +576,15 @@ def test_texts_are_classified_in_order(classifier):
     assert [prediction.text for prediction in found] == texts
     assert [prediction.label for prediction in found] == ["1", "0", "0", "1"]
     assert all(0.5 <= prediction.probability <= 1 for prediction in found)
+
+
+def test_a_prediction_is_that_of_the_report_whatever_the_precision_of_the_training(
+    tuned, rows, tmp_path
+):
+    tuned(tmp_path / "out", replace(QUICK, precision="bf16"))
+    reported = Predictions.read(tmp_path / "out" / PREDICTIONS)
+    found = [list(p.probabilities.values()) for p in predict(tmp_path / "out", files=rows[1])]
+    np.testing.assert_allclose(found, reported.probabilities, atol=2e-6, rtol=0)  # six decimals
 
 
 def test_without_texts_there_are_no_rows_of_probabilities(classifier):

@@ -5,6 +5,7 @@ rows, labels  ->  model, the chosen plan, its results on held-out training rows
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -100,9 +101,13 @@ class ModelTrainer:
     def test_logits(
         self, model: BertForClassification, tests: Mapping[str, Encoded], *, title: str
     ) -> dict[str, Logits]:
-        """The logits of each test set, [N, C], by its name."""
+        """The logits of each test set, [N, C], by its name: those of a user of the classifier.
+
+        `clozeline predict`, a server and exported models compute in float32.
+        """
         with self._progress(f"{title}, test rows", unit="row") as progress:
-            return {name: self._logits(model, rows, progress) for name, rows in tests.items()}
+            found = partial(predict_logits, model, world=self.world, progress=progress)
+            return {name: found(rows) for name, rows in tests.items()}
 
     def _train_finally(
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
@@ -152,11 +157,8 @@ class ModelTrainer:
         )
         return model
 
-    def _logits(
-        self, model: BertForClassification, rows: Encoded, progress: tqdm | None = None
-    ) -> Logits:
-        precision, world = self.config.precision, self.world
-        return predict_logits(model, rows, precision=precision, world=world, progress=progress)
+    def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
+        return predict_logits(model, rows, precision=self.config.precision, world=self.world)
 
     def _progress(self, title: str, *, unit: str = "step") -> tqdm:
         """Shown by one of the processes."""
