@@ -141,7 +141,7 @@ def test_a_missing_column_names_those_found(name, tmp_path):
         (
             "a.tsv",
             "text\tlabel\n\na\t1\tb\n",
-            "row 1 has 3 fields, not 2; give it as many as the header, and quote fields that hold t",
+            "row 1 has 3 fields, not 2; give it as many as the header, and quote fields that hold",
         ),
         ("a.csv", "label,text\n", "a.csv has no rows"),
         ("a.csv", "", "a.csv has no rows"),
