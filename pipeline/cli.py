@@ -135,11 +135,12 @@ def shards(
     manifest, is_new = build_shards(
         sources, tokenizer=tokenizer, out=out, config=config, options=job, beam_args=beam_args
     )
-    if rejected := manifest.counts.get("rejected", 0):
-        click.echo(f"warning: {rejected:,} rejected; see {out / 'rejected.jsonl'}", err=True)
-    if truncated := manifest.counts.get("truncated", 0):
+    listed, truncated = out / "rejected.jsonl", manifest.counts.get("truncated", 0)
+    if rejected := manifest.counts.get("rejected", 0) - truncated:
+        click.echo(f"warning: {rejected:,} rejected; see {listed}", err=True)
+    if truncated:
         ends = "source ends" if truncated == 1 else "sources end"
-        click.echo(f"warning: {truncated:,} {ends} early; the rest is missing", err=True)
+        click.echo(f"warning: {truncated:,} {ends} early; see {listed}", err=True)
     if is_new:
         for line in (*dropped_lines(manifest), *mixture_lines(manifest)):
             click.echo(escaped(line), err=True)  # it may name a source

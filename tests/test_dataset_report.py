@@ -229,7 +229,8 @@ def test_counts_rejections_times_and_options_are_on_the_page_and_an_edited_card_
 ):
     where = "a.xml,\u2028page"  # no end of a line in JSON
     lines = [{"where": f"{where} {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
-    written = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    early = {"where": "b.xml", "reason": "truncated bz2", "kind": "truncated"}
+    written = "\n".join(json.dumps(line, ensure_ascii=False) for line in [*lines, early])
     (data_set / "rejected.jsonl").write_text(written + "\n")
     job = {"cpu_seconds": 4_321.5, "stages": {"read": 1.5, "tokens": 1_234.5, "pairs": 0}}
     (data_set / "job.json").write_text(json.dumps(job))
@@ -256,7 +257,9 @@ def test_counts_rejections_times_and_options_are_on_the_page_and_an_edited_card_
     assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
     shown = [row for row in page.rows if row[0].startswith("a.xml")]
     assert shown == [[printable(line["where"]), line["reason"]] for line in lines[:10]]
-    said = "Documents read: 12,352; rejected: 25; the first 10 are listed."
+    said = (
+        "Documents read: 12,352; rejected: 25; sources that end early: 1; the first 10 are listed."
+    )
     assert any(text.startswith(said) for text in page.text)
     assert page.text["CPU time of the stages: 1,236.0 s, summed over all workers."]
     assert page.text["1,234.5 s (100%)"]

@@ -96,7 +96,7 @@ def test_bad_rows_are_rejected_and_the_others_keep_their_order_and_numbers(chunk
     source.write_text("\n".join(["title,text", *rows, ""]))
     found = read(source, chunk_bytes=chunk_bytes, max_document_bytes=5)
     assert found.texts == ["y"] * 3
-    reasons = dict.fromkeys((1, 4, 5, 8), "1 fields, not 2")
+    reasons = dict.fromkeys((1, 4, 5, 8), "1 field, not 2")
     reasons[6] = "longer than --max-document-bytes 5"
     assert [(bad.where, bad.reason) for bad in found.rejected] == [
         (f"{source}: row {number}", reason) for number, reason in sorted(reasons.items())

@@ -15,6 +15,7 @@ from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.cache_file import read_ends
+from clozeline.pipeline.report.html import printable
 from clozeline.train.cli import InOrder
 
 MANUAL = (Path(__file__).parent.parent / "docs/manual/guarantees.md").read_text()
@@ -58,8 +59,8 @@ def test_an_error_is_one_line_and_its_exit_code(name):
 
 
 def test_a_message_is_one_line_whatever_it_quotes():
-    error = InputError("tab\t, line\nend, \u202eleft, \udce9: bad")
-    assert str(error) == r"tab\t, line\nend, \u202eleft, \udce9: bad"
+    error = InputError("tab\t, line\nend, \u202eleft, \u2028, \udce9: bad")
+    assert str(error) == r"tab\t, line\nend, \u202eleft, \u2028, \udce9: bad"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
@@ -70,6 +71,11 @@ def test_what_the_system_refuses_is_one_line_with_the_path():
         "Error: /closed/out: Permission denied; let this user use it (chmod, chown), then rerun "
         "the command.\n"
     )
+
+
+def test_spaces_of_any_width_are_shown_as_they_are():
+    text = "Bonjour\u00a0!\n\u3000\u6771\u4eac, 5\u202fkm"
+    assert (printable(text), errors.escaped(text)) == (text, text.replace("\n", r"\n"))
 
 
 @pytest.mark.parametrize(

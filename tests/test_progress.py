@@ -13,6 +13,7 @@ from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.job.memory import process_peak, tree_memory
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.token_cache import write_cache_file
+from clozeline.pipeline.sources.documents import TRUNCATED
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
 from tests.test_steps import build, work
 from tests.test_token_cache import tokenized
@@ -21,6 +22,7 @@ from tests.test_token_cache import tokenized
 def finish_block(context, block, *, rejected=0):
     """The token cache file of a block of one document."""
     counts = Counts(rejected=[{"where": "a", "reason": "b"}] * rejected)
+    counts.rejected.append({"where": "a", "reason": "c", "kind": TRUNCATED})  # not a document
     chunks, size = [(tokenized([[[[7, 8]]]]), counts)], context.vocab_size
     write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, vocab_size=size)
 

@@ -9,12 +9,14 @@ from tokenizers import models, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.report.row_statistics import count_rows
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
 from clozeline.pipeline.verify.findings import ShardRows
 from clozeline.pipeline.verify.mask_checks import check_masks
+from clozeline.pipeline.view.row_search import UNKNOWN, RowSearch
 from tests.support.small import make_examples
 from tests.support.small_data import masked
 
@@ -150,7 +152,9 @@ def test_single_letters_are_counted_whatever_bytes_they_are_of(tmp_path):
         (SPECIAL_TOKENS, "[SEP]"),
     ],
 )
-def test_rows_are_sound_whatever_roles_the_unknown_token_has(special, last, tmp_path):
+def test_rows_are_sound_and_unknown_tokens_counted_whatever_roles_the_unknown_token_has(
+    special, last, tmp_path
+):
     names = dict.fromkeys(special)
     tokenizer = adopted(word_level([*names, *"abcd"], unk_token=special[1]), tmp_path, special)
     a, b, unknown, stray = map(tokenizer.tokens.index, ("a", "b", special[1], last))
@@ -165,3 +169,7 @@ def test_rows_are_sound_whatever_roles_the_unknown_token_has(special, last, tmp_
         )
         check_masks(shard)
         assert [line.partition(",")[0] for line in shard.findings.lines()] == found
+        with_unknown = [1] if third == unknown else []
+        assert count_rows(made, 16, tokenizer).unknown.tolist() == [len(with_unknown)]
+        search = RowSearch.of("", UNKNOWN, tokenizer)
+        assert search.rows(made, tokenizer, max_seq_length=16).tolist() == with_unknown

@@ -29,6 +29,11 @@ class Counts:
     #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
 
+    @property
+    def rejected_documents(self) -> list[dict[str, str]]:
+        """`rejected` without sources that end early."""
+        return [entry for entry in self.rejected if not entry.get("kind")]
+
     def add(self, other: "Counts") -> None:
         for name in COUNTERS:
             getattr(self, name).update(getattr(other, name))

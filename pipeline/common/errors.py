@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unicodedata import category
 
 STOPPED = 75  #: exit code of what is not finished and can be continued
 
@@ -130,11 +131,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def escaped(text: str) -> str:
-    r"""The text as one printable line: unprintable characters are escaped as by `unicode_escape`.
+    r"""The text as one printable line: other characters are escaped as by `unicode_escape`.
+
+    Spaces of any width stay: French has them before "!", and Japanese begins paragraphs with one.
 
     "tab\t, \u202eleft"  ->  "tab\\t, \\u202eleft"
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or category(c) == "Zs" else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -90,6 +90,13 @@ class Examples:
             masked_lm_labels=Ragged(self.masked_lm_labels.values[:0], nothing),
         )
 
+    def cls_and_sep(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many [CLS] and how many [SEP] each row has, int64 [R] each."""
+        if self.piece_lengths is not None:
+            return self.piece_lengths.lengths, self.piece_lengths.lengths
+        one = np.ones(len(self), np.int64)
+        return one, one + (self.next_sentence_label != NO_PAIR)
+
     def flat_positions(self) -> NDArray[np.int64]:
         """The masked positions as indices into `input_ids.values`."""
         row_starts = np.repeat(self.input_ids.offsets[:-1], self.masked_lm_positions.lengths)

@@ -28,7 +28,6 @@ from clozeline.pipeline.dataset.schema import schema_version
 from clozeline.pipeline.job.context import JobContext, portable_config
 from clozeline.pipeline.job.excluded import excluded_sources
 from clozeline.pipeline.job.steps import ShardRecord, Steps
-from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import all_rejected
 from clozeline.pipeline.sources.source_query import portable_names
 
@@ -132,7 +131,7 @@ def check_read(total: Counts, context: JobContext) -> None:
     Before a data set is replaced, and at the end: then those that were rejected are listed.
     """
     # An option of their own decides about sources that end early.
-    rejected = [entry for entry in total.rejected if entry.get("kind") != TRUNCATED]
+    rejected = total.rejected_documents
     seen = len(rejected) + documents_read(total.read, total.dropped)
     if rejected and len(rejected) == seen:
         raise all_rejected(seen, rejected[0]["where"], rejected[0]["reason"])

@@ -58,7 +58,7 @@ class Progress:
     def _add_blocks(self, names: Sequence[str]) -> None:
         paths = [self.context.cache_dir / name for name in names]
         try:
-            self.rejected += sum(len(counts.rejected) for counts in read_counts(paths))
+            self.rejected += sum(len(counts.rejected_documents) for counts in read_counts(paths))
         except InputError:  # one is damaged: the worker that reads it raises the error
             for name in names if len(names) > 1 else ():
                 self._add_blocks([name])

@@ -7,6 +7,7 @@ from clozeline.pipeline.report.charts import draw_bars
 from clozeline.pipeline.report.dataset_summary import DatasetSummary, DroppedDocument
 from clozeline.pipeline.report.dropped import mixture_shares, uses_in_words
 from clozeline.pipeline.report.html import Chart, Section, Table
+from clozeline.pipeline.sources.documents import TRUNCATED
 
 REJECTED_SHOWN = 10
 TEXTS = {"text": "text", "kept_text": "text of the document that was kept"}  #: of a sample
@@ -31,10 +32,12 @@ def dropped(summary: DatasetSummary) -> Section:
         svg = draw_bars("dropped", found, text="{:,}".format, log=True)
         charts.append(Chart(svg=svg, caption="Dropped, by reason (log scale)"))
     read = documents_read(Counter(manifest.counts), Counter(manifest.dropped))
+    truncated = sum(entry.kind == TRUNCATED for entry in rejected)
+    early = f"; sources that end early: {truncated:,}" if truncated else ""
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="Dropped and rejected",
-        sentence=f"Documents read: {read:,}; rejected: {len(rejected):,}{more}. "
+        sentence=f"Documents read: {read:,}; rejected: {len(rejected) - truncated:,}{early}{more}. "
         "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
         charts=charts,
         tables=[table for table in tables if table.rows],

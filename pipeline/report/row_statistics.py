@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.ragged import ordinals
+from clozeline.pipeline.common.ragged import Ragged, ordinals
 from clozeline.pipeline.dataset.manifest import ShardEntry
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
 from clozeline.pipeline.dataset.shards import read_batches
@@ -44,7 +44,7 @@ class RowStatistics:
     shown_as: Counts
     #: Rows without B, with a B that follows A, with a random or swapped B, [3].
     labels: Counts
-    #: Tokens that are [UNK] before masking, [1].
+    #: Tokens that stand for unknown text, before masking, [1].
     unknown: Counts
 
     @classmethod
@@ -125,8 +125,19 @@ def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStati
         masked_along=_count(part[hidden], PARTS),
         shown_as=_shown_as(examples, hidden, tokenizer),
         labels=_count(examples.next_sentence_label.astype(np.int64) - NO_PAIR, 3),
-        unknown=np.array([(original == tokenizer.unk_id).sum()]),
+        unknown=unknown_in_rows(examples, tokenizer).sum(keepdims=True),
     )
+
+
+def unknown_in_rows(examples: Examples, tokenizer: Tokenizer) -> Counts:
+    """The tokens of each row that stand for unknown text, before masking, [R].
+
+    Where [CLS] or [SEP] is the same token, as in GPT-2, those do not count.
+    """
+    original = examples.unmasked().input_ids
+    counts = Ragged(original.values == tokenizer.unk_id, original.offsets).sums
+    marks = zip((tokenizer.cls_id, tokenizer.sep_id), examples.cls_and_sep(), strict=True)
+    return counts - sum(number for mark, number in marks if mark == tokenizer.unk_id)
 
 
 def _shown_as(examples: Examples, hidden: Counts, tokenizer: Tokenizer) -> Counts:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from clozeline.pipeline.common.errors import InputError, escaped, one_line
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
@@ -88,14 +89,7 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                 where += f": after byte {block.start:,}"
             stream.seek(block.start)
             data = head + stream.read(block.stop - block.start)
-    bad: dict[int, str] = {}
-
-    def reject(row: pa_csv.InvalidRow) -> str:
-        number = (row.number or 1) - 1  # the header is row 0
-        bad[number] = f"{row.actual_columns} fields, not {row.expected_columns}"
-        return "skip"
-
-    table = _read_columns(block.path, data, block.text_columns, on_bad_row=reject)
+    table, bad = _read_columns(block.path, data, block.text_columns)
     size = rows_per_chunk(block, len(table), chunk_bytes)
     good = np.setdiff1d(np.arange(len(table) + len(bad)) + 1, list(bad))  # numbers of the rows
     for start in range(0, max(len(table), 1), size):
@@ -110,12 +104,22 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
-    """The columns of all rows, unchecked; a cell that is empty without quotes is null."""
+    """The columns of all rows; a cell that is empty without quotes is null.
+
+    Raises InputError for a row with another number of fields than the header.
+    """
     data = files.read_unpacked(whole.path, whole.compression)
     _check_delimiter(whole.path, data)
     names, _ = _header(whole.path, data, _quoted_fields(whole.path, data))
     check_columns(whole.path, names, columns)
-    return _read_columns(whole.path, data, columns, has_nulls=True)
+    table, bad = _read_columns(whole.path, data, columns, has_nulls=True)
+    for number, reason in bad.items():
+        marks = NAMES[DELIMITERS[_ending(whole.path)]]
+        raise InputError(
+            f"{whole.path}: row {number} has {reason}; give it as many as the header, and quote "
+            f"fields that hold {marks}"
+        )
+    return table
 
 
 def _ending(path: str) -> str:
@@ -123,17 +127,19 @@ def _ending(path: str) -> str:
 
 
 def _read_columns(
-    path: str,
-    data: bytes,
-    columns: Sequence[str],
-    *,
-    has_nulls: bool = False,
-    on_bad_row: OnBadRow | None = None,
-) -> pa.Table:
-    """The columns of all rows. Raises InputError for a bad row if nothing else is asked for."""
+    path: str, data: bytes, columns: Sequence[str], *, has_nulls: bool = False
+) -> tuple[pa.Table, dict[int, str]]:
+    """The columns of all rows with as many fields as the header; the others, by number, and why."""
+    bad: dict[int, str] = {}
+
+    def reject(row: pa_csv.InvalidRow) -> str:
+        number = (row.number or 1) - 1  # the header is row 0
+        bad[number] = f"{counted(row.actual_columns, 'field')}, not {row.expected_columns}"
+        return "skip"
+
     # One block where possible, since no row may be longer than a block; one thread counts rows.
     size = min(len(data) + 1, MAX_CSV_BLOCK)
-    read = pa_csv.ReadOptions(block_size=size, use_threads=on_bad_row is None)
+    read = pa_csv.ReadOptions(block_size=size, use_threads=False)
     convert = pa_csv.ConvertOptions(
         check_utf8=False,
         column_types=dict.fromkeys(columns, pa.large_string()),
@@ -142,7 +148,7 @@ def _read_columns(
         strings_can_be_null=has_nulls,
         quoted_strings_can_be_null=False,
     )
-    return _read_csv(path, data, on_bad_row, read, convert)
+    return _read_csv(path, data, reject, read, convert), bad
 
 
 def _read_csv(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
 from clozeline.pipeline.verify.findings import (
     Findings,
@@ -97,11 +97,9 @@ def _check_special_tokens(slab: _Slab, shard: ShardRows) -> None:
     findings, tokenizer, labels = shard.findings, shard.tokenizer, slab.examples.masked_lm_labels
     rows = rows_with(tokenizer.is_special[labels.values], labels)
     findings.note(rows, "rows with masked special tokens", first=slab.first)
-    ids, pieces = slab.originals.input_ids, slab.examples.piece_lengths
+    ids, (of_cls, of_sep) = slab.originals.input_ids, slab.examples.cls_and_sep()
     is_special = tokenizer.is_special[ids.values] & (ids.values != tokenizer.unk_id)
     counts = np.add.reduceat(is_special, ids.offsets[:-1], dtype=np.int64)
-    of_cls = pieces.lengths if pieces else np.ones(len(ids), np.int64)
-    of_sep = of_cls if pieces else 1 + (slab.examples.next_sentence_label != NO_PAIR)
     # Either may be the token for unknown text, too, as in GPT-2.
     is_cls, is_sep = (mark != tokenizer.unk_id for mark in (tokenizer.cls_id, tokenizer.sep_id))
     expected = of_cls * is_cls + of_sep * is_sep

@@ -161,7 +161,7 @@ class ExamplePages:
         if search.is_everything:
             return np.arange(self.shards[shard].rows)
         longest = self.manifest.config.max_seq_length
-        return search.rows(self._read(shard), unk_id=self.tokenizer.unk_id, max_seq_length=longest)
+        return search.rows(self._read(shard), self.tokenizer, max_seq_length=longest)
 
     def _forward(self, query: Query, search: RowSearch) -> Found:
         row_ids: list[RowId] = []

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
+from clozeline.pipeline.report.row_statistics import unknown_in_rows
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Rows = NDArray[np.int64]
@@ -47,7 +48,7 @@ class RowSearch:
         """Whether all rows match, so that none need be read."""
         return not self.ids and self.document is None and self.only in (ALL, WRONG)
 
-    def rows(self, examples: Examples, *, unk_id: int, max_seq_length: int) -> Rows:
+    def rows(self, examples: Examples, tokenizer: Tokenizer, *, max_seq_length: int) -> Rows:
         """The matching rows of a shard, ascending, int64."""
         matches = np.ones(len(examples), np.bool_)
         original = examples.unmasked().input_ids
@@ -58,7 +59,7 @@ class RowSearch:
         if self.only == RANDOM:
             matches &= examples.next_sentence_label == B_IS_RANDOM
         if self.only == UNKNOWN:
-            matches &= has_sequence(original, (unk_id,))
+            matches &= unknown_in_rows(examples, tokenizer) > 0
         if self.only == SHORT_ROWS:
             matches &= examples.input_ids.lengths < SHORT * max_seq_length
         return np.flatnonzero(matches)
