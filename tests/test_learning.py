@@ -136,6 +136,17 @@ def test_a_run_that_begins_again_begins_with_its_rows(run, tmp_path):
     assert not (tmp_path / "removed" / LEARNING).exists()
 
 
+def test_other_held_out_rows_begin_the_file_anew(run, shards, tmp_path):
+    """As after a resumption that skips a bad shard: answers do not stand beside other rows."""
+    lacking = shutil.copytree(shards, tmp_path / "shards")
+    (lacking / "validation-00000-of-00002.arrow").unlink()
+    resumed = go_back(shutil.copytree(run, tmp_path / "run"), 8)
+    train(lacking, resumed, eval_every=4, resume=True, skip_bad_shards=True)
+    learning = Learning.of(resumed)
+    assert list(learning.guesses) == [12]
+    assert len(learning.rows) == len(learning.guesses[12].guesses) == 30
+
+
 def test_a_full_disk_is_one_line(tmp_path):
     guesses = Guesses(guesses=[[1]], probabilities=[[0.5]], of_answers=[[0.5]], label_1=[None])
     complaint = r"learning\.jsonl of .* cannot be written \(File too large\); its checkpoints are"

@@ -30,6 +30,7 @@ from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.micro_batch import (
     check_memory,
     find_micro_batch_size,
+    less_memory,
     longest_batch,
     smaller,
     with_found_size,
@@ -202,8 +203,10 @@ def test_a_resumed_run_uses_what_was_found_unless_told_otherwise(small_folder, t
 
     assert resumed(2) == (2, 2)
     assert resumed(3, micro_batch_size="auto") == (2, 2)
+    assert "auto" not in less_memory(read_run(out))  # which would change nothing
     assert "note: --micro-batch-size" not in capsys.readouterr().err
     assert resumed(4, micro_batch_size=4) == (4, None)
+    assert ", or auto" in less_memory(read_run(out))
 
 
 # ---- in a process whose memory is limited --------------------------------------------------------

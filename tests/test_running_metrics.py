@@ -134,3 +134,13 @@ def test_a_lap_has_what_was_since_the_lap_before():
     assert 0 < waited <= seconds
     assert tokens == 30
     assert timer.lap()[1:] == (0.0, 0)
+
+
+def test_the_time_of_an_evaluation_is_not_that_of_steps():
+    begin = time.perf_counter()
+    timer = StepTimer()
+    with timer.paused():
+        start = time.perf_counter()
+        sum(range(100_000))
+        evaluated = time.perf_counter() - start
+    assert timer.lap()[0] <= time.perf_counter() - begin - evaluated

@@ -95,15 +95,25 @@ class LearningLog:
     def write(self, step: int, rows: list[HeldOutRow], guesses: Guesses) -> None:
         """Append one evaluation; the first one writes the rows, too.
 
-        Raises JobFailedError where it cannot be written.
+        Other rows, as after a resumption that skips a bad shard, replace the file. Raises
+        JobFailedError where it cannot be written.
         """
-        lines = [] if self._path.exists() else [{"rows": [asdict(row) for row in rows]}]
+        is_known = self._has(rows)
+        lines = [] if is_known else [{"rows": [asdict(row) for row in rows]}]
         with (
             full_disk_in_one_line(f"{LEARNING} of {self._run}"),
-            self._path.open("a", encoding="utf-8") as file,
+            self._path.open("a" if is_known else "w", encoding="utf-8") as file,
         ):
             for values in (*lines, {"step": step, **asdict(guesses.rounded())}):
                 file.write(json.dumps(values, separators=(",", ":")) + "\n")
+
+    def _has(self, rows: list[HeldOutRow]) -> bool:
+        """Whether the file is of these rows."""
+        if not self._path.exists():
+            return False
+        with self._path.open(encoding="utf-8") as file:
+            known = json.loads(file.readline())["rows"]
+        return [HeldOutRow(**row) for row in known] == rows
 
 
 def _is_right(number: int, values: dict[str, Any]) -> bool:

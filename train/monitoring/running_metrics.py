@@ -32,6 +32,13 @@ class StepTimer:
         yield
         self.waited += time.perf_counter() - start
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time of an evaluation, which is not that of steps."""
+        start = time.perf_counter()
+        yield
+        self._start += time.perf_counter() - start
+
     def lap(self) -> tuple[float, float, int]:
         """Seconds since the last lap, seconds of waiting among them, and tokens; starts anew."""
         now = time.perf_counter()

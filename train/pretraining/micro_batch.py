@@ -84,14 +84,15 @@ def check_memory(config: RunConfig, world: World) -> None:
             f"a step with {counted(rows, 'example')} of {config.data.max_seq_length} tokens per "
             f"forward pass needs at least {size_in_words(needed)} of memory, and "
             f"{size_in_words(free)} are free{' for each process' * (world.size > 1)}; "
-            f"{less_memory(config.training)}."
+            f"{less_memory(config)}."
         )
 
 
-def less_memory(training: PretrainConfig) -> str:
-    """What to do about a step that does not fit."""
-    remedy = "give a smaller --micro-batch-size, or auto"
-    return remedy + ", or --activation-checkpointing" * (not training.activation_checkpointing)
+def less_memory(config: RunConfig) -> str:
+    """What to do about a step that does not fit. A size that `auto` found is kept by `auto`."""
+    found, saves = config.found_micro_batch_size, config.training.activation_checkpointing
+    remedy = "give a smaller --micro-batch-size" + ", or auto" * (found is None)
+    return remedy + ", or --activation-checkpointing" * (not saves)
 
 
 def activation_bytes(rows: int, config: RunConfig) -> int:

@@ -199,7 +199,7 @@ def train_run(
         excluded = excluded_from_all(start, point, config)
         given = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, excluded=excluded, options=given)
-        with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(training)):
+        with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(config)):
             trainer = Trainer(
                 start.out,
                 config,

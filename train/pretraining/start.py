@@ -25,6 +25,7 @@ from clozeline.train.artifacts.checkpoint import (
     check_checkpoint,
     checkpoint_of,
     list_checkpoints,
+    read_newest,
     set_aside,
     weights_digest,
 )
@@ -268,10 +269,7 @@ def _shown(phase: DataPhase) -> str:
 
 def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoint:
     """The weights and moments of another run; data and schedule start from their beginning."""
-    checkpoints = list_checkpoints(run)
-    if not checkpoints:
-        raise InputError(f"{run} has no checkpoint to start from yet; finish that run first.")
-    state = check_checkpoint(checkpoints[-1])
+    checkpoint, state = read_newest(run, lambda folder: (folder, check_checkpoint(folder)))
     longer = with_positions(there.model, config.model.max_position_embeddings)
     if fatal := _differences(config, replace(there, model=longer), "tokenizer_digest", "model"):
         raise InputError(
@@ -296,9 +294,9 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
         )
     return ResumePoint(
         state=TrainState(step=0),
-        checkpoint=checkpoints[-1],
+        checkpoint=checkpoint,
         has_moments=is_same and not there.averaged,
-        started_from=weights_digest(checkpoints[-1]),
+        started_from=weights_digest(checkpoint),
         trained_before=trained_positions(there, state),
         trained_positions=_trained_positions(there, state, config),
     )

@@ -148,7 +148,8 @@ class Trainer:
                 is_bad_ahead = self.loader.is_bad_ahead
                 control.after_step(stop=self.writer.has_failed, is_bad_ahead=is_bad_ahead)
                 if self._evaluates() and not control.is_stopped:  # a stop request does not wait
-                    self._evaluate()
+                    with self.running.timer.paused():
+                        self._evaluate()
                 if self._saves() or control.is_stopped or control.saves_now:
                     self._save()
 
