@@ -29,12 +29,14 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.train.config import PretrainConfig as PretrainConfig
     from clozeline.train.data.dict_loader import DictLoader as DictLoader
     from clozeline.train.data.loader import Loader as Loader
+    from clozeline.train.evaluation.evaluate import evaluate as evaluate
     from clozeline.train.export.export import export as export
     from clozeline.train.finetuning.classifier import load_classifier as load_classifier
     from clozeline.train.finetuning.config import FinetuneConfig as FinetuneConfig
     from clozeline.train.finetuning.finetune import finetune as finetune
     from clozeline.train.inference.fill import fill as fill
     from clozeline.train.inference.predict import predict as predict
+    from clozeline.train.pretraining.average import average as average
     from clozeline.train.pretraining.pretrain import pretrain as pretrain
 
 _MODULES = {
@@ -47,7 +49,9 @@ _MODULES = {
     "JobOptions": "pipeline.job.job",
     "Loader": "train.data.loader",
     "PretrainConfig": "train.config",
+    "average": "train.pretraining.average",
     "build_shards": "pipeline.job.job",
+    "evaluate": "train.evaluation.evaluate",
     "export": "train.export.export",
     "fill": "train.inference.fill",
     "finetune": "train.finetuning.finetune",

@@ -36,6 +36,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "preset": (),
     "pretrain": (),
     "PretrainConfig": (),
+    "average": (),
+    "evaluate": (),
     "load_run": (),
     "load_pretrained": (),
     "finetune": (),

@@ -16,7 +16,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import World
-from clozeline.train.evaluation.evaluate import Evaluation, as_table, evaluate, evaluate_run
+from clozeline.train.evaluation.evaluate import Evaluation, as_table, evaluate, evaluate_model
 from tests.support.command import refused
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
@@ -34,7 +34,7 @@ def evaluated(batches, *, counts=COUNTS, model=None):
     model = model or BertForPretraining(TINY, seed=1)
     smoothed = np.array(counts, dtype=np.float64) + 1
     log_unigram = np.log(smoothed / smoothed.sum())
-    return evaluate(model, batches, log_unigram=log_unigram, world=ALONE, precision="fp32")
+    return evaluate_model(model, batches, log_unigram=log_unigram, world=ALONE, precision="fp32")
 
 
 def held_out(folder, **options):
@@ -159,15 +159,12 @@ def run(tmp_path_factory):
     return write_small_run(folder, model, small_tokenizer(), max_seq_length=16)
 
 
-def measure(run, shards, *, split="validation", batch_size=8, limit=None):
-    return evaluate_run(run, shards, split=split, batch_size=batch_size, limit=limit)
-
-
 def test_a_run_is_measured_on_the_split_that_was_asked_for(run, small_folder):
     counts = read_manifest(small_folder).token_counts
-    assert measure(run, small_folder) == evaluated(held_out(small_folder), counts=counts)
-    assert measure(run, small_folder, split="train").examples == 57
-    assert measure(run, small_folder, split="train", limit=9).examples == 9
+    found = evaluate(run, small_folder, batch_size=8)
+    assert found == evaluated(held_out(small_folder), counts=counts)
+    assert evaluate(run, small_folder, split="train").examples == 57
+    assert evaluate(run, small_folder, split="train", limit=9).examples == 9
 
 
 def test_shards_that_do_not_fit_are_refused(run, small_folder, tmp_path):
@@ -180,9 +177,9 @@ def test_shards_that_do_not_fit_are_refused(run, small_folder, tmp_path):
     ):
         shards = write_data_set(tmp_path / name, train=(3,), validation=(3,), **changes)
         with pytest.raises(InputError, match=message):
-            measure(run, shards)
+            evaluate(run, shards)
     with pytest.raises(InputError, match="has no test examples"):
-        measure(run, small_folder, split="test")
+        evaluate(run, small_folder, split="test")
 
 
 def test_a_file_for_the_results_is_checked_before_the_work(tmp_path):

@@ -20,7 +20,7 @@ from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
@@ -162,7 +162,7 @@ def test_held_out_losses_are_those_of_the_cpu(gpu):
     options = {"log_unigram": np.full(config.vocab_size, -1.0), "precision": "fp32"}
     for world in (gpu, ALONE):
         model = BertForPretraining(config).to(world.device)
-        found.append(evaluate(model, [make_batch()], world=world, **options))
+        found.append(evaluate_model(model, [make_batch()], world=world, **options))
     [losses, wanted] = found
     assert losses.mlm_loss == pytest.approx(wanted.mlm_loss, rel=ERRORS["fp32"])
     assert losses.examples == wanted.examples > 0

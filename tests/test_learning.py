@@ -14,7 +14,7 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.artifacts.run import LEARNING, remove_run
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import join_world
-from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.evaluation.guesses import guess, held_out_rows
 from clozeline.train.monitoring.learning import ROWS, Guesses, Learning, LearningLog
 from tests.support.files import no_file_longer_than
@@ -80,7 +80,9 @@ def test_packed_rows_keep_their_pieces(tmp_path):
     log_unigram = read_manifest(shards).log_unigram
     loaded = evaluation_batches(shards, batch_size=5)
     with join_world() as world:
-        measured = evaluate(model, loaded, log_unigram=log_unigram, world=world, precision="fp32")
+        measured = evaluate_model(
+            model, loaded, log_unigram=log_unigram, world=world, precision="fp32"
+        )
     assert sum(losses) / len(losses) == pytest.approx(measured.mlm_loss, rel=1e-5)
 
 

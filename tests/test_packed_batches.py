@@ -16,7 +16,7 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.data.batch import Batch, digest_text
 from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.loader_check import check_loader
-from clozeline.train.evaluation.evaluate import evaluate_run
+from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.more_positions import with_positions
 from tests.support.batches import concatenate_unpadded
@@ -176,7 +176,7 @@ def test_training_is_the_same_padded_and_unpadded(folder, tmp_path):
         )
         losses.append([line["mlm_loss"] for line in read_metrics(out) if "mlm_loss" in line])
         assert "nsp_loss" not in read_metrics(out)[0]
-        again = evaluate_run(out, folder, split="validation", batch_size=3, limit=None)
+        again = evaluate(out, folder, split="validation", batch_size=3, limit=None)
         assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
         assert again.examples == 9
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

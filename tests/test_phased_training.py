@@ -27,7 +27,7 @@ from clozeline.train.cli import main
 from clozeline.train.data.batch import collate, digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import states_of
-from clozeline.train.evaluation.evaluate import evaluate_run
+from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.pretraining.recipes import CoolDown
 from clozeline.train.view.read_steps import ReadSteps
 from tests.support.command import invoke, output_of, refused
@@ -148,7 +148,7 @@ def test_another_batch_size_goes_on_with_the_very_next_example(run, folders, pha
 
 
 def test_held_out_examples_keep_the_masks_of_their_shards(whole, folders):
-    measured = evaluate_run(whole, folders["long"], split="validation", batch_size=8, limit=None)
+    measured = evaluate(whole, folders["long"], split="validation", batch_size=8, limit=None)
     summary = json.loads((whole / "summary.json").read_text())["heldout"]
     assert measured.loss == pytest.approx(summary["mlm_loss"] + summary["nsp_loss"], rel=1e-5)
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,6 +21,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.inference.fill import fill_with
 from clozeline.train.inference.predict import Prediction, predict
 from clozeline.train.labelled.rows import Texts
@@ -93,11 +95,29 @@ def test_only_strings_are_classified(classifier, text):
         list(predict(classifier, b"a cat"))
 
 
+def test_of_a_table_no_names_of_columns_are_read(classifier):
+    """Iterated over, it gives them: the text, or the path, "text"."""
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    for kind in (dict, pa.table, pandas.DataFrame, datasets.Dataset.from_dict):
+        table = kind({"text": ["a cat"]})
+        with pytest.raises(InputError, match=r"^the texts are a \w+; give one column of it, "):
+            list(predict(classifier, table))
+        assert [found.text for found in predict(classifier, table["text"])] == ["a cat"]
+        for call in (
+            lambda given: predict(classifier, files=given),
+            lambda given: finetune("run", given, out="out"),
+            load_classifier,
+        ):
+            with pytest.raises(InputError, match=r"^\w+ is not a path; write it to a file, and "):
+                call(table)
+
+
 def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
     single = load_classifier(classifier)
     one = single.classify("a cat")
     assert one.shape == (1, 2)
-    assert single.classify(("a cat", "a cat")) == pytest.approx(np.vstack([one, one]))
+    for texts in (("a cat", "a cat"), pa.array(["a cat", "a cat"])):
+        assert single.classify(texts) == pytest.approx(np.vstack([one, one]))
 
 
 def test_an_unknown_engine_is_named(classifier):

@@ -21,7 +21,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
-from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
@@ -197,7 +197,7 @@ def test_an_evaluation_of_a_compiled_model_compiles_nothing():
     model, loaded = BertForPretraining(NANO), make_batch()
     model.compile(backend=counter)
     alone = World(0, 1, CPU)
-    evaluate(model, [loaded], log_unigram=unigram, world=alone, precision="fp32")
+    evaluate_model(model, [loaded], log_unigram=unigram, world=alone, precision="fp32")
     assert counter.frame_count == 0
     losses_of(model, loaded.batch, is_full=False, precision="fp32", device=CPU)
     assert counter.frame_count == 1
@@ -243,7 +243,7 @@ def test_an_evaluation_runs_on_a_gpu():
     batches, unigram = [make_batch()], np.full(NANO.vocab_size, -1.0)
     with without_memory(), WithoutDevice(), NoValues():
         model = on_gpu(BertForPretraining, NANO)
-        found = evaluate(model, batches, log_unigram=unigram, world=ON_GPU, precision="bf16")
+        found = evaluate_model(model, batches, log_unigram=unigram, world=ON_GPU, precision="bf16")
     assert found.examples == 0
 
 

@@ -26,7 +26,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.artifacts.run import LEARNING
 from clozeline.train.data.loader import evaluation_batches
-from clozeline.train.evaluation.evaluate import evaluate_run
+from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill
 from clozeline.train.inference.word_effects import WORDS, word_effects
@@ -300,7 +300,7 @@ def test_the_loss_of_a_row_is_that_of_an_evaluation(run, small_folder):
     _, losses = RunModel(run).guess_rows(read_shard(small_folder / entry.name))
     batches = evaluation_batches(small_folder, batch_size=9, limit=9)
     weights = next(iter(batches)).batch.masked_lm_weights.sum(1).numpy()
-    result = evaluate_run(run, small_folder, split="validation", batch_size=9, limit=9)
+    result = evaluate(run, small_folder, split="validation", batch_size=9, limit=9)
     assert (np.array(losses) * weights).sum() / weights.sum() == pytest.approx(
         result.mlm_loss, rel=1e-3
     )

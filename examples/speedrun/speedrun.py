@@ -55,7 +55,7 @@ from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.schedule import batch_size_at, phase_at
-from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.monitoring.metrics import read_metrics
 
 RECIPE = Path(__file__).with_name("nano.toml")
@@ -206,7 +206,7 @@ def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[f
         model = BertForPretraining(config.model).to(world.device)
         for checkpoint in list_checkpoints(run):
             model.load_state_dict(load_weights(checkpoint))
-            found = evaluate(
+            found = evaluate_model(
                 model,
                 evaluation_batches(held_out, batch_size=64, limit=examples),
                 log_unigram=manifest.log_unigram,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from clozeline.pipeline.common.errors import InputError, one_line
 
@@ -41,8 +41,16 @@ def path_of(given: GivenPath) -> AnyPath:
 
     Raises InputError for what no path can be, and for a store that cannot be reached.
     """
+    if isinstance(given, os.PathLike):
+        return Path(given)
     if not isinstance(given, str):
-        return Path(given) if isinstance(given, os.PathLike) else given
+        if hasattr(given, "fs"):  # a UPath
+            return given
+        fix = "write it to a file, and give the name of that"
+        raise InputError(
+            f"{type(given).__name__} is not a path; "
+            f"{fix if is_table(given) else 'give the name of a file or folder'}."
+        )
     if not given or "\0" in given:
         raise InputError(f"{given!r} is not a path; give the name of a file or folder.")
     if "://" not in given:
@@ -64,10 +72,25 @@ def local_path(given: str) -> Path:
 
 
 def each_given(given: GivenPath | Iterable[GivenPath]) -> Iterator[str]:
-    """One source or text, or several, as strings: a string is one, not its characters."""
-    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
-        given = [given]
-    return (one if isinstance(one, str) else str(path_of(one)) for one in given)
+    """One source, or several, as strings: a string is one, not its characters."""
+    is_one = isinstance(given, str | os.PathLike) or not isinstance(given, Iterable)
+    several: Any = [given] if is_one or is_table(given) else given
+    return map(source_name, several)
+
+
+def source_name(given: GivenPath) -> str:
+    """A source that a user gave, as a string. Raises InputError for what no path can be."""
+    return given if isinstance(given, str) else str(path_of(given))
+
+
+def is_table(given: object) -> bool:
+    """Whether it is a table of pandas, polars, pyarrow or datasets, or a mapping.
+
+    Iterated over, most of them give the names of their columns.
+    """
+    return isinstance(given, Mapping) or any(
+        hasattr(given, name) for name in ("columns", "column_names")
+    )
 
 
 def _check_url(url: str) -> None:

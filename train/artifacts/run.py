@@ -232,7 +232,7 @@ def load_run_and_state(
         return config, tokenizer, *load_newest(run)
 
 
-def check_fits(shards: AnyPath, manifest: Manifest, run: Path, config: RunConfig) -> None:
+def check_fits(shards: GivenPath, manifest: Manifest, run: GivenPath, config: RunConfig) -> None:
     """Raises InputError where the model of a run cannot read the rows of a data set."""
     if manifest.tokenizer_digest != config.tokenizer_digest:
         raise InputError(

@@ -44,11 +44,12 @@ class EvaluateOptions:
 def evaluate(run: Path, shards: Path, json: Path | None, **options: Any) -> None:
     """Measure the loss and accuracy of a run on a data set."""
     from clozeline.train.engine.distributed import is_main_process
-    from clozeline.train.evaluation.evaluate import as_table, evaluate_run
+    from clozeline.train.evaluation.evaluate import as_table
+    from clozeline.train.evaluation.evaluate import evaluate as run_evaluation
 
     if json:
         _check_json(json)
-    result = evaluate_run(run, shards, **options)
+    result = run_evaluation(run, shards, **options)
     if not is_main_process():
         return
     for line in as_table(result, split=options["split"]):

@@ -7,8 +7,7 @@ frequent word.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from clozeline.pipeline.common.config_checks import check_at_least
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import check_fits, load_run
@@ -24,6 +25,8 @@ from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.compiler import without_compiler
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.precision import autocast
+
+Split = Literal["validation", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ def logits_of(
     model.train(was_training)
 
 
-def evaluate(
+def evaluate_model(
     model: BertForPretraining,
     batches: Iterable[LoadedBatch[Any]],
     *,
@@ -119,17 +122,33 @@ def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
 
 
-def evaluate_run(
-    run: Path, shards: Path, *, split: str, batch_size: int, limit: int | None
+def evaluate(
+    run: GivenPath,
+    shards: GivenPath,
+    *,
+    split: Split = "validation",
+    batch_size: int = 64,
+    limit: int | None = None,
 ) -> Evaluation:
-    """Measure a run's newest checkpoint on a split of a data set; raises as `check_fits` does."""
+    """Measure the newest weights of a run on a data set, or on its first `limit` examples.
+
+        >>> found = evaluate("work/run", "work/shards", split="train", limit=64)
+        >>> found.examples, found.mlm_loss < 20
+        (64, True)
+
+    Losses are in nats. Raises InputError where the model cannot read the examples, or there are
+    none in the split.
+    """
+    check_at_least("batch_size", batch_size, 1)
+    if limit is not None:
+        check_at_least("limit", limit, 1)
     config, _, weights = load_run(run)
     manifest = read_manifest(shards)
     check_fits(shards, manifest, run, config)
     with join_world() as world:
         model = BertForPretraining(config.model)
         model.load_state_dict(weights)
-        return evaluate(
+        return evaluate_model(
             model.to(world.device),
             evaluation_batches(
                 shards,

@@ -20,7 +20,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.malloc import disable_malloc_trim
-from clozeline.pipeline.common.paths import GivenPath, each_given
+from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.train.artifacts.classifier_folder import (
     RESULTS,
     check_room,
@@ -89,7 +89,7 @@ def finetune(
     classifier.json. Raises InputError for whatever the user can fix.
     """
     config = config or FinetuneConfig()
-    train, test = str(train), None if test is None else str(test)
+    train, test = source_name(train), None if test is None else source_name(test)
     sources = {"run": as_given(run), "train": train, "test": test}
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         run = stack.enter_context(local_folder(run))

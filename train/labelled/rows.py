@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.paths import is_table
 from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.labelled_table import read_table
@@ -98,6 +99,11 @@ def given_texts(given: str | Iterable[str]) -> Iterator[str]:
 
     Raises InputError for what is not a string: as "nan", a missing value would get a class, too.
     """
+    if is_table(given):
+        kind = type(given).__name__
+        raise InputError(f'the texts are a {kind}; give one column of it, as in table["text"].')
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        given = given.to_pylist()
     is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
     for number, text in enumerate([given] if is_one else given, 1):
         if not isinstance(text, str):

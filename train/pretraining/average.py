@@ -18,9 +18,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from clozeline.pipeline.common.config_checks import check_at_least
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_replaceable
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.checkpoint import (
     TrainState,
@@ -43,10 +45,9 @@ from clozeline.train.artifacts.run import (
     write_summary,
 )
 from clozeline.train.artifacts.snapshot import Snapshot
-from clozeline.train.evaluation.evaluate import Evaluation, evaluate_run
+from clozeline.train.evaluation.evaluate import Evaluation, evaluate
 from clozeline.train.monitoring.metrics import METRICS
-
-BATCH_SIZE = 64  # of the evaluation
+from clozeline.train.store.local_folder import local_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +59,29 @@ class Averaged:
     heldout: Evaluation | None
 
 
-def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> Averaged:
+def average(
+    run: GivenPath, *, out: GivenPath, last: int = 5, shards: GivenPath | None = None
+) -> Averaged:
     """Write the mean of the newest `last` checkpoints of a run; measure it on `shards`, if given.
 
-    Raises InputError if there are fewer, if one in between is missing, if their weights differ in
-    shape, or if `out` holds anything but the same average.
+        >>> average("work/run", out="work/average", last=2).steps
+        [2, 4]
+
+    The folder is a run for all other functions, but has no optimizer state. Raises InputError if
+    there are fewer checkpoints, if one in between is missing, if their weights differ in shape, or
+    if `out` holds anything but the same average.
     """
+    check_at_least("last", last, 2)
+    with local_folder(run) as run, local_folder(out, writes=True) as out:
+        return _average(run, out.resolve(), last, shards)
+
+
+def _average(run: Path, out: Path, last: int, shards: GivenPath | None) -> Averaged:
     config, tokenizer, _ = load_run(run)  # checks that they belong together
     folders = _newest(run, config, last=last)
     state = replace(read_state(folders[-1]), heldout_loss=None)
     steps = [step_of(folder) for folder in folders]
     config = replace(config, averaged={folder.name: weights_digest(folder) for folder in folders})
-    out = out.resolve()
     check_run_folder(out)
     if shards:
         check_fits(shards, read_manifest(shards), run, config)
@@ -137,11 +149,11 @@ def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
     return kept[-last:]
 
 
-def _write_results(run: Path, state: TrainState, shards: Path | None) -> Evaluation | None:
+def _write_results(run: Path, state: TrainState, shards: GivenPath | None) -> Evaluation | None:
     """Write the held-out result, measured on the shards if there are any."""
     heldout, values = None, dict[str, float]()
     if shards:
-        heldout = evaluate_run(run, shards, split="validation", batch_size=BATCH_SIZE, limit=None)
+        heldout = evaluate(run, shards)
         values = heldout.to_dict()
     line = {"step": state.step} | {f"heldout/{name}": x for name, x in values.items()}
     (run / METRICS).write_text(json.dumps(line) + "\n", "utf-8")

@@ -78,7 +78,7 @@ def pretrain(
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
-        >>> training = {"max_steps": 4, "batch_size": 8}
+        >>> training = {"max_steps": 4, "batch_size": 8, "save_every": 2}
         >>> pretrain("work/shards", out="work/run", model="bert-tiny", training=training).step
         4
 

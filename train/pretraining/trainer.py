@@ -30,7 +30,7 @@ from clozeline.train.engine.optim import follow_schedule
 from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
 from clozeline.train.engine.spikes import SpikeGuard
-from clozeline.train.evaluation.evaluate import Evaluation, evaluate
+from clozeline.train.evaluation.evaluate import Evaluation, evaluate_model
 from clozeline.train.evaluation.guesses import guess, held_out_rows
 from clozeline.train.monitoring.health import Health
 from clozeline.train.monitoring.learning import ROWS, LearningLog
@@ -266,7 +266,7 @@ class Trainer:
             world_size=world.size,
             limit=training.eval_examples or None,
         )
-        heldout = evaluate(
+        heldout = evaluate_model(
             self.model,
             self._until_stopped(batches),
             log_unigram=self.manifest.log_unigram,
