@@ -80,6 +80,7 @@ def test_stored_fields_must_be_those_of_the_class():
         ({"b": "x", "a": 1}, {"a": 2, "b": "y"}, ["a 1 there, 2 now", "b 'x' there, 'y' now"]),
         ({}, {"new": 0.5}, ["new None there, 0.5 now"]),
         ({"old": 1}, {}, []),  # an option that is gone decides nothing
+        ({"quality": ("a=1", "b=2")}, {"quality": ()}, ["quality 'a=1', 'b=2' there, none now"]),
         ({"d": "0" * 64}, {"d": "1" * 64}, ["d 000000000000 there, 111111111111 now"]),
     ],
 )

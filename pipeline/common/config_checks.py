@@ -113,6 +113,8 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value)) or "none"
     is_digest = isinstance(value, str) and DIGEST.fullmatch(value)
     return value[:12] if is_digest else repr(value)
 
