@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -355,6 +355,14 @@ def test_what_transformers_cannot_express_leaves_no_folder(other, tmp_path):
     line = refused("export", run, "--out", tmp_path / "out")
     assert "which has no such model; export it with --format onnx." in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_fine_tuning_again_is_no_advice_for_a_model_that_transformers_lacks(rows, tmp_path):
+    model = BertForPretraining(replace(TINY, norm_position="pre", final_norm=True))
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
+    finetuned(run, rows, tmp_path / "it", "--truncate", "middle")
+    line = refused("export", tmp_path / "it", "--out", tmp_path / "out")
+    assert line.endswith("which has no such model; export it with --format onnx.")
 
 
 def test_a_full_disk_leaves_no_partial_export(run, tmp_path):

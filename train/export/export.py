@@ -174,8 +174,17 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
 
 def _check_expressible(source: Path, found: _Source, form: Format) -> None:
     """Raises InputError, naming a format that works, if `form` has no such architecture."""
-    has_segments = found.model.config.type_vocab_size > 0
-    instead = "export it with --format onnx"
+    config, instead = found.model.config, "export it with --format onnx"
+    has_segments = config.type_vocab_size > 0
+    by_mean = found.classifier is not None and found.pooling != "cls"
+    if by_mean or form == "sentence-transformers":  # see _write_sentence_transformers
+        config = replace(config, pooler=has_segments)
+    try:  # before advice to fine-tune again
+        model_type_of(config)
+    except ValueError as error:
+        raise InputError(
+            f"{source} cannot be exported for transformers, which has no such model; {instead}."
+        ) from error
     if found.pooling == "mask":
         raise InputError(
             f"{source} classifies the [MASK] of a prompt, which {form} has no model for; {instead}."
@@ -186,21 +195,11 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
             f"{source} reads long texts {how}, as no tokenizer of {form} does; fine-tune with "
             f"--truncate start, or {instead}."
         )
-    by_mean = found.classifier is not None and found.pooling != "cls"
     if form == "transformers" and by_mean and has_segments:
         raise InputError(
             f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
             f"[CLS] only; fine-tune with --pooling cls, or {instead}."
         )
-    config = found.model.config
-    if form == "sentence-transformers":  # see _write_sentence_transformers
-        config = replace(config, pooler=has_segments)
-    try:
-        model_type_of(config)
-    except ValueError as error:
-        raise InputError(
-            f"{source} cannot be exported for transformers, which has no such model; {instead}."
-        ) from error
 
 
 def _write_transformers(found: _Source, partial: Path) -> str:
