@@ -15,7 +15,7 @@ from clozeline.pipeline.common.folder_owner import check_kind, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import REPORT, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
@@ -261,7 +261,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / PROFILE, PROFILE_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, LEARNING, TRACKERS, "metrics.jsonl", STARTED, RUN):
+    for name in (SUMMARY, LEARNING, TRACKERS, REPORT, "metrics.jsonl", STARTED, RUN):
         (run / name).unlink(missing_ok=True)
 
 
