@@ -114,7 +114,7 @@ def test_an_option_that_is_left_out_now_makes_another_data_set(copy):
     (copy / "test.txt").write_text(TEXT[:500])
     config = replace(CONFIG, quality=("min_words=5",), exclude=(str(copy / "test.txt"),))
     shards(copy, config, replace(OPTIONS, overwrite=True))
-    with pytest.raises(InputError, match=r"quality .* there, \(\) now; exclude .* there, \(\) now"):
+    with pytest.raises(InputError, match=r"quality .* there, none now; exclude .* there, none now"):
         shards(copy)
     assert not shards(copy, config)[1]
     (copy / "test.txt").write_text(TEXT[:600])
