@@ -68,8 +68,8 @@ def test_what_the_system_refuses_is_one_line_with_the_path():
     result = fail_with(OSError(errno.EACCES, os.strerror(errno.EACCES), "/closed/out"))
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: /closed/out: Permission denied; let this user use it (chmod, chown), then rerun "
-        "the command.\n"
+        "Error: /closed/out: Permission denied; let this user access it (chmod, chown), then "
+        "rerun the command.\n"
     )
 
 

@@ -151,7 +151,7 @@ class InOrder(click.Group):
             if error.errno is None or isinstance(error, BrokenPipeError):
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            step = advice(error, "use", otherwise="check the path" if where else "")
+            step = advice(error, "access", otherwise="check the path" if where else "")
             end = f"; {step}, then rerun the command." if step else "."
             message = f"{where}{os.strerror(error.errno)}{end}"
             raise failure(escaped(message), InputError.exit_code) from error

@@ -7,7 +7,7 @@ frequent word.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from clozeline.pipeline.common.config_checks import check_at_least
+from clozeline.pipeline.common.config_checks import check_at_least, check_word
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -139,6 +139,7 @@ def evaluate(
     Losses are in nats. Raises InputError where the model cannot read the examples, or there are
     none in the split.
     """
+    check_word("split", split, get_args(Split))
     check_at_least("batch_size", batch_size, 1)
     if limit is not None:
         check_at_least("limit", limit, 1)

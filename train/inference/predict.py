@@ -82,7 +82,9 @@ def checked_target(out: Path, given: str) -> Path:
     """
     target = Path(os.path.realpath(out))
     if target.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        raise InputError(f"--out {given}: predictions are JSON lines; give a name in .jsonl.")
+        raise InputError(
+            f"--out {given}: predictions are JSON lines; give a name that ends in .jsonl."
+        )
     is_stream = str(out.absolute()).startswith(STREAMS)
     if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
         raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
