@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import re
+import subprocess
 
 import click
 import pytest
@@ -15,7 +16,15 @@ from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
 from tests.support.command import invoke, output_of, refused
-from tests.support.small_jobs import articles, clozeline, python, write_parquet, write_tokenizer
+from tests.support.small_jobs import (
+    COMMAND,
+    ROOT,
+    articles,
+    clozeline,
+    python,
+    write_parquet,
+    write_tokenizer,
+)
 from tests.test_docs import parse
 
 COMMANDS = list(main.commands)
@@ -117,6 +126,12 @@ def test_a_job_prints_one_line_and_its_progress_to_standard_error(line, tmp_path
     assert "2/2" in said
     assert "\r" not in said
     assert "INFO" not in said  # the log goes to job.log
+
+
+def test_a_job_whose_standard_streams_are_closed_is_built(line, tmp_path):
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.run([*closed, *COMMAND, *map(str, line)], cwd=ROOT).returncode == 0
+    assert invoke("verify", tmp_path / "out").exit_code == 0
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(tmp_path):
