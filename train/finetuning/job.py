@@ -114,7 +114,7 @@ def read_job(
     *_, largest = config.sizes(len(train))
     if largest > len(train):
         raise InputError(
-            f"label_efficiency asks for {largest:,} rows, but there are {len(train):,} training "
+            f"--label-efficiency asks for {largest:,} rows, but there are {len(train):,} training "
             "rows; give fewer."
         )
     tests = {TEST: test} | others
@@ -167,7 +167,7 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
     max_seq_length = config.max_seq_length or found.max_seq_length
     if max_seq_length > model.max_position_embeddings:
         raise InputError(
-            f"max_seq_length is {max_seq_length}, but the model of {run} has only "
+            f"--max-seq-length is {max_seq_length}, but the model of {run} has only "
             f"{model.max_position_embeddings} positions; give at most that."
         )
     trained = found.trained_positions
