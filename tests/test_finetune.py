@@ -508,7 +508,7 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
 @pytest.mark.parametrize(
     ("changes", "given", "message"),
     [
-        ({"max_seq_length": 17}, {}, "--max-seq-length is 17, but the model of .* has only 16 posit"),
+        ({"max_seq_length": 17}, {}, "--max-seq-length is 17, but .* has only 16 positions"),
         ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
         ({}, {"test": ""}, "a source has an empty name; give the path"),
         ({"test_share": 0.2}, {}, "is for training rows without --test; give one of them"),
