@@ -249,17 +249,17 @@ MODERN_BERT: dict[str, Any] = {
 }
 
 
-def _modern(layers: int, hidden: int) -> BertConfig:
+def _modern(layers: int, hidden: int, width: int | None = None) -> BertConfig:
     """A ModernBERT with heads of 64; texts rarely repeat, so no dropout (Geiping & Goldstein 2022).
 
-    The feed-forward width is 8/3 hidden, rounded up to a multiple of 64: with three matrices as
-    many operations as 4 hidden with two.
+    The default of the feed-forward width is 8/3 hidden, rounded up to a multiple of 64: with three
+    matrices as many operations as 4 hidden with two.
     """
     return BertConfig(
         num_hidden_layers=layers,
         hidden_size=hidden,
         num_attention_heads=hidden // 64,
-        intermediate_size=-(-8 * hidden // (3 * 64)) * 64,
+        intermediate_size=width or -(-8 * hidden // (3 * 64)) * 64,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         layer_norm_eps=1e-5,
@@ -320,7 +320,7 @@ PRESETS: dict[str, BertConfig] = {
     "modern-nano": _modern(6, 320),
     "modern-mini": _modern(4, 256),
     "modern-small": _modern(4, 512),
-    "modern-base": _modern(12, 768),
+    "modern-base": _modern(22, 768, 1152),  # ModernBERT-base (Warner et al. 2024)
 }
 
 

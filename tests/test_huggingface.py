@@ -226,8 +226,6 @@ def test_the_published_form_of_the_config_is_read(local, tmp_path):
     wanted = preset(
         "modern-base",
         vocab_size=50368,
-        num_hidden_layers=22,
-        intermediate_size=1152,
         max_position_embeddings=8192,
         global_rope_theta=160_000.0,
         local_rope_theta=local or 160_000.0,

@@ -135,7 +135,7 @@ RECIPES: dict[str, Recipe] = {
     "modern-nano": _SMALL_MODERN,
     "modern-mini": _MEASURED | _from(MEASURED, learning_rate=7e-3),
     "modern-small": _MODERN_SMALL,
-    "modern-base": _MODERN,
+    "modern-base": _MODERN | _from(WARNER, learning_rate=8e-4),
 }
 
 DEFAULT_PRESET = "nano"
