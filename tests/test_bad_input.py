@@ -276,9 +276,3 @@ def test_other_json_is_refused_in_one_line(
     (folder / name).write_text(content)
     verb, *rest = command
     assert refused(verb, folder, *rest).startswith(f"{folder / name} cannot be read (")
-
-
-def test_a_job_file_that_is_nested_too_deep_is_refused_in_one_line(small_folder, tmp_path):
-    folder = shutil.copytree(small_folder, tmp_path / "data")
-    (folder / "job.json").write_text("[" * 200_000)
-    assert refused("report", folder).startswith(f"{folder / 'job.json'} cannot be read (")

@@ -21,7 +21,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.pipeline.view.site import Site, Tab
 from tests.support.command import invoke, refused
-from tests.support.small import make_examples, small_tokenizer
+from tests.support.small import lists, make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import python
 from tests.test_inspect import example
@@ -79,11 +79,10 @@ def rows_of(folder, split=None):
     columns = ("input_ids", "masked_lm_positions", "masked_lm_labels")
     found = []
     for entry in read_manifest(folder).shards:
-        examples = read_shard(folder / entry.name)
-        for row in range(len(examples)) if split in (None, entry.split) else ():
-            ragged = (getattr(examples, name).slice(row, row + 1).values for name in columns)
-            label = int(examples.next_sentence_label[row])
-            found.append((*(values.tolist() for values in ragged), label))
+        if split in (None, entry.split):
+            examples = read_shard(folder / entry.name)
+            ragged = (lists(getattr(examples, name)) for name in columns)
+            found += zip(*ragged, examples.next_sentence_label.tolist(), strict=True)
     return found
 
 
@@ -393,9 +392,6 @@ def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
     assert "is a folder; give the name of a file" in said
     said = refused("report", data_set, "--out", tmp_path / "lost" / "page.html")
     assert f"{tmp_path / 'lost'} is not a folder; give a file" in said
-    (data_set / "job.json").write_text("{")
-    assert "job.json cannot be read" in refused("report", data_set)
-    (data_set / "job.json").unlink()
     shard = data_set / "train-00001-of-00005.arrow"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
@@ -418,6 +414,8 @@ def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
         ("rejected.jsonl", '{"where": "x", "reason": "\xff"}'),
         ("dropped.jsonl", '{"reason": "near_duplicate"}'),
         ("dropped.jsonl", '{"reason": "a", "document": "b", "text": "c", "value": "d"}'),
+        ("job.json", "{"),
+        ("job.json", "[" * 200_000),
         ("job.json", '{"stages": 5}'),
         ("job.json", '{"stages": {"read": -1}}'),
         ("job.json", '{"seconds": "x"}'),

@@ -24,6 +24,7 @@ from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.prompt import ids_with_masks
 from clozeline.train.labelled.rows import Texts, read_texts
 from tests.support.command import output_of, refused
+from tests.support.small import lists
 from tests.support.small_models import narrow, shaken
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.test_cut_words import TOKENIZERS
@@ -49,12 +50,6 @@ def folder(tmp_path_factory):
 # Rows
 
 
-def rows_of(encoded):
-    return [
-        ids.tolist() for ids in np.split(encoded.input_ids.values, encoded.input_ids.offsets[1:-1])
-    ]
-
-
 texts = st.lists(st.sampled_from([*WORDS, "[MASK]", "\u0130", "??"]), max_size=20).map(" ".join)
 
 
@@ -66,8 +61,8 @@ def test_a_prompt_follows_cls_in_the_row_of_a_text_that_has_less_room(rows, is_p
     plain = Encoder(TOKENIZER, max_seq_length=28 - 7)
     found, without = ours.encode(pairs), plain.encode(pairs)
     prompt = [TOKENIZER.tokens.index(word) for word in PROMPT.replace("It", "it").split()]
-    for row, expected in enumerate(rows_of(without)):
-        assert rows_of(found)[row] == [expected[0], *prompt, *expected[1:]]
+    for row, expected in enumerate(lists(without.input_ids)):
+        assert lists(found.input_ids)[row] == [expected[0], *prompt, *expected[1:]]
     assert (found.length_a == without.length_a + 7).all()
     assert ours.truncate(pairs) == plain.truncate(pairs)
     assert (ours.mask_position, plain.mask_position) == (6, 0)
@@ -79,7 +74,7 @@ def test_a_text_has_the_tokens_that_it_has_in_running_text(name):
     encoder = Encoder(tokenizer, max_seq_length=64, prompt="it was [MASK] .")
     text = "lamp works good fine bad"
     running = ids_with_masks(f"it was [MASK] . {text}", tokenizer)
-    assert rows_of(encoder.encode(Texts([text])))[0] == [
+    assert lists(encoder.encode(Texts([text])).input_ids)[0] == [
         tokenizer.cls_id,
         *running,
         tokenizer.sep_id,
@@ -88,7 +83,7 @@ def test_a_text_has_the_tokens_that_it_has_in_running_text(name):
     kept = encoder.truncate(long)
     assert 0 < len(kept.first[0]) < len(long.first[0])
     assert long.first[0].startswith(kept.first[0])
-    assert rows_of(encoder.encode(kept)) == rows_of(encoder.encode(long))
+    assert lists(encoder.encode(kept).input_ids) == lists(encoder.encode(long).input_ids)
 
 
 # The model

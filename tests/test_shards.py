@@ -27,7 +27,7 @@ from clozeline.pipeline.dataset.shards import (
     whole_file,
     write_shard,
 )
-from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from tests.support import small_data
 from tests.support.small import make_examples, small_tokenizer
 
 TOKENIZER = small_tokenizer()
@@ -37,9 +37,8 @@ ROW = st.lists(st.integers(6, TOKENIZER.vocab_size - 1), min_size=1, max_size=12
 
 def masked(rows):
     examples = make_examples([[TOKENIZER.cls_id, *row, TOKENIZER.sep_id] for row in rows])
-    keys = np.broadcast_to(mask_keys(0, split="train", shard=0, epoch=0), len(rows))
-    rules = MaskRules.of(DataConfig(max_seq_length=16), TOKENIZER)
-    return mask_examples(examples, keys=keys, rows=np.arange(len(rows)), rules=rules)
+    config = DataConfig(max_seq_length=16)
+    return small_data.masked(examples, split="train", shard=0, config=config, of=TOKENIZER)
 
 
 def write(path, examples, format="arrow", compression=None):

@@ -114,10 +114,14 @@ def read_batches(
     except (pa.ArrowException, tarfile.TarError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, error) from error
-        raise CorruptDataError(
-            f"{path} is damaged ({error}); `clozeline verify {quote(str(path.parent))}` lists "
-            "damaged shards."
-        ) from error
+        raise damaged_shard(path, str(error)) from error
+
+
+def damaged_shard(path: AnyPath, how: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{path} is damaged ({how}); `clozeline verify {quote(str(path.parent))}` lists damaged "
+        "shards."
+    )
 
 
 def rows_sha256(examples: Examples) -> str:

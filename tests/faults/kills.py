@@ -55,7 +55,7 @@ COMMANDS = (
         "finetune",
         f"finetune run {ROWS} --out out --resume {TUNE} --batch-size=8",
         ("run",),
-        ("out/model.safetensors", "out/classifier.json", "out/tokenizer/*", "out/cells"),
+        ("out/model.safetensors", "out/classifier.json", "out/tokenizer/*"),
     ),
     Killed("export", "export run --out out", ("run",), ("out/**/*",)),
 )

@@ -1,7 +1,7 @@
 """The folder of a training run: its configs, tokenizer and weights, for every later command."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,9 +85,7 @@ class RunConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {"model": self.model.to_dict(), "training": self.training.to_dict()}
-        phases = [phase.to_dict() for phase in self.phases]
-        return vars(self) | parts | {"data": self.data.to_dict(), "phases": phases}
+        return asdict(self) | {"data": self.data.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -13,7 +13,7 @@ divides the batch of SHARDS divides each batch.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from clozeline.pipeline.common.config_checks import check_field_names
@@ -37,10 +37,6 @@ class DataPhase:
     batch_factor: int  # examples of a batch, in multiples of a batch of SHARDS
     masked_lm_prob: float | None  # None: the masks of the shards
     max_predictions: int  # most masked tokens of an example
-
-    def to_dict(self) -> dict[str, Any]:
-        """The values that run.json stores."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

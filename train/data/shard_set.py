@@ -9,7 +9,6 @@ What happens to a bad shard where bad shards are skipped:
 
 import sys
 from dataclasses import replace
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from clozeline.pipeline.common.store import sizes_in
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
-from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.dataset.shards import damaged_shard, read_shard
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.data.shard_cache import ShardCache
@@ -150,16 +149,16 @@ class ShardSet:
         except InputError:
             raise
         except (ValueError, LookupError) as error:  # columns that do not match the schema
-            raise self._damaged(path, str(error)) from error
+            raise damaged_shard(path, str(error)) from error
         if len(examples) != entry.rows:
-            raise self._damaged(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
+            raise damaged_shard(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
         if self.manifest.config.is_packed != (examples.piece_lengths is not None):
-            raise self._damaged(path, "its columns are not those of the manifest's --pairs")
+            raise damaged_shard(path, "its columns are not those of the manifest's --pairs")
         for what, highest, limit in self._limits(examples):
             if highest > limit:
-                raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
+                raise damaged_shard(path, f"{what} {highest:,}, the highest possible is {limit:,}")
         if wrong := _wrong_rows(examples):
-            raise self._damaged(path, wrong)
+            raise damaged_shard(path, wrong)
         self._unchecked.discard(entry.name)
         return examples
 
@@ -195,12 +194,6 @@ class ShardSet:
             ("label", _highest(examples.masked_lm_labels.values), last_id),
             ("masked position", _highest(examples.masked_lm_positions.values), last_position),
         ]
-
-    def _damaged(self, path: AnyPath, how: str) -> CorruptDataError:
-        return CorruptDataError(
-            f"{path} is damaged ({how}); `clozeline verify {quote(str(self.folder))}` lists "
-            "damaged shards."
-        )
 
     def _check_tokenizer(self, digest: str) -> None:
         recorded = self.manifest.tokenizer_digest

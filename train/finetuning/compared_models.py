@@ -55,7 +55,7 @@ class ComparedModels:
         """Every model to train, in the order of the report."""
         config, total = self._config, len(self.labels)
         starts: list[Start] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
-        starts += ["from_scratch"] if config.has_from_scratch else []
+        starts += ["from_scratch"] if config.from_scratch or config.label_efficiency else []
         return [
             ModelKey(start=start, examples=size, seed=seed)
             for size in config.sizes(total)

@@ -156,10 +156,6 @@ class FinetuneConfig:
         return range(self.seed, self.seed + self.seeds)
 
     @property
-    def has_from_scratch(self) -> bool:
-        return self.from_scratch or bool(self.label_efficiency)
-
-    @property
     def words_of_classes(self) -> dict[str, list[str]]:
         r"""The words of each class; `\;` is a semicolon in a name.
 

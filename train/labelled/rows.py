@@ -288,8 +288,6 @@ def _joined(source: str, table: pa.Table, names: Sequence[str]) -> list[str]:
 
 def _texts(source: str, table: pa.Table, name: str) -> list[str]:
     column = table.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if not is_string(column.type):
         raise InputError(
             f"{source}: column '{name}' holds {column.type}, not text; name another column with "
