@@ -175,8 +175,8 @@ TWICE       := "$(AMAZON)$(QUERY)$(COLUMNS)&repeat=2" "$(IMDB)$(QUERY)repeat=2"
 
 # Each rung is a command that continues where it stopped or has nothing left to do. Pretraining reads
 # Wikipedia and the training reviews without their labels, and without documents that share text with
-# a test set, for HOURS, then the reviews alone for half as long. Then come a classifier for each data set, with and without pretraining and beside
-# bag-of-words, at these numbers of labels.
+# a test set, for HOURS, then the reviews alone for half as long. Then come a classifier for each data
+# set, with and without pretraining and beside bag-of-words, at these numbers of labels.
 LABELS ?= 100,1000,10000,all
 SEEDS  ?= 3
 LADDER := $(WORK)/ladder
