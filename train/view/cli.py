@@ -66,6 +66,8 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
 
     width = min(shutil.get_terminal_size().columns, 100)
     if kind_of(folder) == "run":
+        if seed:
+            raise click.UsageError("--seed chooses rows of a data set; leave it out for a run.")
         lines = _lines_of_run(local_copy(folder), number, width, **of_run)
     elif any(of_run.values()):
         raise wrong_folder(folder, "a run of `clozeline pretrain`")
@@ -128,6 +130,8 @@ def view(folders: tuple[AnyPath, ...], port: int, file: AnyPath | None) -> None:
     while it trains; and forms to fill masks and classify texts. The page is only for this machine
     (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
     """
+    if file and port:
+        raise click.UsageError("--port is for the live page; leave it out with --export.")
     site = _site(folders)
     if file:
         site.export(file)
