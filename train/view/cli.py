@@ -9,7 +9,7 @@ import click
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
-from clozeline.pipeline.common.errors import escaped
+from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.store.folder_option import local_copy
@@ -131,7 +131,7 @@ def view(folders: tuple[AnyPath, ...], port: int, file: AnyPath | None) -> None:
     (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
     """
     if file and port:
-        raise click.UsageError("--port is for the live page; leave it out with --export.")
+        raise InputError("--port is for the live page; leave it out with --export.")
     site = _site(folders)
     if file:
         site.export(file)
