@@ -246,7 +246,7 @@ def test_counts_rejections_times_and_options_are_on_the_page_and_an_edited_card_
 
     text = (data_set / REPORT).read_text()
     page = Parsed(text)
-    for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345"):
+    for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345", "12,352"):
         assert page.text[value]
     rows = {
         "cut_tokens": "98,765", "deep": "16", "big": "9", "CPU time": "4,321.5 s",

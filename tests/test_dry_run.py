@@ -201,6 +201,10 @@ def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
     assert lines["shards"] == f"1 for training and 0 for validation, arrow, in {tmp_path / 'out'}"
     assert lines["time"].endswith("with 2 workers on this machine")
     assert re.fullmatch(r"about [\d,]+", lines["examples"])
+    near = replace(context, config=replace(CONFIG, deduplicate="near"))
+    near.near_paths(near.cache_path(blocks[0]).name)[0].touch()  # one of the two that it needs
+    lines = by_name(list(dry_run(blocks, near, loaded, workers=2)))
+    assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 0 already tokenized; about ")
 
 
 def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> None:

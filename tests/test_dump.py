@@ -12,6 +12,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.mediawiki.dump import (
     Page,
     TruncatedDump,
+    check_streams,
     hidden_names,
     index_name,
     read_index,
@@ -228,7 +229,7 @@ def multistream():
 
 def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before():
     dump, index = multistream()
-    start, stop, *_ = read_index(io.BytesIO(index), io.BytesIO(dump))
+    start, stop, *_ = read_index(io.BytesIO(index), len(dump))
     pages, cut = until_cut(read_streams(io.BytesIO(dump[start : stop + 30])))
     assert [p.title for p in pages] == ["A", "B"]
     assert "after 2 pages" in str(cut)
@@ -236,15 +237,19 @@ def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before():
 
 def test_an_index_that_does_not_fit_its_dump_is_refused():
     dump, index = multistream()
+    edges = read_index(io.BytesIO(index), len(dump))
+    check_streams(io.BytesIO(dump), edges[:-1])
     for wrong in (dump[:-200], b"x" + dump, b""):
         with pytest.raises(InputError, match="does not fit its dump: no stream begins at byte"):
-            read_index(io.BytesIO(index), io.BytesIO(wrong))
+            check_streams(io.BytesIO(wrong), edges[:-1])
+    with pytest.raises(InputError, match="does not fit its dump: it names byte"):
+        read_index(io.BytesIO(index), 9)
     for damaged in (b"one:2:A\n", b"-5:2:A\n", b"9" * 30):
         with pytest.raises(InputError, match="index"):
-            read_index(io.BytesIO(damaged), io.BytesIO(dump))
+            read_index(io.BytesIO(damaged), len(dump))
     with (
         bz2.open(io.BytesIO(bz2.compress(index)[:-9])) as cut,
         pytest.raises(InputError, match="does not fit"),
     ):
-        read_index(cut, io.BytesIO(dump))
-    assert read_index(io.BytesIO(b""), io.BytesIO(dump)) == [0, len(dump)]
+        read_index(cut, len(dump))
+    assert read_index(io.BytesIO(b""), len(dump)) == [0, len(dump)]

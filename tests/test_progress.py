@@ -5,17 +5,23 @@ import json
 import mmap
 import re
 import time
+from dataclasses import replace
 
 import click
 import pytest
 
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.job.memory import process_peak, tree_memory
+from clozeline.pipeline.job.out_folder import begin_job
+from clozeline.pipeline.job.phases import replace_data_set
 from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.documents import TRUNCATED
+from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
-from tests.test_steps import build, work
+from tests.test_job import OPTIONS, shards
+from tests.test_steps import CONFIG, build, work
 from tests.test_token_cache import tokenized
 
 
@@ -56,6 +62,47 @@ def test_only_files_of_this_job_are_counted(tmp_path):
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)
     assert progress.done_shards == progress.shards
     assert len(progress.shards) == len(context.buckets)
+
+
+def test_a_block_is_finished_when_all_its_files_are_there(tmp_path):
+    """A kept token cache of a job without the search for near-duplicates has one of three."""
+    blocks, context = work(tmp_path, replace(CONFIG, deduplicate="near"))
+    finish_block(context, blocks[0])
+    progress = Progress(blocks, context)
+    progress.poll()
+    assert progress.done_bytes == 0
+    Steps(context).tokenize_block(blocks[0])
+    progress.poll()
+    assert progress.done_bytes == blocks[0].text_bytes
+
+
+def test_shards_of_the_data_set_that_is_replaced_are_not_counted(tmp_path):
+    build(*work(tmp_path))
+    blocks, context = work(tmp_path, replace(CONFIG, min_characters=5))
+    steps = Steps(begin_job(context.reading(blocks), small_tokenizer(PUNKT)))
+    progress = Progress(blocks, steps.context)
+    assert progress.shards <= {path.name for path in context.out_dir.iterdir()}
+    for block in blocks:
+        progress.poll()
+        assert not progress.done_shards
+        steps.tokenize_block(block)
+    replace_data_set(steps)
+    progress.poll()
+    assert progress.done_bytes == sum(block.text_bytes for block in blocks)
+    assert not progress.done_shards
+    steps.build_shard(0)
+    progress.poll()
+    assert progress.done_shards == {context.shard_path(0).name}
+
+
+def test_text_that_an_earlier_job_read_is_not_part_of_the_speed(tmp_path):
+    options = replace(OPTIONS, token_cache=tmp_path / "cache")
+    speeds = []
+    for seed in (0, 1):
+        out = tmp_path / f"out{seed}"
+        shards(tmp_path, replace(CONFIG, seed=seed), options, out=out)
+        speeds.append(json.loads((out / "job.json").read_bytes())["megabytes_per_second"])
+    assert speeds[0] > speeds[1] == 0
 
 
 def test_a_damaged_token_cache_file_does_not_stop_the_progress(tmp_path):

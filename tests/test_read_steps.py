@@ -222,7 +222,8 @@ def test_the_command_shows_examples_and_finds_them_in_the_sources(tmp_path):
     assert f"{one} was read in" in inspected(run, f"--document={one}", *options)
     shards = f"--shards={context.out_dir}"
     for wrong in ([run, "--steps=1"], [run, shards], [run, f"--shards={run}", "--steps=1"],
-                  [run, shards, "--document=12"], [context.out_dir, "--steps=1"]):  # fmt: skip
+                  [run, shards, "--document=12"], [context.out_dir, "--steps=1"],
+                  [run, shards, "--steps=1", "--seed=5"]):  # fmt: skip
         inspected(*wrong, exit_code=2)
 
 

@@ -3,6 +3,10 @@
 -s shows the figures.
 """
 
+import bz2
+import gzip
+import json
+import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,6 +16,7 @@ import pytest
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks, read_block
 from tests.support.counting_store import counted_store
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import articles
@@ -35,6 +40,15 @@ def store():
             write_statistics=False,  # which would have a whole text for each row group
         )
     small_tokenizer(PUNKT).save(folder / "tokenizer")
+    yield folder
+    folder.rmdir(recursive=True)
+
+
+@pytest.fixture
+def files():
+    """A folder of a store."""
+    folder = path_of("memory://files")
+    folder.mkdir(exist_ok=True)
     yield folder
     folder.rmdir(recursive=True)
 
@@ -75,6 +89,50 @@ def test_the_text_of_a_source_and_the_token_cache_are_fetched_about_once(store, 
     print(f"{traffic.num_bytes[name] / needed:.3f} bytes fetched for each of the source's text")
     assert needed < 0.5 * len(data)  # the other column is not fetched
     assert traffic.num_bytes[name] <= 1.2 * needed
+
+
+FILES = {
+    "jsonl": lambda texts: "".join(json.dumps({"text": text}) + "\n" for text in texts),
+    "txt": "\n\n".join,
+    "csv": lambda texts: "\n".join(["text", *texts]),
+}
+
+
+def noise(size):
+    """Letters and digits that no archive can pack to less than a half."""
+    return random.Random(0).randbytes(size // 2).hex()
+
+
+@pytest.mark.parametrize(
+    ("name", "times"), [("a.jsonl", 1), ("a.txt", 1), ("a.jsonl.gz", 1), ("a.csv", 2)]
+)
+def test_the_blocks_of_a_file_are_fetched_once(name, times, files):
+    """A CSV file twice: first, to find where its rows end."""
+    text = noise(2 * BLOCK_BYTES)
+    texts = [text[start : start + 100_000] for start in range(0, len(text), 100_000)]
+    data = FILES[name.split(".")[1]](texts).encode()
+    data = gzip.compress(data, 1) if name.endswith(".gz") else data
+    (files / name).write_bytes(data)
+    with counted_store() as traffic:
+        blocks = list_blocks([str(files / name)])
+        assert [t for b in blocks for chunk in read_block(b) for t in chunk.texts] == texts
+    ratio = traffic.num_bytes.total() / len(data)
+    print(f"{name}: {len(blocks)} blocks, {ratio:.3f} bytes fetched for each")
+    assert len(blocks) == (1 if name.endswith(".gz") else 2)
+    assert ratio <= times + 0.2
+
+
+def test_a_dump_is_cut_by_its_index_and_not_fetched_for_that(files):
+    stream, header = bz2.compress(noise(1 << 20).encode()), bz2.compress(b"<mediawiki>")
+    data = header + 24 * stream + bz2.compress(b"</mediawiki>")
+    lines = b"".join(b"%d:1:A\n" % (len(header) + i * len(stream)) for i in range(24))
+    (files / "a-multistream.xml.bz2").write_bytes(data)
+    (files / "a-multistream-index.txt.bz2").write_bytes(bz2.compress(lines))
+    with counted_store() as traffic:
+        blocks = list_blocks([str(files / "a-multistream.xml.bz2")], block_bytes=1 << 20)
+    print(f"{traffic.num_bytes.total() / len(data):.3f} bytes fetched for each of the dump")
+    assert len(blocks) > 10
+    assert traffic.num_bytes.total() <= 0.2 * len(data)
 
 
 def test_requests_are_linear_in_blocks_and_shards(store, monkeypatch):

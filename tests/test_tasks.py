@@ -1,16 +1,23 @@
 """Tasks of a job: any number, in any order, twice, killed: the same bytes, or exit code 75."""
 
+import gzip
 import os
 import shutil
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clozeline.pipeline.common import store_lease
-from clozeline.pipeline.common.errors import STOPPED, InputError, UnfinishedError
+from clozeline.pipeline.common.errors import (
+    STOPPED,
+    InputError,
+    JobFailedError,
+    UnfinishedError,
+)
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import MANIFEST
@@ -21,7 +28,7 @@ from tests.support.files import times
 from tests.support.small_jobs import COMMAND, in_own_group, shard_digests
 from tests.test_job import OPTIONS, shards
 from tests.test_resume_shards import Job, job
-from tests.test_steps import CONFIG
+from tests.test_steps import CONFIG, TEXT
 
 __all__ = ["job"]  # the fixture
 
@@ -137,6 +144,19 @@ def test_overwrite_repairs_a_shard_of_the_right_size(tasks, work, whole):
     before = times(work / "out", "*")
     assert not shards(work, options=task("0/1", overwrite=True))[1]
     assert times(work / "out", "*") == before
+
+
+def test_a_source_that_ends_early_fails_also_the_tasks_that_do_not_read_it(work):
+    (work / "more.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
+    build = partial(shards, work, replace(CONFIG, num_shards=1, validation=0.0), source="*.t*")
+    with pytest.raises(UnfinishedError, match=r"^6 of 12 blocks tokenized; .* task 1/2"):
+        build(task("0/2"))
+    for text in ("1/2", "0/2"):
+        with pytest.raises(JobFailedError, match=r"more\.txt\.gz is not whole: truncated or"):
+            build(task(text))
+    assert not (work / "out" / MANIFEST).exists()
+    manifest, is_new = build(task("0/2", allow_truncated=True))
+    assert (manifest.counts["truncated"], is_new) == (1, True)
 
 
 def test_tasks_in_a_store(work, whole, monkeypatch):

@@ -376,6 +376,8 @@ def test_what_a_user_can_fix_is_one_line(small_folder, run, classifier, tmp_path
     assert "5 folders are a run; a page shows at most 4" in refused("view", *[run] * 5)
     assert "2 folders are a classifier" in refused("view", classifier, run, classifier)
     assert "is a folder; give" in refused("view", small_folder, "--export", tmp_path)
+    options = ("--export", tmp_path / "a.html", "--port=8000")
+    assert "leave it out with --export" in refused("view", small_folder, *options)
     (tmp_path / "a.jsonl").write_text('{"text": "One."}')
     for line in (("view", small_folder, "--export"), ("report", small_folder, "--out")):
         assert "exists and is not an HTML page" in refused(*line, tmp_path / "a.jsonl")

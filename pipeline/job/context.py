@@ -115,6 +115,14 @@ class JobContext:
         name = digest_of([NEAR_VERSION, tokenized, self.bands, self.partitions])
         return self.cache_dir / f"{name}.near", self.cache_dir / f"{name}.words"
 
+    def files_of(self, block: Block) -> list[AnyPath]:
+        """The files of a tokenized block."""
+        return self.files_at(self.cache_path(block))
+
+    def files_at(self, path: AnyPath) -> list[AnyPath]:
+        """A token cache file, and what the search for near-duplicates keeps beside it."""
+        return [path, *(self.near_paths(path.name) if self.drops_near else ())]
+
     def near_step_path(self, kind: str, *parts: object) -> AnyPath:
         """A file of pairs, edges or drops, which depends on all blocks."""
         return self.cache_dir / f"{digest_of([self._near_digest, *parts])}.{kind}"

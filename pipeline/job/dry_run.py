@@ -88,7 +88,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         record = steps.build_shard(0)
         shard = record.entry
         seconds = time.process_time() - started
-        tokens_bytes, *near_bytes = (file.stat().st_size for file in steps.files_at(path))
+        tokens_bytes, *near_bytes = (file.stat().st_size for file in scratch.files_at(path))
         once_bytes = scratch.excluded_path.stat().st_size if scratch.excluded else 0
     is_merged = any(len(names) > 1 for names in context.file_groups(blocks).values())
     cached = tokens_bytes * (2 if is_merged else 1) + sum(near_bytes)
@@ -137,7 +137,7 @@ def dry_run(
 ) -> Iterator[str]:
     """The plan, as lines of text. Nothing is written."""
     cached = names_in(context.cache_dir)
-    done = sum(context.cache_path(block).name in cached for block in blocks)
+    done = sum(all(f.name in cached for f in context.files_of(block)) for block in blocks)
     text_bytes = sum(block.text_bytes for block in blocks)
     files = len({block.path for block in blocks})
     found = estimate(blocks, context, tokenizer)

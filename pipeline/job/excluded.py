@@ -17,7 +17,7 @@ from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import HASH, read_rows, write_rows
 from clozeline.pipeline.sources.documents import TRUNCATED
-from clozeline.pipeline.sources.formats import not_whole, read_block
+from clozeline.pipeline.sources.formats import check_whole, not_whole, read_block
 from clozeline.pipeline.sources.source_query import portable_names
 
 GRAM: Final = np.dtype([("gram", "<u8"), ("row", "<u4")])
@@ -31,9 +31,8 @@ def read_excluded(context: JobContext) -> Excluded:
     if not path.exists():
         write_excluded(context)
     [counts] = read_counts([path])
-    if counts.rejected and not context.allow_truncated:  # another job, with this cache, allowed it
-        first = counts.rejected[0]
-        raise not_whole(first["where"], first["reason"])
+    # Another job, with this token cache, may have allowed it.
+    check_whole(counts, allow_truncated=context.allow_truncated)
     [grams], [texts] = (list(read_rows([path], n, kind)) for n, kind in enumerate((GRAM, TEXT)))
     return Excluded(
         context.config.exclude_ngram,

@@ -28,7 +28,7 @@ from clozeline.pipeline.dataset.schema import schema_version
 from clozeline.pipeline.job.context import JobContext, portable_config
 from clozeline.pipeline.job.excluded import excluded_sources
 from clozeline.pipeline.job.steps import ShardRecord, Steps
-from clozeline.pipeline.sources.formats import all_rejected
+from clozeline.pipeline.sources.formats import all_rejected, check_whole
 from clozeline.pipeline.sources.source_query import portable_names
 
 
@@ -75,9 +75,8 @@ class Totals:
 def finish_dataset(steps: Steps) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
-    Raises JobFailedError if too many documents were rejected, InputError if all were or if the
-    sources give no training example, and CorruptDataError if a shard is missing or damaged; in all
-    cases, no manifest is written.
+    Raises as `check_read`, InputError if the sources give no training example, and CorruptDataError
+    if a shard is missing or damaged; in all cases, no manifest is written.
     """
     context, totals = steps.context, Totals(steps)
     for record in _read_records(steps):
@@ -126,11 +125,13 @@ def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:
 
 
 def check_read(total: Counts, context: JobContext) -> None:
-    """Raises JobFailedError if too many documents were rejected, InputError if none is left.
+    """Raises JobFailedError if a source ends early or too many documents were rejected.
 
-    Before a data set is replaced, and at the end: then those that were rejected are listed.
+    InputError if none is left. Before a data set is replaced, and at the end: then those that were
+    rejected are listed.
     """
-    # An option of their own decides about sources that end early.
+    # Of several tasks, only the one that reads such a source has failed by now.
+    check_whole(total, allow_truncated=context.allow_truncated)
     rejected = total.rejected_documents
     seen = len(rejected) + documents_read(total.read, total.dropped)
     if rejected and len(rejected) == seen:

@@ -248,7 +248,7 @@ def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
         progress = Progress(job.blocks, job.context)
         _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
-        about |= measured(progress, list(beam_args), job.blocks, started)
+        about |= measured(progress, list(beam_args), started)
         add_to_json(job.out_dir / JOB, about)
         remove_leftovers(job.context, keep_cache=job.keep_cache)
         return read_manifest(job.out_dir)

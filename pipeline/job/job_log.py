@@ -64,19 +64,17 @@ def logging_to(path: AnyPath) -> Iterator[TextIO]:
             root.handlers = others
 
 
-def measured(
-    progress: Progress, beam_args: list[str], blocks: Sequence[Block], started: float
-) -> dict[str, Any]:
+def measured(progress: Progress, beam_args: list[str], started: float) -> dict[str, Any]:
     """What the process that runs the job has measured."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     elapsed = time.time() - started
-    text_bytes = sum(block.text_bytes for block in blocks)
+    read_bytes = progress.done_bytes - progress.kept_bytes
     return {
         "rejected": progress.rejected,
         "beam_args": beam_args,
         "seconds": round(elapsed, 2),
         "cpu_seconds": round(sum(u.ru_utime + u.ru_stime for u in usage), 2),
-        "megabytes_per_second": round(text_bytes / elapsed / 1e6, 3),
+        "megabytes_per_second": round(read_bytes / elapsed / 1e6, 3),
         "peak_memory_megabytes": progress.peak_memory // 1_000_000,
     }
 

@@ -139,7 +139,7 @@ def prepare_folders(
             manifest.unlink()
         return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
-    gone = sorted(_owned_shards(context) - (set() if tasks else wanted))
+    gone = sorted(_owned_shards(context) - (set() if tasks or context.replaces else wanted))
     log = [LOG] if tasks else []  # without tasks, the job writes to it by now
     for name in (MANIFEST, REJECTED, DROPPED, REPORT, *log, *gone):
         (context.out_dir / name).unlink(missing_ok=True)

@@ -64,7 +64,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             done="blocks tokenized",
             items=list(unique.values()),
             work=Steps.tokenize_block,
-            files=Steps.files_of,
+            files=lambda steps, block: steps.context.files_of(block),
         ),
         Phase(
             label="MergeBlocks",

@@ -34,9 +34,14 @@ class Progress:
         self.context = context
         #: Bytes of text of each block, by the name of its cache file.
         self.blocks = {context.cache_path(block).name: block.text_bytes for block in blocks}
+        self.files = {
+            name: {file.name for file in context.files_at(context.cache_dir / name)}
+            for name in self.blocks
+        }
         self.shards = {context.shard_path(n).name for n in range(len(context.buckets))}
         self.done_blocks: set[str] = set()
         self.done_shards: set[str] = set()
+        self.kept_bytes = 0  #: of text that an earlier process has read
         self.rejected = 0
         self.peak_memory = 0  #: bytes, of all processes on this machine
 
@@ -50,9 +55,11 @@ class Progress:
         # If a store fails now, leave it to the workers, which retry longer and report it.
         with suppress(StoreError, OSError), naming_store(self.context.cache_dir):
             self.peak_memory = max(self.peak_memory, tree_memory())
-            self.done_shards = self.shards & names_in(self.context.out_dir)
-            finished = self.blocks.keys() & names_in(self.context.cache_dir)
+            names = names_in(self.context.cache_dir)
+            finished = {name for name, files in self.files.items() if files <= names}
             self._add_blocks(sorted(finished - self.done_blocks))
+            if len(self.done_blocks) == len(self.blocks):  # before, none of this job is built
+                self.done_shards = self.shards & names_in(self.context.out_dir)
         return time.monotonic() - started
 
     def _add_blocks(self, names: Sequence[str]) -> None:
@@ -77,7 +84,8 @@ class Progress:
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
-    progress.poll()  # what an earlier process did is not part of this one's speed
+    progress.poll()
+    progress.kept_bytes = progress.done_bytes  # not part of this process's speed
     shared = {"file": terminal, "disable": not in_command()}  # another thread has no command
     thread = threading.Thread(target=_update_bars, args=(progress, shared, stop), daemon=True)
     thread.start()
@@ -94,7 +102,7 @@ def _update_bars(progress: Progress, shared: dict[str, Any], stop: threading.Eve
         ProgressBar(
             desc="tokenizing",
             total=sum(progress.blocks.values()),
-            initial=progress.done_bytes,
+            initial=progress.kept_bytes,
             unit="B",
             unit_scale=True,
             **shared,

@@ -42,7 +42,7 @@ from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
-from clozeline.pipeline.sources.formats import not_whole, read_block
+from clozeline.pipeline.sources.formats import check_whole, read_block
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -126,24 +126,13 @@ class Steps:
         Raises JobFailedError if the source is truncated, unless that is allowed.
         """
         path = self.context.cache_path(block)
-        if not all(file.exists() for file in self.files_of(block)):
+        if not all(file.exists() for file in self.context.files_of(block)):
             counts = self.cache_tokens(path, read_block(block))
         elif self.context.allow_truncated:
             return
         else:
             [counts] = read_counts([path])
-        if counts.read[TRUNCATED] and not self.context.allow_truncated:
-            found = (entry for entry in counts.rejected if entry.get("kind") == TRUNCATED)
-            raise not_whole(block.path, next(found)["reason"])
-
-    def files_of(self, block: Block) -> list[AnyPath]:
-        """The files of a tokenized block."""
-        return self.files_at(self.context.cache_path(block))
-
-    def files_at(self, path: AnyPath) -> list[AnyPath]:
-        """The files that `cache_tokens` writes, of which this is the first."""
-        near = self.context.near_paths(path.name) if self.context.drops_near else ()
-        return [path, *near]
+        check_whole(counts, allow_truncated=self.context.allow_truncated)
 
     def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> Counts:
         """Tokenize chunks of text into a token cache file; return what was counted.

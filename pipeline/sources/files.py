@@ -27,7 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
 
-BUFFER = 1 << 20  #: bytes requested from a file at once
+BUFFER = 1 << 20  #: bytes requested from a file at once, at least
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
 HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
 
@@ -158,10 +158,11 @@ def _split_name(path: str) -> tuple[str, str | None]:
 class _Raw(io.RawIOBase):
     """A file whose errors name it and are not OSErrors, so that none passes for a bad archive.
 
-    A store is retried; if it still fails, that is a StoreError.
+    A store is retried; if it still fails, that is a StoreError. It is asked only for what is read,
+    unless `reads_ahead`: fsspec's own cache fetches 5 MB more or, in S3, 50.
     """
 
-    def __init__(self, path: str, *, reads_ahead: bool = True) -> None:
+    def __init__(self, path: str, *, reads_ahead: bool = False) -> None:
         self._path = path
         options = {} if reads_ahead else {"cache_type": "none"}
         try:
@@ -181,12 +182,18 @@ class _Raw(io.RawIOBase):
         return int(self._file.seek(offset, whence))
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            data: bytes = self._with_retries(lambda: self._file.read(len(buffer)))
-        except OSError as error:
-            raise InputError(f"{self._path} cannot be read: {error}") from error
+        data = self._read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    def readall(self) -> bytes:
+        return self._read(-1)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return bytes(self._with_retries(lambda: self._file.read(size)))
+        except OSError as error:
+            raise InputError(f"{self._path} cannot be read: {error}") from error
 
     def _with_retries(self, ask: Callable[[], Any]) -> Any:
         return ask() if self._is_here else with_retries(ask, self._path)
@@ -197,17 +204,14 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
-def open_file(path: str, *, buffer_bytes: int = BUFFER) -> io.BufferedReader:
+def open_file(path: str) -> io.BufferedReader:
     """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
-    return io.BufferedReader(_Raw(path), buffer_bytes)
+    # A web server may not know ranges: with what is read ahead, a small file is one request.
+    return io.BufferedReader(_Raw(path, reads_ahead=path.startswith("http")), BUFFER)
 
 
-def open_ranges(path: str) -> io.RawIOBase:
-    """The bytes as they are stored; from a store, each read fetches only what it asks for.
-
-    Raises InputError where they cannot be read.
-    """
-    return _Raw(path, reads_ahead=False)
+#: As `open_file`, without its buffer: each read fetches only what it asks for.
+open_ranges = _Raw
 
 
 def unpacked_head(path: str) -> tuple[bytes, str | None]:

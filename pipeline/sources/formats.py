@@ -19,10 +19,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.sources import delimited, files, hub, parquet, text_files
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import Documents, fix_unicode
+from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
@@ -235,6 +236,13 @@ def not_whole(path: str, reason: str) -> JobFailedError:
         f"{fix_unicode(path)} is not whole: {reason}. Get the whole file, or add "
         "--allow-truncated to use what is there."
     )
+
+
+def check_whole(counts: Counts, *, allow_truncated: bool) -> None:
+    """Raises JobFailedError where a source that was counted ends early, unless that is allowed."""
+    if counts.read[TRUNCATED] and not allow_truncated:
+        first = next(entry for entry in counts.rejected if entry.get("kind") == TRUNCATED)
+        raise not_whole(first["where"], first["reason"])
 
 
 def all_rejected(number: int, where: str, reason: str) -> InputError:

@@ -1,5 +1,6 @@
 """The Data set page: what all rows of a data set are like, in figures, charts and tables."""
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import size_in_words
+from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
 from clozeline.pipeline.report.html import make_sections
@@ -38,7 +40,8 @@ def _figures(summary: DatasetSummary) -> Iterator[tuple[str, str]]:
     yield "validation examples", f"{summary.splits[VALIDATION].rows:,}"
     yield "tokens in examples", f"{summary.all_rows.tokens:,}"
     yield "fill rate", f"{train.fill_rate:.1%}"
-    yield "documents read", f"{manifest.counts.get('documents', 0):,}"
+    read = documents_read(Counter(manifest.counts), Counter(manifest.dropped))
+    yield "documents read", f"{read:,}"
     yield "vocabulary", f"{manifest.vocab_size:,}"
     yield "shards", f"{len(manifest.shards):,}"
     yield "size on disk", size_in_words(sum(shard.bytes for shard in manifest.shards))

@@ -26,6 +26,8 @@ class Traffic:
 class RangedFile(AbstractBufferedFile):
     """A file that is read through fsspec's caches, as S3's are."""
 
+    DEFAULT_BLOCK_SIZE = 50 * 2**20  # read ahead, by s3fs
+
     def _fetch_range(self, start: int, end: int) -> bytes:
         data: bytes = self.fs.cat_file(self.path, start, end)
         return data

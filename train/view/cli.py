@@ -9,7 +9,7 @@ import click
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
-from clozeline.pipeline.common.errors import escaped
+from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.store.folder_option import local_copy
@@ -66,6 +66,8 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
 
     width = min(shutil.get_terminal_size().columns, 100)
     if kind_of(folder) == "run":
+        if seed:
+            raise click.UsageError("--seed chooses rows of a data set; leave it out for a run.")
         lines = _lines_of_run(local_copy(folder), number, width, **of_run)
     elif any(of_run.values()):
         raise wrong_folder(folder, "a run of `clozeline pretrain`")
@@ -128,6 +130,8 @@ def view(folders: tuple[AnyPath, ...], port: int, file: AnyPath | None) -> None:
     while it trains; and forms to fill masks and classify texts. The page is only for this machine
     (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
     """
+    if file and port:
+        raise InputError("--port is for the live page; leave it out with --export.")
     site = _site(folders)
     if file:
         site.export(file)

@@ -40,27 +40,37 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
     """
     if re.search(INDEX_NAME, files.bare_name(whole.path)) or not (whole.stop or whole.compression):
         return []
-    edges = _stream_edges(whole)
+    # No index, or one that does not fit, as for a truncated dump: what there is of the dump can
+    # still be read from its beginning.
+    with suppress(InputError):
+        if edges := _indexed_edges(whole):
+            blocks = _cut(whole, edges, block_bytes)
+            # Only where it is cut: a store would be asked for each of 200,000 streams.
+            with files.open_ranges(whole.path) as file:
+                dump.check_streams(file, [edges[-2], *(block.start for block in blocks)])
+            return blocks
+    return _cut(whole, [0, whole.stop], block_bytes)
+
+
+def _cut(whole: Block, edges: list[int], block_bytes: int) -> list[Block]:
     text_bytes = whole.text_bytes * TEXT_PERCENT // 100
     text_before = [text_bytes * edge // max(whole.stop, 1) for edge in edges]
     return group_parts(whole, edges, text_before, block_bytes)
 
 
-def _stream_edges(whole: Block) -> list[int]:
-    """Where a dump may be cut: between the streams of its index, if that is beside it."""
-    # No index, or one that does not fit, as for a truncated dump: what there is of the dump can
-    # still be read from its beginning.
-    with suppress(InputError):
-        if name := dump.index_name(whole.path):
-            path = files.find_files(name)[0].path
-            with (
-                files.open_unpacked(path, "bz2") as index,
-                files.open_file(whole.path, buffer_bytes=64) as file,
-            ):
-                edges = dump.read_index(index, file)
-                files.check_undamaged(path, index)
-                return edges
-    return [0, whole.stop]
+def _indexed_edges(whole: Block) -> list[int] | None:
+    """Where the index beside a multistream dump says that streams begin; None for other dumps.
+
+    Raises InputError for an index that is missing or damaged, or that does not fit.
+    """
+    name = dump.index_name(whole.path)
+    if name is None:
+        return None
+    path = files.find_files(name)[0].path
+    with files.open_unpacked(path, "bz2") as index:
+        edges = dump.read_index(index, whole.stop)
+        files.check_undamaged(path, index)
+    return edges
 
 
 def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
