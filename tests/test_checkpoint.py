@@ -1,7 +1,9 @@
 """Checkpoints are whole or absent, and what they hold comes back by name."""
 
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import pytest
@@ -27,6 +29,7 @@ from clozeline.train.artifacts.checkpoint import (
     remove_old_checkpoints,
     save_checkpoint,
     step_of,
+    weights_digest,
 )
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
@@ -174,6 +177,17 @@ def test_a_damaged_file_is_named_with_the_folder_to_delete(name, damage, tmp_pat
         (folder / name).unlink()
     for read in (read_all, check_checkpoint):
         with pytest.raises(InputError, match=rf"{name} cannot be read \(.*\); delete {folder}"):
+            read(folder)
+
+
+def test_a_checkpoint_removed_after_its_check_is_not_called_damaged(tmp_path):
+    """By a run that is training, from which another one starts or is cooled down."""
+    folder = save(tmp_path)
+    check_checkpoint(folder)
+    shutil.rmtree(folder)
+    loads = (partial(load, is_checked=True) for load in (load_weights, load_moments))
+    for read in (*loads, weights_digest, check_checkpoint):
+        with pytest.raises(InputError, match=rf"^{folder}/.*; a run that is training removed it m"):
             read(folder)
 
 

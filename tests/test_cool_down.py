@@ -14,7 +14,15 @@ from tests.support.command import output_of, refused
 from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
-from tests.support.small_training import assert_same_run, command_line, go_back, numbers, weights
+from tests.support.small_training import (
+    assert_same_run,
+    command_line,
+    go_back,
+    numbers,
+    preset_of,
+    train,
+    weights,
+)
 
 PEAK = 2e-3
 
@@ -220,6 +228,23 @@ def test_a_decay_that_ends_before_the_momentum_rose_is_refused(warming, shards, 
         *line
     )
     assert "--muon-warmup" not in output_of(*line, "--muon-warmup", 0, "--print-recipe")
+
+
+def test_another_optimizer_than_muon_is_refused_whatever_its_momentum(warming, shards, tmp_path):
+    options = ("--max-steps", 16, "--optimizer", "adamw")
+    line = cool_line(shards, tmp_path / "out", warming, 8, *options)
+    assert "was trained with --optimizer muon; leave the option out." in refused(*line)
+    line = ("pretrain", shards, "--out", warming, "--resume", "--optimizer", "adamw")
+    assert "was trained with --optimizer muon; give that one, or another --out" in refused(*line)
+
+
+def test_where_the_rate_has_fallen_to_0_another_is_to_be_given(shards, tmp_path):
+    timed, out = tmp_path / "timed", tmp_path / "out"
+    step = train(shards, timed, model=preset_of(shards), for_="0.1s").step
+    line = cool_line(shards, out, timed, step, "--max-steps", step + 1)
+    assert f"the learning rate of {timed}@{step} has fallen to 0; give an earl" in refused(*line)
+    assert not out.exists()
+    output_of(*line, "--learning-rate", PEAK)
 
 
 def test_without_a_number_of_steps_it_adds_a_quarter(run, whole, shards, tmp_path):

@@ -58,8 +58,16 @@ def test_columns_are_read_by_name_and_labels_are_text(tmp_path):
     assert rows.texts == Texts(["A", ""], ["b", "c"])
     assert rows.labels == ["1", "10"]
     assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
-    with pytest.raises(InputError, match="has no column ''; its columns are stars, title, content"):
-        read_texts(source, text="content", text_pair="")
+
+
+def test_a_missing_column_is_answered_with_the_options_of_the_command(tmp_path):
+    """`predict` has no --label."""
+    source = write(tmp_path / "x.parquet", stars=[1], title=["A"])
+    names = f"^{source} has no column '{{}}'; its columns are stars, title; name one of them with "
+    with pytest.raises(InputError, match=f"{names.format('')}--text or --text-pair$"):
+        read_texts(source, text="title", text_pair="")
+    with pytest.raises(InputError, match=f"{names.format('s')}--text, --text-pair or --label$"):
+        read_labelled(source, text="title", text_pair=None, label="s")
 
 
 def test_several_columns_become_one_text_as_in_sources(tmp_path):

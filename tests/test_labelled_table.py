@@ -148,7 +148,7 @@ def test_a_missing_column_names_those_found(name, tmp_path):
         ("a.csv", "text,label,text\na,1,b\n", "has more than one column 'text'"),
         ("a.csv", 'label;text\n1;"a", b\n', "separated by semicolons, not by commas as in .csv"),
         ("a.tsv", "label,text\n1,a\n", "separated by commas, not by tabs as in .tsv; convert it"),
-        ("a.csv", "label,body\n1,a\n", "label, body; name one of them with --text, --text-pair"),
+        ("a.csv", "label,body\n1,a\n", "a.csv has no column 'text'; its columns are label, body"),
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": 0}', "a.jsonl: row 2 has no 'text'"),
         ("a.jsonl", '{"label": 1, "text": "a"}\n\n{"label"', "a.jsonl:3: not JSON: "),
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": "x", "text": "a"}', "more than one type"),

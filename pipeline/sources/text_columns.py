@@ -15,19 +15,23 @@ from clozeline.pipeline.sources.documents import Documents, decode_utf8
 CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
 
 
+class MissingColumnError(InputError):
+    """A column that is not there, or more than once; the message ends with those that are."""
+
+
 def check_columns(
-    source: str,
-    found: Sequence[str],
-    columns: Sequence[str],
-    *,
-    advice: str = "; name one of them with --text, --text-pair or --label",
+    source: str, found: Sequence[str], columns: Sequence[str], *, advice: str = ""
 ) -> None:
-    """Raises InputError where a column is missing or its name occurs more than once."""
+    """Raises InputError where a column is missing or its name occurs more than once.
+
+    Without `advice`, where there are others to choose from, it is a MissingColumnError.
+    """
     for name in columns:
         if found.count(name) != 1:
             problem = "more than one" if name in found else "no"
             names = ", ".join(found) + advice if found else "none"
-            raise InputError(f"{source} has {problem} column '{name}'; its columns are {names}")
+            kind = MissingColumnError if found else InputError
+            raise kind(f"{source} has {problem} column '{name}'; its columns are {names}")
 
 
 def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from clozeline.pipeline.common.paths import is_table
 from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.labelled_table import read_table
-from clozeline.pipeline.sources.text_columns import is_string
+from clozeline.pipeline.sources.text_columns import MissingColumnError, is_string
 
 COLUMNS = ("text", "text_pair", "label")
 REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
@@ -276,7 +276,11 @@ def _read(
 ) -> tuple[Texts, pa.Table]:
     given = [text] if text_pair is None else [text, text_pair]
     names = [name.split(",") for name in given]
-    table = read_table(source, list(dict.fromkeys([*chain(*names), *extra])))
+    try:
+        table = read_table(source, list(dict.fromkeys([*chain(*names), *extra])))
+    except MissingColumnError as error:
+        options = "--text, --text-pair or --label" if extra else "--text or --text-pair"
+        raise InputError(f"{error}; name one of them with {options}") from error
     return Texts(*(_joined(source, table, some) for some in names)), table
 
 

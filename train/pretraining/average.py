@@ -105,10 +105,10 @@ def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
     Raises InputError where names or shapes differ, and for a checkpoint that is damaged or gone.
     """
-    first = _weights(checkpoints[0])
+    first = load_weights(checkpoints[0])
     sums = {name: weight.double() for name, weight in first.items()}
     for folder in checkpoints[1:]:
-        weights = _weights(folder)
+        weights = load_weights(folder)
         if _shapes(weights) != _shapes(first):
             raise InputError(
                 f"{folder} and {checkpoints[0]} have weights of other names or shapes; only "
@@ -159,18 +159,6 @@ def _write_results(run: Path, state: TrainState, shards: GivenPath | None) -> Ev
     (run / METRICS).write_text(json.dumps(line) + "\n", "utf-8")
     write_summary(run, state.step, values or None)
     return heldout
-
-
-def _weights(checkpoint: Path) -> dict[str, Tensor]:
-    try:
-        return load_weights(checkpoint)
-    except InputError as error:
-        if checkpoint.exists():
-            raise
-        raise InputError(
-            f"{checkpoint} was removed before it could be read, by a run that is training; give "
-            "the command again with a smaller --last, or when the run has ended."
-        ) from error
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -234,6 +234,8 @@ def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[s
         found["masked_lm_prob"] = None if rate is None else str(rate)
         if options.get("muon_warmup") is None:
             found["muon_warmup"] = _rest_of_warmup(step, run, steps)
+    if options.get("optimizer") == "adamw":  # is refused where the state is Muon's
+        found.pop("muon_warmup", None)
     left = {name: x for name, x in found.items() if options.get(name) is None}
     return {n: x for n, x in left.items() if x not in (None, getattr(PretrainConfig, n))}
 

@@ -252,14 +252,19 @@ def with_decay(
 
     It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4) or, if `settings` has
     that, of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is
-    bit for bit the one that the schedule makes. Raises InputError if there are no such steps, or
-    if a `given` option contradicts the decay.
+    bit for bit the one that the schedule makes. Raises InputError if there are no such steps, if
+    the rate is 0 already, or if a `given` option contradicts the decay.
     """
     last = int(settings["max_steps"].value)
     if last <= start.step:
         raise InputError(
             f"--max-steps {last} is not after step {start.step} of {start.run}; give the step at "
             "which the model is finished."
+        )
+    if not settings["learning_rate"].value:  # at the end of a time budget
+        raise InputError(
+            f"the learning rate of {start} has fallen to 0; give an earlier step, or "
+            "--learning-rate."
         )
     share = (last - start.step) / last
     shape = "wsd-sqrt" if settings["schedule"].value == "wsd-sqrt" else "wsd"
