@@ -27,8 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
 
-BUFFER = 1 << 20  #: bytes requested from a file at once, at least
-STORE_BUFFER = 2 << 20  #: the same from a store, which takes as long to answer as to send them
+BUFFER = 2 << 20  #: bytes requested at once, at least; a store needs about as long to begin
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
 HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
 
@@ -168,7 +167,7 @@ class _Raw(io.RawIOBase):
         options = {} if reads_ahead else {"cache_type": "none"}
         try:
             store, name = _store_of(path)
-            self.is_here = isinstance(store, LocalFileSystem)
+            self._is_here = isinstance(store, LocalFileSystem)
             self._file = self._with_retries(lambda: store.open(name, "rb", **options))
         except (OSError, ImportError) as error:
             raise InputError(f"{path} cannot be opened: {error}") from error
@@ -197,7 +196,7 @@ class _Raw(io.RawIOBase):
             raise InputError(f"{self._path} cannot be read: {error}") from error
 
     def _with_retries(self, ask: Callable[[], Any]) -> Any:
-        return ask() if self.is_here else with_retries(ask, self._path)
+        return ask() if self._is_here else with_retries(ask, self._path)
 
     def close(self) -> None:
         if not self.closed and hasattr(self, "_file"):
@@ -208,8 +207,7 @@ class _Raw(io.RawIOBase):
 def open_file(path: str) -> io.BufferedReader:
     """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
     # A web server may not know ranges: with what is read ahead, a small file is one request.
-    raw = _Raw(path, reads_ahead=path.startswith("http"))
-    return io.BufferedReader(raw, BUFFER if raw.is_here else STORE_BUFFER)
+    return io.BufferedReader(_Raw(path, reads_ahead=path.startswith("http")), BUFFER)
 
 
 #: As `open_file`, without its buffer: each read fetches only what it asks for.
