@@ -94,7 +94,7 @@ def test_several_columns_become_one_text_as_in_sources(tmp_path):
         ([str(i) for i in range(1001)], 1001, "look like numbers to predict, not like classes"),
         ([f"id-{i:04}" for i in range(1001)], 2002, None),
         ([f"id-{i:04}" for i in range(1000)], 1000, None),
-        (["a"], 2, "all 2 rows have the label 'a', but a classifier needs two classes"),
+        (["a"], 2, "every row has the label 'a', but a classifier needs two classes"),
     ],
 )
 def test_labels_are_classes_where_they_repeat(names, rows, classes):

@@ -177,9 +177,8 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
     names, rows = set(labelled.labels), len(labelled)
     if len(names) < 2:
         raise InputError(
-            f"{labelled.source}: all {rows} rows have the label {quoted(labelled.labels[0])}, "
-            "but a classifier needs two classes; add rows of another class, or name another "
-            "--label."
+            f"{labelled.source}: every row has the label {quoted(labelled.labels[0])}, but a "
+            "classifier needs two classes; add rows of another class, or name another --label."
         )
     if 2 * len(names) > rows:
         are_many = len(names) > MANY_CLASSES
