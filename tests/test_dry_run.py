@@ -115,6 +115,15 @@ def test_each_of_a_few_blocks_is_sampled(tmp_path: Path) -> None:
         assert texts == [name * 50 for name in "abc"[:count]]
 
 
+def test_many_small_files_are_not_judged_by_four(tokenizer: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(articles(300)):
+        key = "body" if number % 75 == 0 else "text"
+        write(tmp_path / f"{number:03}.jsonl", json.dumps({key: text}))
+    found = estimate(*facts(tokenizer, tmp_path / "out", source=str(tmp_path / "*.jsonl")))
+    assert found.sampled == 256
+    assert 1 <= len(found.rejected) <= 4
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.xml.bz2"])
 def test_what_is_read_whole_is_not_scaled(name: str, tokenizer: Path, tmp_path: Path) -> None:
     texts = articles(150)

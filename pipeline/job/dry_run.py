@@ -22,8 +22,9 @@ from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
-SAMPLES = 4  # blocks whose beginnings are read, evenly spaced
-SAMPLE_BYTES = 2 << 20  # of text from each
+SAMPLES = 4  # blocks whose beginnings are read, evenly spaced; more if they are small
+MOST_SAMPLES = 256
+SAMPLE_BYTES = 2 << 20  # of text from each of 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,9 @@ class Sample:
 
     def read(self, blocks: Sequence[Block]) -> Iterator[Documents]:
         """The documents; more of each block if there are only few blocks."""
-        count = min(SAMPLES, len(blocks))
+        text_bytes, wanted = sum(block.text_bytes for block in blocks), SAMPLE_BYTES * SAMPLES
+        small = len(blocks) * wanted // max(text_bytes, 1)  # blocks that have so much text
+        count = min(len(blocks), max(SAMPLES, min(small, MOST_SAMPLES)))
         for block in (blocks[i * len(blocks) // count] for i in range(count)):
             size, part = 0, 1.0
             for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
@@ -59,7 +62,7 @@ class Sample:
                 self.rejected += (entry for entry in chunk.rejected if entry.kind != TRUNCATED)
                 yield chunk
                 size += sum(len(text.encode(errors="replace")) for text in chunk.texts)
-                if size >= SAMPLE_BYTES * SAMPLES // count:
+                if size >= wanted // count:
                     # Of a block that is cut short, `text_bytes` are those of its documents.
                     part = chunk.done if block.documents is None else size / block.text_bytes
                     break
