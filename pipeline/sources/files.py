@@ -27,7 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
 
-BUFFER = 2 << 20  #: bytes requested at once, at least; a store needs about as long to begin
+BUFFER = 1 << 20  #: bytes requested at once, at least; twice as many of a store, slow to answer
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
 HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
 
@@ -53,8 +53,7 @@ class File:
 def find_files(source: str) -> list[File]:
     """The files that a path, glob or URL names, sorted.
 
-    Raises InputError for an empty name, a missing file, a glob without a match, a folder and a
-    pipe.
+    Raises InputError for an empty name, a missing file, a glob without match, a folder, a pipe.
     """
     if not source:
         raise InputError("a source has an empty name; give the path of a file, a glob or a URL.")
@@ -167,7 +166,7 @@ class _Raw(io.RawIOBase):
         options = {} if reads_ahead else {"cache_type": "none"}
         try:
             store, name = _store_of(path)
-            self._is_here = isinstance(store, LocalFileSystem)
+            self.is_here = isinstance(store, LocalFileSystem)
             self._file = self._with_retries(lambda: store.open(name, "rb", **options))
         except (OSError, ImportError) as error:
             raise InputError(f"{path} cannot be opened: {error}") from error
@@ -196,7 +195,7 @@ class _Raw(io.RawIOBase):
             raise InputError(f"{self._path} cannot be read: {error}") from error
 
     def _with_retries(self, ask: Callable[[], Any]) -> Any:
-        return ask() if self._is_here else with_retries(ask, self._path)
+        return ask() if self.is_here else with_retries(ask, self._path)
 
     def close(self) -> None:
         if not self.closed and hasattr(self, "_file"):
@@ -207,7 +206,8 @@ class _Raw(io.RawIOBase):
 def open_file(path: str) -> io.BufferedReader:
     """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
     # A web server may not know ranges: with what is read ahead, a small file is one request.
-    return io.BufferedReader(_Raw(path, reads_ahead=path.startswith("http")), BUFFER)
+    raw = _Raw(path, reads_ahead=path.startswith("http"))
+    return io.BufferedReader(raw, BUFFER if raw.is_here else 2 * BUFFER)
 
 
 #: As `open_file`, without its buffer: each read fetches only what it asks for.
