@@ -187,7 +187,7 @@ def test_a_checkpoint_removed_after_its_check_is_not_called_damaged(tmp_path):
     shutil.rmtree(folder)
     loads = (partial(load, is_checked=True) for load in (load_weights, load_moments))
     for read in (*loads, weights_digest, check_checkpoint):
-        with pytest.raises(InputError, match=rf"^{folder}/.*; a run that is training removed it m"):
+        with pytest.raises(InputError, match=rf"^{folder}/.*; a run that is still training may"):
             read(folder)
 
 

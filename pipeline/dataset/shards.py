@@ -118,6 +118,7 @@ def read_batches(
 
 
 def damaged_shard(path: AnyPath, how: str) -> CorruptDataError:
+    """The error for a shard whose content is wrong, with the command that lists all such shards."""
     return CorruptDataError(
         f"{path} is damaged ({how}); `clozeline verify {quote(str(path.parent))}` lists damaged "
         "shards."

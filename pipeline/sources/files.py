@@ -27,7 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
 
-BUFFER = 1 << 20  #: bytes requested at once, at least; twice as many of a store, slow to answer
+BUFFER = 1 << 20  #: bytes of a request, at least; twice as many from a store, which answers slowly
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
 HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
 

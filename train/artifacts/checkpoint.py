@@ -268,8 +268,5 @@ def _damage(folder: Path, name: str, what: object) -> InputError:
 
 def _advice(folder: Path) -> str:
     if not folder.exists():
-        return (
-            "a run that is training removed it meanwhile: give the command again, or when that run "
-            "has ended"
-        )
+        return "a run that is still training may have removed it, so rerun the command"
     return f"delete {folder} to resume from the checkpoint before it"

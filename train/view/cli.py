@@ -67,7 +67,7 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
     width = min(shutil.get_terminal_size().columns, 100)
     if kind_of(folder) == "run":
         if seed:
-            raise click.UsageError("--seed chooses rows of a data set; leave it out for a run.")
+            raise InputError("--seed chooses rows of a data set; leave it out for a run.")
         lines = _lines_of_run(local_copy(folder), number, width, **of_run)
     elif any(of_run.values()):
         raise wrong_folder(folder, "a run of `clozeline pretrain`")
