@@ -31,7 +31,7 @@ from clozeline.train.pretraining.micro_batch import longest_batch
 from tests.benchmarks.training_speed import one_step
 from tests.support.small_training import STILL
 from tests.support.training_configs import training_config
-from tests.test_step import make_batch
+from tests.train.test_step import make_batch
 
 
 def stalls(name: str, rounds: int, folder: Path) -> tuple[float, float]:

@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     is_dry = given.dry_run
-    files = [str(p) for p in sorted(ROOT.glob("tests/test_*.py")) if "mark.gpu" in p.read_text()]
+    files = [str(p) for p in sorted(ROOT.glob("tests/*/test_*.py")) if "mark.gpu" in p.read_text()]
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(scratch, "results.xml")
         options = ["-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={results}"]

@@ -10,7 +10,7 @@ from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.train.data.batch import LoadedBatch
 from tests.support.small_models import narrow
 from tests.support.small_training import STILL
-from tests.test_step import make_batch, unpadded
+from tests.train.test_step import make_batch, unpadded
 
 
 @dataclass(frozen=True)

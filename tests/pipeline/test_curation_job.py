@@ -1,0 +1,486 @@
+"""Curation in a job: what is dropped follows from the texts and the config alone."""
+
+import gzip
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import pytest
+
+from clozeline.pipeline.common.errors import STOPPED, CorruptDataError
+from clozeline.pipeline.config import DataConfig, PairScheme
+from clozeline.pipeline.curation.curate import text_hash
+from clozeline.pipeline.curation.measures import Text
+from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.job.context import JobContext, excluded_blocks
+from clozeline.pipeline.job.near_files import all_documents, write_rows
+from clozeline.pipeline.job.phases import phases
+from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.report.dataset_summary import summarize_dataset
+from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.sections import SECTIONS
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.verify.held_out import held_out_copies
+from clozeline.pipeline.verify.verify import verify
+from tests.pipeline.test_curation_exclusion import grams
+from tests.pipeline.test_curation_near import plain_words
+from tests.support.command import invoke, output_of
+from tests.support.small_jobs import (
+    COMMAND,
+    articles,
+    clozeline_ok,
+    in_own_group,
+    job_context,
+    shard_digests,
+    without_sources,
+    write_texts,
+    write_tokenizer,
+)
+
+FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+FILES_OF_PHASES = (".excluded", ".words", ".pairs", ".edges", ".drops", ".mixture", ".shard.json")
+CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=64)
+NEAR = replace(CONFIG, deduplicate="near")
+#: dataset_digest, and SHA-256 of the manifest without what depends on the source's file, before
+#: there was any curation.
+DEFAULT = (
+    "6944216e528b9b19971a40ebb65f3c369ef24230c0983f102973c08a2a649976",
+    "44c36561e1584ced1b24b1960612ffe6218eb6e3602f339a77cf2643d18713e7",
+)
+
+
+def edited(text: str, every: int) -> str:
+    """The text with each `every`th word replaced."""
+    words = text.split(" ")
+    words[every // 2 :: every] = ["edited"] * len(words[every // 2 :: every])
+    return " ".join(words)
+
+
+def planted() -> list[str]:
+    """100 articles; of 30 of them a copy, an edited one and one that is too far away."""
+    texts = articles(100)
+    near = [edited(text, 60) for text in texts[:30]]
+    far = [edited(text, 8) for text in texts[:30]]
+    return [*texts, *texts[:30:3], *near, *far]
+
+
+def clean(text: str) -> str:
+    """The text as a data set takes it: without short paragraphs."""
+    lines = [line.strip() for line in text.split("\n")]
+    return "\n".join(line for line in lines if len(line) >= CONFIG.min_characters)
+
+
+def make(folder: Path, config: DataConfig, texts: list[str], **context: object) -> JobContext:
+    """The context of a job over these texts, and its folder."""
+    folder.mkdir(parents=True)
+    write_texts(folder / "corpus.jsonl", texts)
+    write_tokenizer(folder / "out" / TOKENIZER, articles(100))
+    tokenizer = load_tokenizer(folder / "out" / TOKENIZER)
+    return job_context(folder, config, tokenizer, text_bytes=1, **context)
+
+
+def query_of(config: DataConfig) -> str:
+    """The query that names the corpus `all` in a mix; empty without a mix."""
+    return "?mix=all" if config.mix else ""
+
+
+def build(context: JobContext, *sources: str, block_bytes: int = 1 << 20) -> Manifest:
+    """All phases, one item after the other, over the corpus of `make` or other sources."""
+    corpus = f"{context.out_dir.parent}/corpus.jsonl{query_of(context.config)}"
+    blocks = list_blocks(sources or [corpus], block_bytes=block_bytes)
+    context = context.reading(blocks)
+    steps = Steps(context)
+    for phase in phases(blocks, context):
+        for item in phase.items:
+            phase.work(steps, item)
+            assert all(file.exists() for file in phase.files(steps, item))
+    return read_manifest(context.out_dir)
+
+
+class Curated(NamedTuple):
+    """A data set, and how it was made."""
+
+    folder: Path
+    config: DataConfig
+
+    @property
+    def options(self) -> list[str]:
+        """Its config on the command line."""
+        quality = [f"--quality={name}" for name in self.config.quality]
+        mix = (f"--mix={self.config.mix}", f"--tokens={self.config.tokens}")
+        return ["--deduplicate=near", *quality, f"--exclude={self.config.exclude[0]}", *mix]
+
+    def assert_same_bytes(self, folder: Path) -> None:
+        """Shards, and the manifest but for the digests of the source files."""
+        assert shard_digests(folder) == shard_digests(self.folder)
+        manifests = [without_sources(each / MANIFEST) for each in (folder, self.folder)]
+        assert manifests[0] == manifests[1]
+
+
+def similarity(one: str, other: str) -> float:
+    """By definition."""
+    sets = []
+    for text in (one, other):
+        words = plain_words(text)
+        sets.append({tuple(words[i : i + 5]) for i in range(max(len(words) - 4, 1))})
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a data set without near-duplicates."""
+    folder = tmp_path_factory.mktemp("near") / "work"
+    build(make(folder, NEAR, planted()))
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def curated(tmp_path_factory: pytest.TempPathFactory) -> Curated:
+    """A data set for which documents were dropped for each reason, and those left were repeated."""
+    folder = tmp_path_factory.mktemp("curated")
+    tests = write_texts(folder / "test.jsonl", [text[:300] for text in articles(9)])
+    chosen = {"exclude": (str(tests),), "quality": ("gopher", "min_words=250")}
+    config = replace(NEAR, **chosen, mix="all=1", tokens="70k")
+    manifest = build(make(folder / "work", config, planted(), excluded=excluded_blocks(config)))
+    reasons = ("duplicate_document", "near_duplicate", "excluded", "quality_min_words")
+    assert all(manifest.dropped[reason] > 1 for reason in reasons)
+    [source] = manifest.mixture
+    assert source.repeat > 0
+    assert 0 < source.more < source.documents
+    return Curated(folder / "work" / "out", config)
+
+
+def test_the_kept_documents_are_pairwise_different(near: Path):
+    """Of 30 articles and their edited copies one each is left; what is too far away stays."""
+    manifest = read_manifest(near)
+    assert manifest.dropped["duplicate_document"] == 10
+    assert manifest.dropped["near_duplicate"] == 30
+    assert manifest.counts["near_duplicate_components"] == 30
+    texts = planted()
+    assert all(similarity(texts[i], texts[110 + i]) > 0.82 for i in range(30))
+    assert all(similarity(texts[i], texts[140 + i]) < 0.7 for i in range(30))
+
+
+def test_neither_partitions_nor_blocks_nor_order_change_a_byte(curated: Curated, tmp_path: Path):
+    texts = planted()
+    random.Random(1).shuffle(texts)
+    given = {"partitions": 7, "excluded": excluded_blocks(curated.config)}
+    context = make(tmp_path / "work", curated.config, texts, **given)
+    build(context, block_bytes=20_000)
+    curated.assert_same_bytes(context.out_dir)
+
+
+def command(folder: Path, texts: list[str], *options: object, query: str = "") -> list[object]:
+    """The arguments that build `texts` in `folder`."""
+    folder.mkdir()
+    source = f"{write_texts(folder / 'corpus.jsonl', texts)}{query}"
+    tokenizer = write_tokenizer(folder / "tokenizer", articles(100))
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
+    return ["shards", source, "--tokenizer", tokenizer, "--out", folder / "out", *fixed, *options]
+
+
+def command_of(curated: Curated, folder: Path, *options: object) -> list[object]:
+    """The arguments that build the same data set, in more blocks."""
+    options = (*curated.options, "--block-bytes=50000", *options)
+    return command(folder, planted(), *options, query=query_of(curated.config))
+
+
+@pytest.mark.parametrize("runner", [("--workers=2",), ("--workers=1", "--", FN_API)])
+def test_every_runner_writes_the_same_bytes(curated: Curated, tmp_path: Path, runner: tuple[str]):
+    output_of(*command_of(curated, tmp_path / "work", *runner))
+    curated.assert_same_bytes(tmp_path / "work" / "out")
+    assert not (tmp_path / "work" / "out" / ".cache").exists()
+
+
+def test_tasks_write_the_same_bytes(curated: Curated, tmp_path: Path):
+    line = command_of(curated, tmp_path / "work", "--wait=0s")
+    tries = 0
+    while not (tmp_path / "work" / "out" / MANIFEST).exists():
+        done = invoke(*line, f"--task={tries % 3}/3")
+        assert done.exit_code in (0, STOPPED), done.output
+        tries += 1
+        assert tries < 30
+    curated.assert_same_bytes(tmp_path / "work" / "out")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_files_are_lost_are_made_again(curated: Curated, tmp_path: Path, seed: int):
+    """A killed job leaves any of its files, each of them whole."""
+    given = {"partitions": 2, "excluded": excluded_blocks(curated.config)}
+    context = make(tmp_path / "work", curated.config, planted(), **given)
+    build(context, block_bytes=50_000)
+    files = [*sorted(context.cache_dir.iterdir()), *sorted(context.out_dir.glob("*-of-*"))]
+    for file in random.Random(seed).sample(files, len(files) // 2):
+        file.unlink()
+    (context.out_dir / MANIFEST).unlink()
+    build(context, block_bytes=50_000)
+    curated.assert_same_bytes(context.out_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "workers"), [(signal.SIGKILL, 2), (signal.SIGKILL, 1), (signal.SIGINT, 1)]
+)
+@pytest.mark.parametrize("suffix", FILES_OF_PHASES)
+def test_a_stopped_job_continues_to_the_same_bytes(
+    curated: Curated, tmp_path: Path, suffix: str, how: signal.Signals, workers: int
+):
+    """The job and its workers get a signal when the first file of a phase is there."""
+    arguments = command_of(curated, tmp_path / "work", f"--workers={workers}")
+    cache = tmp_path / "work" / "out" / ".cache"
+    with in_own_group(*COMMAND, *arguments, stderr=subprocess.PIPE) as job:
+        while job.poll() is None and not any(cache.glob(f"[!.]*{suffix}")):
+            pass
+        os.killpg(job.pid, how)
+        said = job.communicate()[1].decode().splitlines()
+    if how == signal.SIGINT:
+        assert job.returncode == 1
+        assert any(line.startswith("Interrupted. ") for line in said)
+        assert not any("Traceback" in line for line in said)
+    else:
+        assert job.returncode == -signal.SIGKILL
+    assert not (tmp_path / "work" / "out" / MANIFEST).exists()
+    clozeline_ok(*arguments)
+    curated.assert_same_bytes(tmp_path / "work" / "out")
+
+
+@pytest.mark.parametrize("position", [3, 17, 26, 200, -1])
+def test_damage_to_the_words_of_a_document_is_found(near: Path, tmp_path: Path, position: int):
+    words = sorted((near.parent / "cache").glob("*.words"))[0]
+    data = bytearray(words.read_bytes())
+    data[position] ^= 1
+    (tmp_path / "bad.words").write_bytes(data)
+    with pytest.raises(CorruptDataError, match="is damaged; delete it"):
+        list(all_documents(tmp_path / "bad.words"))
+
+
+def test_default_options_give_the_bytes_of_before(tmp_path: Path):
+    texts = articles(165)
+    text = "\n\n".join(text.replace("\n\n", "\n") for text in texts + texts[::11])
+    (tmp_path / "corpus.txt").write_text(text)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts + texts[::11])
+    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=1")
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
+    output_of("shards", tmp_path / "corpus.txt", *folders, *fixed)
+    manifest = without_sources(tmp_path / "out" / MANIFEST)
+    found = (read_manifest(tmp_path / "out").dataset_digest, sha256(manifest).hexdigest())
+    assert found == DEFAULT
+
+
+def test_without_deduplication_every_copy_stays(tmp_path: Path):
+    texts = articles(20) * 2
+    manifest = build(make(tmp_path / "none", replace(CONFIG, deduplicate="none"), texts))
+    exact = build(make(tmp_path / "exact", CONFIG, texts))
+    assert "duplicate_document" not in manifest.dropped
+    assert exact.dropped["duplicate_document"] == 20
+    assert manifest.num_examples("train") > 1.9 * exact.num_examples("train")
+
+
+@pytest.mark.parametrize("pairs", get_args(PairScheme))
+def test_copies_that_stay_are_sound(tmp_path: Path, pairs: PairScheme):
+    """Rows of equal texts have one hash, and each text ends in a row of its own."""
+    config = replace(CONFIG, deduplicate="none", pairs=pairs)
+    source = str(tmp_path / "work" / "corpus.jsonl")
+    build(make(tmp_path / "work", config, [*articles(20), *articles(9), *articles(5)]))
+    assert list(verify(tmp_path / "work" / "out", [source])) == []
+
+
+def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Path):
+    """Where the promise is not kept, it names every pair with its exact similarity."""
+    source = str(near.parent / "corpus.jsonl")
+    assert list(verify(near, [source])) == []
+    texts = [clean(text) for text in planted()]
+    context = make(tmp_path / "work", NEAR, planted()).reading(list_blocks([source]))
+    steps = Steps(context)
+    for phase in phases(list_blocks([source]), context)[:-2]:
+        for item in phase.items:
+            phase.work(steps, item)
+    assert list(held_out_copies(steps)) == []
+    write_rows(context.drops_path, iter(()), partitions=len(context.buckets))
+    found = {(held, train): round(s, 9) for held, train, s in held_out_copies(steps)}
+    high, low = hash_documents(texts)
+    held = context.buckets.of(high, low) == 3
+    expected = {}
+    for i in range(30):
+        for a, b in ((i, 110 + i), (110 + i, i)):
+            if held[a] and not held[b]:
+                key = (int(high[a]), int(high[b]))
+                expected[key] = round(similarity(texts[a], texts[b]), 9)
+    assert found == expected
+    assert len(found) > 3
+
+
+def test_verify_takes_a_data_set_without_held_out_documents(tmp_path: Path):
+    context = make(tmp_path / "work", replace(NEAR, validation=0.0), articles(20))
+    build(context)
+    assert list(verify(context.out_dir, [str(tmp_path / "work" / "corpus.jsonl")])) == []
+
+
+def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    texts = articles(60)
+    tests = [*(f"Unseen {text[:300]}" for text in texts[:5]), "too short", "no such words " * 9]
+    source = str(write_texts(tmp_path / "test.jsonl", tests))
+    config = replace(CONFIG, exclude=(source,), quality=("min_words=260",))
+    long = [text for text in texts if len(Text(text).words) >= 260]
+    of = {text: grams(text, 13) for text in (*long, *tests)}
+    of_tests = set().union(*(of[text] for text in tests))
+    kept = [text for text in long if not of[text] & of_tests]
+    assert 0 < len(kept) < len(long) < 60
+    given = {"excluded": excluded_blocks(config)}
+    manifest = build(make(tmp_path / "work", config, texts, **given), block_bytes=20_000)
+    plain = build(make(tmp_path / "plain", CONFIG, kept))
+    assert manifest.dataset_digest == plain.dataset_digest
+    assert manifest.dropped["quality_min_words"] == 60 - len(long)
+    assert manifest.dropped["excluded"] == len(long) - len(kept)
+    [entry] = manifest.excluded
+    assert (entry.source, entry.texts, entry.searched) == ("test.jsonl", 7, 6)
+    found = {text_hash(test): sum(bool(of[text] & of[test]) for text in long) for test in tests}
+    assert entry.documents == len(long) - len(kept)
+    assert entry.hits == {test: count for test, count in sorted(found.items()) if count}
+    assert entry.found == len(entry.hits)
+    monkeypatch.chdir(tmp_path)  # without a job.json, the name in the manifest is a path here
+    assert list(verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")])) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--quality=gophr"], "there is no such rule; did you mean gopher?"),
+        (["--similarity=1.5"], "similarity is 1.5; it must be 0.3 to 1.0."),
+        (["--exclude-ngram=0"], "ngram is 0; it must be 1 to 100."),
+        (["--similarity=0.7"], "similarity is for --deduplicate near; add that"),
+        (["--exclude-ngram=7"], "ngram is for --exclude; add that, or leave it out."),
+        (["--exclude={}/empty.jsonl"], "empty.jsonl"),
+        (["--exclude={}/nothing.jsonl"], "--exclude: "),
+        (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
+        (["--exclude={}/bad.jsonl"], "bad.jsonl:2: not a JSON object; fix it first."),
+        (["--exclude={}/short.jsonl?tokens=5M"], ": tokens= is for text to train on and does no"),
+        (["--exclude={}/short.jsonl?repeat=3"], "short.jsonl?repeat=3: repeat= is for text to tr"),
+        (["--exclude={}/short.jsonl?mix=wiki"], ": mix= is for text to train on and does nothing"),
+        (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str):
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "short.jsonl").write_text('{"text": "only a few words"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"text": "only a few words"}\n[]\n')
+    options = [option.format(tmp_path) for option in options]
+    done = invoke(*command(tmp_path / "work", articles(20), *options, "--workers=1"))
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit), done.output
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_a_data_set_is_verified_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    arguments = command(tmp_path / "work", articles(20), "--exclude=test.jsonl", "--workers=1")
+    write_texts(tmp_path / "work" / "test.jsonl", articles(2))
+    monkeypatch.chdir(tmp_path / "work")
+    output_of(*arguments)
+    monkeypatch.chdir(tmp_path)
+    assert list(verify(tmp_path / "work" / "out", [str(arguments[1])])) == []
+
+
+def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
+    """Those of --exclude and with tokens=; what they were given as is in job.json."""
+    one = tmp_path / "one"
+    write_tokenizer(one / "tokenizer", articles(40))
+    (one / "a").mkdir()
+    (one / "b").mkdir()
+    write_texts(one / "a" / "c.jsonl", articles(40)[20:])
+    write_texts(one / "a" / "t.jsonl", articles(2))
+    write_texts(one / "b" / "c.jsonl", articles(20))
+    write_texts(one / "b" / "t.jsonl", articles(4)[2:])
+    two = shutil.copytree(one, tmp_path / "of" / "another")  # keeps the times of change
+
+    def line(folder: Path) -> list[object]:
+        sources = [f"{folder}/{name}/c.jsonl?tokens=2k" for name in "ab"]
+        exclude = [f"--exclude={folder}/a/t.jsonl", f"--exclude=file://{folder}/b/t.jsonl"]
+        known = ("--tokenizer", folder / "tokenizer", "--out", folder / "out", "--workers=1")
+        return ["shards", *sources, *exclude, *known, "--num-shards=1", "--max-seq-length=64"]
+
+    assert "already complete" not in output_of(*line(one)) + output_of(*line(two))
+    text = (one / "out" / "manifest.json").read_text()
+    assert (two / "out" / "manifest.json").read_text() == text
+    assert str(tmp_path) not in text
+    manifest = read_manifest(one / "out")
+    assert [part.source for part in manifest.mixture] == ["a/c.jsonl", "b/c.jsonl"]
+    assert [part.source for part in manifest.excluded] == ["t.jsonl", "file:///t.jsonl"]
+    sources = [str(source) for source in line(two)[1:3]]
+    assert list(verify(two / "out", sources)) == []
+    shutil.move(one / "out", tmp_path / "out")
+    assert "already complete" in output_of(*line(two), "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
+def test_sources_that_share_texts_each_have_their_own_numbers(tmp_path: Path, order):
+    """The last is a copy of the first; a text that is twice in a source counts twice there."""
+    texts = articles(6)
+    first, other = texts[0][:300], f"Now {texts[0][:200]}"
+    tests = [[first, first, "not there " * 9], [other, texts[1][:300]]]
+    paths = [write_texts(tmp_path / f"{i}.jsonl", tests[i % 2]) for i in range(3)]
+    config = replace(CONFIG, exclude=tuple(str(paths[i]) for i in order))
+    given = {"excluded": excluded_blocks(config)}
+    manifest = build(make(tmp_path / "work", config, texts, **given))
+    assert manifest.dropped["excluded"] == 2
+    counts = [(e.texts, e.searched, e.documents, e.found) for e in manifest.excluded]
+    expected = [(3, 3, 1, 2), (2, 2, 2, 2), (3, 3, 1, 2)]
+    assert counts == [expected[i] for i in order]
+
+
+def test_half_of_an_excluded_source_is_not_enough(tmp_path: Path):
+    packed = gzip.compress(write_texts(tmp_path / "whole.jsonl", articles(200)).read_bytes())
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    options = [f"--exclude={tmp_path}/cut.jsonl.gz", "--workers=1"]
+    done = invoke(*command(tmp_path / "work", articles(20), *options))
+    assert done.exit_code == 1, done.output
+    assert "cut.jsonl.gz is not whole: truncated or corrupt gz" in done.stderr.splitlines()[-1]
+    texts = [f"Text {i} has words of its own, and not a sentence of others." for i in range(20)]
+    options += ["--pairs=none", f"--token-cache={tmp_path}/cache"]
+    done = invoke(*command(tmp_path / "more", texts, *options, "--allow-truncated"))
+    assert done.exit_code == 0, done.output
+    [rejected] = (tmp_path / "more" / "out" / "rejected.jsonl").read_text().splitlines()
+    assert "cut.jsonl.gz" in json.loads(rejected)["where"]
+    done = invoke(*command(tmp_path / "again", texts, *options))  # the half is in the cache
+    assert done.exit_code == 1, done.output
+    assert "cut.jsonl.gz is not whole" in done.stderr.splitlines()[-1]
+
+
+def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated: Curated):
+    lines = (curated.folder / "dropped.jsonl").read_text().splitlines()
+    near = [x for x in map(json.loads, lines) if x["reason"] == "near_duplicate"]
+    assert 1 < len(near) <= 20
+    by_hash = {text_hash(clean(text)): clean(text) for text in planted()}
+    for line in near:
+        one, other = by_hash[line["document"]], by_hash[line["kept"]]
+        assert (line["text"], line["kept_text"]) == (one[:500], other[:500])
+        assert line["value"] == round(similarity(one, other), 4)
+    sections = make_sections(SECTIONS, summarize_dataset(curated.folder))
+    [section] = [section for section in sections if section.heading == "Dropped documents"]
+    tables = {table.heads[0].partition(":")[0]: table for table in section.tables}
+    assert tables.keys() > {"near duplicate", "excluded", "quality min words"}
+    shown = [row[1:] for row in tables["near duplicate"].rows]
+    assert shown == [(x["text"], x["kept_text"]) for x in near]
+    assert all(len(row) == len(table.heads) for table in section.tables for row in table.rows)
+
+
+def test_a_dry_run_tells_the_shares(tmp_path: Path):
+    """Copies are near each other here, so the sample, which is everything, has all of them."""
+    options = ("--deduplicate=near", "--quality=min_words=260", "--dry-run")
+    told = output_of(*command(tmp_path / "work", planted(), *options))
+    long = [text for text in planted() if len(Text(text).words) >= 260]
+    short = 170 - len(long)
+    assert 0 < short < 170
+    assert f"{short} of 170 documents sampled ({short / 170:.1%}): quality_min_words" in told
+    assert re.search(r"dropped    \d+ of 170 documents sampled \(\d+\.\d%\): near_duplicate", told)
+    assert not (tmp_path / "work" / "out").exists()

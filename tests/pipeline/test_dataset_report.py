@@ -1,0 +1,437 @@
+"""The report: its numbers are those of the rows, and its page needs and runs nothing else."""
+
+import json
+import re
+import shutil
+import sys
+from collections import Counter
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.manifest import CARD, REPORT, read_manifest, write_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.charts import draw_lines, draw_points
+from clozeline.pipeline.report.html import Section, Table, printable
+from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.view.site import Site, Tab
+from tests.pipeline.test_inspect import example
+from tests.support.command import invoke, refused
+from tests.support.small import lists, make_examples, small_tokenizer
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_jobs import python
+
+TOKENIZER = small_tokenizer()
+HOSTILE = (
+    *("<script>alert(1)</script>", "</pre>", "<img src=x>", "&amp;", "]]>", "{{x}}", "$x^2$"),
+    *("'\"", "url(#a)", 'id="a"', "\u202eabc", "\x00", "日本", "😀", "##" + "w" * 60),
+)
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+#: What makes a browser fetch, run or leave.
+LOADING = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "background"}
+
+
+class Parsed(HTMLParser):
+    """A page taken apart: tags must be closed in the order in which they were opened."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str]] = []
+        self.text: Counter[str] = Counter()  # of each innermost element
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and data.strip():
+            self.text[data.strip()] += 1
+            if self.open[-1] in ("td", "th"):
+                self.rows[-1][-1] += data
+
+    def row(self, head):
+        """The cells beside a first cell, the last of this name."""
+        return next(row[1:] for row in reversed(self.rows) if row[0] == head)
+
+
+def rows_of(folder, split=None):
+    """Every row in plain Python: ids, positions, labels, kind."""
+    columns = ("input_ids", "masked_lm_positions", "masked_lm_labels")
+    found = []
+    for entry in read_manifest(folder).shards:
+        if split in (None, entry.split):
+            examples = read_shard(folder / entry.name)
+            ragged = (lists(getattr(examples, name)) for name in columns)
+            found += zip(*ragged, examples.next_sentence_label.tolist(), strict=True)
+    return found
+
+
+def report_of(folder):
+    """The page that is written into the folder."""
+    done = invoke("report", folder)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return (folder / REPORT).read_text()
+
+
+@pytest.fixture(scope="module")
+def html(small_folder, tmp_path_factory):
+    """The page of 57 + 23 rows, one shard without any."""
+    page = tmp_path_factory.mktemp("html") / "page.html"
+    assert invoke("report", small_folder, "--out", page).stdout == f"{page}\n"
+    return page.read_text()
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Parsed(html)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Tokens and names that are markup; swapped pairs; training rows alone; page and card."""
+    folder = tmp_path_factory.mktemp("hostile") / "data"
+    normalization = Normalization(lowercase=True, strip_accents=True)
+    tokenizer = Tokenizer([*SPECIAL_TOKENS, *HOSTILE], normalization)
+    config = replace(SMALL, pairs="order")
+    write_data_set(folder, train=(40, 0, 30), validation=(0,), config=config, tokenizer=tokenizer)
+    rejected = {"where": "<b>a</b>.xml, \x1b[31m", "reason": "<i>"}
+    (folder / "rejected.jsonl").write_text(json.dumps(rejected) + "\n")
+    report_of(folder)
+    return folder
+
+
+@pytest.fixture
+def data_set(small_folder, tmp_path):
+    """A copy to write into."""
+    return shutil.copytree(small_folder, tmp_path / "data")
+
+
+# --- the numbers ----------------------------------------------------------------------------------
+
+
+def test_a_pair_is_counted_token_by_token():
+    shown = example(
+        "[CLS] the [MASK] sat on the [UNK] . [SEP] it dog ran [SEP]",
+        hidden={2: "cat", 10: "slept", 11: "ran"},
+        length_a=9,
+        label=1,
+    )
+    counted = count_rows(shown, 16, TOKENIZER)
+    assert np.flatnonzero(counted.lengths).tolist() == [13]
+    assert np.flatnonzero(counted.lengths_a).tolist() == [7]
+    assert np.flatnonzero(counted.lengths_b).tolist() == [3]
+    assert np.flatnonzero(counted.maskable_at).tolist() == [1, 2, 3, 4, 5, 7, 9, 10, 11]
+    assert np.flatnonzero(counted.masked_at).tolist() == [2, 10, 11]
+    assert np.flatnonzero(counted.masked_along).tolist() == [3, 15, 16]  # 20 * 2 // 13, ...
+    assert counted.shown_as.tolist() == [1, 1, 1]
+    assert counted.labels.tolist() == [0, 0, 1]
+    assert counted.unknown.tolist() == [1]
+    assert (counted.rows, counted.tokens, counted.negative_share) == (1, 13, 1.0)
+    assert counted.fill_rate == 13 / 16
+
+
+def test_the_counts_of_parts_add_up_to_those_of_the_whole(small_folder):
+    entry = read_manifest(small_folder).shards[1]
+    examples = read_shard(small_folder / entry.name)
+    parts = [examples.take(np.arange(start, stop)) for start, stop in ((0, 0), (0, 7), (7, 20))]
+    whole, added = count_rows(examples, 16, TOKENIZER), RowStatistics.empty(16)
+    for part in parts:
+        added += count_rows(part, 16, TOKENIZER)
+    for field in fields(RowStatistics):
+        np.testing.assert_array_equal(getattr(added, field.name), getattr(whole, field.name))
+    assert added.maskable_along.shape == (PARTS,)
+
+
+def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
+    rows = rows_of(small_folder)
+    train, width = rows_of(small_folder, "train"), SMALL.max_seq_length
+    tokens = sum(len(ids) for ids, *_ in rows)
+    filled = sum(len(ids) for ids, *_ in train) / (len(train) * width)
+    assert page.text[small_folder.name] == 2  # title and heading
+    assert page.text[f"{tokens:,}"]
+    assert page.text[f"{filled:.1%}"]
+    assert any(f"fill {filled:.1%} in train" in text for text in page.text)
+
+    masked = Counter()
+    for ids, positions, labels, _ in rows:
+        for position, label in zip(positions, labels, strict=True):
+            is_mask, is_label = ids[position] == TOKENIZER.mask_id, ids[position] == label
+            masked["[MASK]" if is_mask else "itself" if is_label else "another"] += 1
+    number = masked.total()
+    for name, head in (("[MASK]", "[MASK]"), ("another", "a random token")):
+        assert page.row(head)[:2] == [f"{masked[name]:,}", f"{masked[name] / number:.1%}"]
+    assert page.row("the token itself")[0] == f"{masked['itself']:,}"
+    assert any(text.startswith(f"{number:,} tokens are masked, ") for text in page.text)
+
+    for split in ("train", "validation"):
+        kinds = Counter(kind for *_, kind in rows_of(small_folder, split))
+        share = f"{kinds[1] / (kinds[0] + kinds[1]):.2%}"
+        assert page.row(split) == [*(f"{kinds[kind]:,}" for kind in (-1, 0, 1)), share]
+
+
+def test_every_shard_has_its_row(small_folder, page):
+    for entry in read_manifest(small_folder).shards:
+        examples = read_shard(small_folder / entry.name)
+        pairs = examples.next_sentence_label[examples.next_sentence_label >= 0]
+        assert page.row(entry.name) == [
+            f"{len(examples):,}",
+            f"{len(examples.input_ids.values):,}",
+            f"{(small_folder / entry.name).stat().st_size / 1000:,.1f} kB",
+            f"{pairs.mean():.1%}" if len(pairs) else "-",
+        ]
+
+
+def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_folder, html, page):
+    counts = Counter()
+    for ids, positions, labels, _ in rows_of(small_folder, "train"):
+        for position, label in zip(positions, labels, strict=True):
+            ids[position] = label
+        counts.update(TOKENIZER.tokens[token] for token in ids)
+    for special in SPECIAL_TOKENS:
+        del counts[special]
+    used, pieces = len(counts), TOKENIZER.vocab_size - len(SPECIAL_TOKENS)
+    rate = f"{used} of the {pieces} tokens of the vocabulary occur ({used / pieces:.1%})"
+    assert f"{rate} among {counts.total()} training tokens" in html
+    best, number = counts.most_common(1)[0]
+    assert page.text[best]
+    assert page.text[f"{number / counts.total():.2%}"]
+
+
+def test_the_first_rows_are_shown(small_folder, page):
+    assert page.tags["article"] == 10
+    name = read_manifest(small_folder).shards[0].name
+    assert [page.text[f"{name}, row {row}"] for row in range(11)] == [1] * 10 + [0]
+
+
+def test_counts_rejections_times_and_options_are_on_the_page_and_an_edited_card_is_kept(
+    data_set, html
+):
+    where = "a.xml,\u2028page"  # no end of a line in JSON
+    lines = [{"where": f"{where} {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
+    early = {"where": "b.xml", "reason": "truncated bz2", "kind": "truncated"}
+    written = "\n".join(json.dumps(line, ensure_ascii=False) for line in [*lines, early])
+    (data_set / "rejected.jsonl").write_text(written + "\n")
+    job = {"cpu_seconds": 4_321.5, "stages": {"read": 1.5, "tokens": 1_234.5, "pairs": 0}}
+    (data_set / "job.json").write_text(json.dumps(job))
+    manifest = replace(
+        read_manifest(data_set),
+        counts={"documents": 12_345, "rejected": 3},
+        dropped={"short_document": 7, "cut_tokens": 98_765},
+    )
+    write_manifest(data_set, manifest)
+    (data_set / CARD).write_text("# Mine\n")
+    done = invoke("report", data_set)
+    assert done.stdout == f"{data_set / REPORT}\n"
+    assert done.stderr.startswith(f"warning: {data_set / CARD} was edited and is kept\n")
+
+    text = (data_set / REPORT).read_text()
+    page = Parsed(text)
+    for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345", "12,352"):
+        assert page.text[value]
+    rows = {
+        "cut_tokens": "98,765", "deep": "16", "big": "9", "CPU time": "4,321.5 s",
+        "max_seq_length": "16", "num_shards": "3", "max_predictions_per_seq": "3",
+    }  # fmt: skip
+    assert {name: page.row(name) for name in rows} == {name: [rows[name]] for name in rows}
+    assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
+    shown = [row for row in page.rows if row[0].startswith("a.xml")]
+    assert shown == [[printable(line["where"]), line["reason"]] for line in lines[:10]]
+    said = (
+        "Documents read: 12,352; rejected: 25; sources that end early: 1; the first 10 are listed."
+    )
+    assert any(text.startswith(said) for text in page.text)
+    assert page.text["CPU time of the stages: 1,236.0 s, summed over all workers."]
+    assert page.text["1,234.5 s (100%)"]
+    assert "CPU time of the stages: not recorded." in html  # it has no job.json
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_hostile_tokens_are_text_and_nothing_else(hostile):
+    html = (hostile / REPORT).read_text()
+    page = Parsed(html)
+    assert not page.tags.keys() & {"script", "img", "b", "i"}
+    assert page.tags["article"] == 10
+    for token in map(printable, HOSTILE):  # each is the label of a bar
+        assert page.text[token if len(token) <= 24 else token[:23] + "…"], token
+    assert not set(html) & {"\x00", "\x1b", "\u202e"}
+    assert page.row("<b>a</b>.xml, \\x1b[31m") == ["<i>"]
+
+
+def test_the_page_loads_nothing_and_its_ids_are_unique(page):
+    ids = Counter(value for name, value in page.attributes if name == "id")
+    assert set(ids.values()) == {1}
+    named = {value for name, value in page.attributes if name in LOADING}
+    assert named <= {"data:,", *(f"#{name}" for name in ids)}
+    for _, value in page.attributes:
+        assert set(re.findall(r"url\(#(\w+)\)", value or "")) <= ids.keys()
+    assert not page.tags.keys() & {"script", "img", "iframe", "object", "metadata"}
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert ("content", policy) in page.attributes
+
+
+def test_every_colour_of_a_chart_is_a_variable_of_the_page(html, page):
+    used = set()
+    for name, value in page.attributes:
+        if name in ("style", "fill", "stroke"):
+            used |= set(re.findall(r"(?:fill|stroke): *([^;]+)", f"{name}: {value}; {value}"))
+    assert {"var(--ink)", "var(--series-1)", "var(--series-2)"} <= used
+    for colour in used - {"none"}:
+        name = re.fullmatch(r"var\((--[\w-]+)\)", colour)
+        assert name, colour
+        assert len(re.findall(f"{name[1]}: #", html)) == 2  # in light and in dark
+
+
+def test_what_does_not_exist_has_no_chart(html, hostile, tmp_path):
+    none = replace(SMALL, pairs="none")
+    for name, rows in (("both", {"train": (20,), "validation": (5,)}), ("one", {"train": (1,)})):
+        write_data_set(tmp_path / name, config=none, make=one_span, **rows)
+    hostile_html = (hostile / REPORT).read_text()
+    assert "swapped pairs" in hostile_html
+    for text, charts, has_pairs in (
+        (html, 8, True),
+        (hostile_html, 7, True),  # no histogram of validation
+        (report_of(tmp_path / "both"), 6, False),  # no B, and no balance
+        (report_of(tmp_path / "one"), 5, False),
+    ):
+        assert Parsed(text).tags["svg"] == charts
+        assert ("There are no pairs" in text) != has_pairs
+        assert "nan" not in text
+
+
+def one_span(rows, *, split, shard, config, of):
+    """[CLS] A [SEP]"""
+    words = np.random.default_rng(shard).choice(of.replacement_ids, (rows, 9)).tolist()
+    return make_examples([[of.cls_id, *row, of.sep_id] for row in words])
+
+
+def test_the_shards_of_a_chart_are_counted_in_whole_numbers():
+    svg = draw_points("one", {"train": ([0], [0.5])}, band=(0.48, 0.52), x_label="x", y_label="y")
+    labels = re.findall("<text[^>]*>([^<]*)</text>", svg)
+    assert [label for label in labels if "." in label and "%" not in label] == []
+
+
+def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence(tmp_path):
+    table = Table(heads=("name", "count"), rows=[(f"n{i}", f"{i}") for i in range(40)])
+    sections = [
+        Section(heading="Long", sentence="One.", tables=[table]),
+        Section(heading="Nothing", sentence="Two."),
+    ]
+    tab = Tab(
+        name="<t>",
+        path="/t",
+        template="clozeline.pipeline.view/sections.html.jinja",
+        values=lambda _: {"figures": [("a", "1")], "sections": sections},
+    )
+    Site(title="x", tabs=[tab]).export(tmp_path / "page.html")
+    page = Parsed((tmp_path / "page.html").read_text())
+    assert page.tags["details"] == 1
+    assert page.text["name: 40 rows"] == 1
+    assert page.text["<t>"] == 1
+    assert (page.tags["figure"], page.tags["table"], page.tags["section"]) == (0, 1, 3)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_another_process_with_other_settings_writes_the_same_page_and_card(hostile, tmp_path):
+    (tmp_path / "matplotlibrc").write_text("xtick.labelsize: 30\naxes.linewidth: 9\n")
+    settings = {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "PYTHONHASHSEED": "7"}
+    again = shutil.copytree(hostile, tmp_path / "elsewhere" / "data")
+    written = [again / REPORT, again / CARD]
+    for path in written:
+        path.unlink()
+    before = {*again.iterdir()}
+    said = python("-W", "error", "-m", "clozeline", "report", again, TZ="Asia/Tokyo", **settings)
+    assert said == f"{written[0]} and {written[1]}\n"
+    assert {*again.iterdir()} == {*before, *written}
+    for path in written:
+        assert path.read_bytes() == (hostile / path.name).read_bytes()
+
+
+def test_with_out_the_page_alone_is_written(small_folder, html):
+    assert not {REPORT, CARD} & {path.name for path in small_folder.iterdir()}
+
+
+def test_a_data_set_in_a_store_has_the_same_report(hostile):
+    store = path_of("memory://report/data")
+    for path in (path for path in hostile.rglob("*") if path.is_file()):
+        if path.name not in (REPORT, CARD):
+            place = store / path.relative_to(hostile).as_posix()
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(path.read_bytes())
+    result = invoke("report", "memory://report/data")
+    assert result.exit_code == 0, result.output
+    for name in (REPORT, CARD):
+        assert (store / name).read_bytes() == (hostile / name).read_bytes()
+
+
+def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
+    said = refused("report", data_set, "--out", tmp_path)
+    assert "is a folder; give the name of a file" in said
+    said = refused("report", data_set, "--out", tmp_path / "lost" / "page.html")
+    assert f"{tmp_path / 'lost'} is not a folder; give a file" in said
+    shard = data_set / "train-00001-of-00005.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    said = refused("report", data_set)
+    assert f"{shard} is damaged (its bytes are not those that were written)" in said
+    shard.unlink()
+    assert "train-00001-of-00005.arrow is missing" in refused("report", data_set)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
+    assert "needs matplotlib, which is not installed; run `pip ins" in refused("report", data_set)
+    assert not (data_set / REPORT).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rejected.jsonl", '{"where": "x", "rea'),
+        ("rejected.jsonl", "null"),
+        ("rejected.jsonl", '{"where": "x", "reason": 5}'),
+        ("rejected.jsonl", '{"where": "x", "reason": "\xff"}'),
+        ("dropped.jsonl", '{"reason": "near_duplicate"}'),
+        ("dropped.jsonl", '{"reason": "a", "document": "b", "text": "c", "value": "d"}'),
+        ("job.json", "{"),
+        ("job.json", "[" * 200_000),
+        ("job.json", '{"stages": 5}'),
+        ("job.json", '{"stages": {"read": -1}}'),
+        ("job.json", '{"seconds": "x"}'),
+        ("job.json", '{"sources": [5]}'),
+    ],
+)
+def test_what_a_job_left_there_is_refused_in_one_line_where_it_is_damaged(name, content, data_set):
+    (data_set / name).write_bytes(content.encode("latin-1"))
+    said = refused("report", data_set)
+    assert said.startswith(f"{data_set / name} cannot be read (")
+    assert said.endswith("); delete it.")
+    (data_set / name).unlink()
+    report_of(data_set)
+
+
+def test_a_line_whose_name_begins_with_an_underscore_is_in_the_legend():
+    lines = {"_other": (np.arange(3), np.arange(3)), "one": (np.arange(3), np.arange(3))}
+    svg = draw_lines("lines", lines, x_label="x", y_label="y")
+    assert "_other</text>" in svg

@@ -1,0 +1,277 @@
+"""Mixtures by budget: each source gives its tokens, cut or repeated, whatever the blocks are."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.pipeline.common import store_lease
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.mixture import (
+    DOCUMENT,
+    Histogram,
+    budgets_of,
+    mixed_sources,
+    near_the_cuts,
+    uses_of,
+)
+from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.report.dataset_summary import summarize_dataset
+from clozeline.pipeline.report.dropped import mixture_lines
+from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.sections import SECTIONS
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.verify.verify import verify
+from tests.pipeline.test_curation_job import NEAR, make, planted
+from tests.pipeline.test_curation_job import build as build_all
+from tests.support.command import invoke
+from tests.support.small_jobs import articles, shard_digests, write_texts, write_tokenizer
+
+CONFIG = replace(NEAR, pairs="none", mix="wiki=0.6,news=0.4", tokens="60k")
+#: The same on the command line.
+OPTIONS = (
+    *("--num-shards=3", "--validation=0.2", "--max-seq-length=64", "--pairs=none"),
+    *(f"--mix={CONFIG.mix}", "--tokens=60k", "--deduplicate=near"),
+)
+
+
+# The choice, on columns
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 1), st.integers(1, 9)), min_size=1),
+    st.integers(1, 200),
+)
+def test_the_choice_is_that_of_the_definition(rows, budget):
+    """Documents in the order of their hashes, over and over, until the tokens are reached."""
+    rows = [*rows, (7, 0, 5), (8, 1, 5)]
+    documents = np.array([(h << 58 | h, share, tokens) for h, share, tokens in rows], DOCUMENT)
+    budgets = {"a": budget, "b": budget + 1}
+    parts = [documents[::2], documents[1::2]]
+    histogram = Histogram.of(iter(parts), 2)
+    cuts = histogram.cuts(budgets)
+    near = np.concatenate([near_the_cuts(part, cuts) for part in parts])
+    for share, found in enumerate(mixed_sources(budgets, histogram, cuts, near)):
+        own = np.sort(documents[documents["share"] == share], order="hash")
+        uses = uses_of(own["hash"], found)
+        assert found.used == (uses * own["tokens"]).sum()
+        assert found.repeat * len(own) + found.more == uses.sum()
+        reached, expected = 0, Counter()
+        while reached < budgets[found.source]:
+            for value in np.unique(own["hash"]):  # copies count together
+                if reached < budgets[found.source]:
+                    reached += int(own["tokens"][own["hash"] == value].sum())
+                    expected[int(value)] += 1
+        assert uses.tolist() == [expected[int(value)] for value in own["hash"]]
+
+
+# In a job
+
+
+def sources(folder: Path) -> list[str]:
+    """110 articles with near copies, and 30 others, some of which the first source has, too."""
+    folder.mkdir(exist_ok=True)
+    wiki = write_texts(folder / "first.jsonl", planted()[:140])
+    news = write_texts(folder / "second.jsonl", [*articles(130)[100:], *articles(5)])
+    return [f"{wiki}?mix=wiki", f"{news}?mix=news"]
+
+
+def build(folder: Path, given: list[str], config: DataConfig = CONFIG, **options: int) -> Manifest:
+    """The data set of these sources."""
+    return build_all(make(folder, config, []), *given, **options)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a data set of two sources, 36,000 and 24,000 tokens of them."""
+    folder = tmp_path_factory.mktemp("mixed")
+    build(folder / "work", sources(folder))
+    return folder / "work" / "out"
+
+
+def test_each_source_gives_its_tokens(mixed: Path):
+    """One is cut, the other is repeated; the shards have the tokens that the manifest says."""
+    manifest = read_manifest(mixed)
+    news, wiki = manifest.mixture
+    assert (news.source, wiki.source) == ("news", "wiki")
+    assert (news.budget, wiki.budget) == (24_000, 36_000)
+    longest = 2000
+    assert all(0 <= source.used - source.budget < longest for source in (news, wiki))
+    assert news.repeat >= 1
+    assert (wiki.repeat, wiki.more < wiki.documents) == (0, True)
+    rows = [read_shard(mixed / entry.name) for entry in manifest.of_split("train")]
+    tokens = sum(len(part.input_ids.values) - 2 * len(part) for part in rows)
+    assert 0.97 < tokens / (news.used + wiki.used) <= 1
+    assert manifest.dropped["beyond_budget"] >= wiki.documents - wiki.more
+    assert manifest.counts["repeat"] == news.repeat + (news.more > 0)
+    lines = list(mixture_lines(manifest))
+    total = news.used + wiki.used
+    assert f"wiki gives {wiki.used:,} tokens ({wiki.used / total:.1%}): " in lines[1]
+    assert f"{wiki.more:,} of {wiki.documents:,} documents once" in lines[1]
+    summary = summarize_dataset(mixed)
+    [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
+    table = section.tables[0]
+    assert [row[0] for row in table.rows] == ["news", "wiki"]
+    assert table.rows[1][table.heads.index("share")] == f"{wiki.used / total:.1%}"
+
+
+def test_held_out_documents_come_from_the_same_mixture_once(mixed: Path):
+    manifest = read_manifest(mixed)
+    train, validation = (
+        sum(len(np.unique(read_shard(mixed / x.name).document_a)) for x in manifest.of_split(split))
+        for split in ("train", "validation")
+    )
+    assert 0.1 < validation / (train + validation) < 0.35  # --validation 0.2
+
+
+def test_neither_blocks_nor_order_change_a_byte(mixed: Path, tmp_path: Path):
+    given = sources(tmp_path / "sources")
+    for source in given:
+        path = Path(source.partition("?")[0])
+        lines = path.read_text().splitlines(keepends=True)
+        random.Random(0).shuffle(lines)
+        path.write_text("".join(lines))
+    build(tmp_path / "work", given[::-1], block_bytes=20_000)
+    assert shard_digests(tmp_path / "work" / "out") == shard_digests(mixed)
+    assert (tmp_path / "work/out" / MANIFEST).read_bytes() == (mixed / MANIFEST).read_bytes()
+
+
+def test_a_store_holds_the_same_bytes(mixed, tmp_path, monkeypatch):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
+    store, options = path_of("memory://clozeline-mixture"), JobOptions(workers=1)
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    given = sources(tmp_path / "sources")
+    build_shards(given, config=CONFIG, options=options, tokenizer=tokenizer, out=store)
+    names = [entry.name for entry in read_manifest(store).shards]
+    found = {name: sha256((store / name).read_bytes()).hexdigest() for name in names}
+    assert found == shard_digests(mixed)
+    store.rmdir(recursive=True)
+
+
+def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_path: Path):
+    given = sources(tmp_path / "sources")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
+    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=2")
+    done = invoke("shards", *given, *folders, *OPTIONS, "--block-bytes=50000")
+    assert done.exit_code == 0, done.output
+    assert shard_digests(tmp_path / "out") == shard_digests(mixed)
+    assert all(line in done.stderr for line in mixture_lines(read_manifest(mixed)))
+    assert list(verify(tmp_path / "out", given)) == []
+    plain = [source.partition("?")[0] for source in given]
+    with pytest.raises(InputError, match="has no name in --mix"):
+        list(verify(tmp_path / "out", plain))
+
+
+def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path: Path):
+    folder = tmp_path / "\x1b]0;mine\x07"
+    folder.mkdir()
+    source = write_texts(folder / "a\x1b[2J.jsonl", articles(30))
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(30))
+    out = tmp_path / "out"
+    line = ("shards", f"{source}?tokens=2k", "--tokenizer", tokenizer, "--out", out, "--workers=1")
+    done = invoke(*line, "--max-seq-length=32", "--pairs=none")
+    assert done.exit_code == 0, done.output
+    shown = invoke("inspect", out)
+    for text in (done.output, shown.output):
+        assert r"a\x1b[2J.jsonl gives " in text
+        assert "\x1b" not in text
+
+
+def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: Path):
+    """As many tokens as a source has change nothing; three times as many are `repeat=3`."""
+    config = replace(CONFIG, mix="", tokens="", deduplicate="exact")
+    first = str(write_texts(tmp_path / "first.jsonl", articles(30)))
+    second = str(write_texts(tmp_path / "second.jsonl", articles(45)[30:]))
+
+    def built(name: str, query: str) -> Manifest:
+        return build(tmp_path / name, [first, f"{second}{query}"], config)
+
+    cut = built("cut", "?tokens=2k")
+    [source] = cut.mixture
+    assert source.source == "second.jsonl"
+    assert (source.repeat, source.more < source.documents) == (0, True)
+    used = f"{source.more} of {source.documents} documents once"
+    # No share: how many tokens the first source has is not counted.
+    assert list(mixture_lines(cut)) == [f"second.jsonl gives {source.used:,} tokens: {used}"]
+    summary = summarize_dataset(tmp_path / "cut" / "out")
+    [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
+    table = section.tables[0]
+    assert (len(table.rows[0]), "share" in table.heads) == (len(table.heads), False)
+    plain, every = built("plain", ""), built("every", f"?tokens={source.available}")
+    thrice, budget = built("3", "?repeat=3"), built("budget", f"?tokens={3 * source.available}")
+    assert plain.dataset_digest == every.dataset_digest
+    assert thrice.dataset_digest == budget.dataset_digest
+    assert len({each.dataset_digest for each in (cut, plain, thrice)}) == 3
+
+
+def test_with_all_copies_each_counts(tmp_path: Path):
+    config = replace(CONFIG, deduplicate="none", tokens="20k")
+    first = write_texts(tmp_path / "first.jsonl", articles(20) * 2)
+    second = write_texts(tmp_path / "second.jsonl", articles(30)[15:])
+    given = [f"{first}?mix=wiki", f"{second}?mix=news"]
+    copies = build(tmp_path / "copies", given, config).mixture
+    exact = build(tmp_path / "exact", given, replace(config, deduplicate="exact")).mixture
+    assert copies[0].documents == exact[0].documents  # news, by name before wiki
+    assert copies[1].documents > exact[1].documents
+
+
+# What cannot be done
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        (["", ""], {"mix": "a=1"}, "--mix and --tokens need each other"),
+        (["", ""], {"tokens": "5M"}, "--mix and --tokens need each other"),
+        (["", ""], {"mix": "a=0.5,b=0.6", "tokens": "5M"}, "its fractions sum to 1.1, not 1"),
+        (["", ""], {"mix": "a=0.5,a=0.5", "tokens": "5M"}, "give fractions, as in wiki=0.7"),
+        (["", ""], {"mix": "a=2", "tokens": "5M"}, "give fractions"),
+        (["", ""], {"mix": "a", "tokens": "5M"}, "give fractions"),
+        (["", ""], {"mix": "a=1", "tokens": "5 apples"}, "give a number of tokens, such as 50M"),
+        (["", ""], {"mix": "a=1", "tokens": "0"}, "give a number of tokens"),
+        (["?mix=a", ""], {"mix": "a=1", "tokens": "5M"}, "second.jsonl has no name in --mix"),
+        (["?mix=a", "?mix=b"], {"mix": "a=1", "tokens": "5M"}, "has ?mix=b, which --mix does not"),
+        (["?mix=a", "?mix=a"], {"mix": "a=.5,b=.5", "tokens": "5M"}, "no source has ?mix=b"),
+        (["?mix=a", "?tokens=5"], {"mix": "a=1", "tokens": "5M"}, "leave out tokens="),
+        (["?mix=a", ""], {}, "has ?mix=a, which --mix does not name, as in --mix a=1"),
+        (["?mix=a&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
+        (["?tokens=5M&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
+        (["?mix=", ""], {}, "mix is a name, as in mix=wiki"),
+        (["?tokens=much", ""], {}, "give a number of tokens"),
+        (["?tokens=5B", ""], {}, " bytes of text, and 5,000,000,000 tokens would use each more"),
+        (["?tokens=9M", ""], {}, " tokens, and 9,000,000 tokens would use each more than 1,000 ti"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, queries, options, message):
+    write_texts(tmp_path / "first.jsonl", articles(9))
+    write_texts(tmp_path / "second.jsonl", articles(2))
+    given = [f"{tmp_path}/{n}.jsonl{x}" for n, x in zip(("first", "second"), queries, strict=True)]
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the config's own, or an InputError)
+        build(tmp_path / "work", given, replace(CONFIG, **{"mix": "", "tokens": ""} | options))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_source_without_text_is_named(tmp_path: Path):
+    first = write_texts(tmp_path / "first.jsonl", articles(9))
+    second = write_texts(tmp_path / "second.jsonl", ["short"] * 9)
+    with pytest.raises(InputError, match="wiki: no training text is left"):
+        build(tmp_path / "work", [f"{first}?mix=news", f"{second}?mix=wiki"])
+
+
+def test_one_source_may_have_one_budget_only(tmp_path: Path):
+    source = write_texts(tmp_path / "first.jsonl", articles(1))
+    with pytest.raises(InputError, match="two numbers of tokens; give one"):
+        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=6"]), {})
+    with pytest.raises(InputError, match=r"twice with tokens=, for the columns text and title"):
+        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=5&text=title"]), {})

@@ -1,0 +1,269 @@
+"""`shards` completes, repairs or replaces its own data sets, and never touches other files."""
+
+import gzip
+import json
+import os
+import shutil
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import pytest
+
+from clozeline.pipeline.common.errors import ClozelineError, InputError, JobFailedError
+from clozeline.pipeline.common.json_files import sealed
+from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, read_manifest
+from clozeline.pipeline.job.job import _run, plan_job, plan_shards
+from clozeline.pipeline.job.out_folder import begin_job
+from clozeline.pipeline.job.progress import Progress
+from clozeline.pipeline.report.dataset_card import write_card
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.verify.verify import verify
+from tests.pipeline.test_job import OPTIONS, copy, finished, shards
+from tests.pipeline.test_steps import CONFIG, TEXT
+from tests.support.files import contents, times
+from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_jobs import shard_digests
+
+__all__ = ["copy", "finished"]  # the fixtures
+
+OVERWRITE = replace(OPTIONS, overwrite=True)
+TWO = replace(CONFIG, num_shards=2, validation=0.0)
+OF_TWO = ["train-00000-of-00002.arrow", "train-00001-of-00002.arrow"]
+
+
+# ---- complete means present and of the right size ----------------------------------------------
+
+
+DAMAGES = {
+    "a missing shard": lambda out: (out / "train-00001-of-00003.arrow").unlink(),
+    "a truncated shard": lambda out: os.truncate(out / "validation-00000-of-00001.arrow", 999),
+    "a missing tokenizer": lambda out: shutil.rmtree(out / "tokenizer"),
+    "a missing tokenizer.json": lambda out: (out / "tokenizer" / "tokenizer.json").unlink(),
+}
+
+
+def without_job(out):
+    """What follows from text and config."""
+    return {name: data for name, data in contents(out).items() if not name.startswith("job.")}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_same_command_repairs_what_is_missing_or_cut(name, copy):
+    before = without_job(copy / "out")
+    DAMAGES[name](copy / "out")
+    assert shards(copy)[1]
+    assert without_job(copy / "out") == before
+    assert shards(copy) == (read_manifest(copy / "out"), False)
+
+
+def test_a_kept_token_cache_limits_the_repair_and_loses_only_old_unfinished_files(tmp_path):
+    """Another job may be writing a newer one; what is not named as ours is not ours."""
+    cache, digits = tmp_path / "cache", "0" * 32
+    cache.mkdir()
+    names = [f".{age}.tokens.{digits}.partial" for age in ("old", "new")]
+    for name in (*names, ".somebody.partial"):
+        (cache / name).write_bytes(b"x")
+    for name in (names[0], ".somebody.partial"):
+        os.utime(cache / name, (1e9, 1e9))
+    options = replace(OPTIONS, token_cache=cache)
+    shards(tmp_path, options=options)
+    hidden = sorted(path.name for path in cache.glob(".*"))
+    assert hidden == [names[1], ".somebody.partial"]
+    (tmp_path / "out" / "train-00001-of-00003.arrow").unlink()
+    kept = times(tmp_path / "out", "*.arrow")
+    shards(tmp_path, options=options)
+    assert kept.items() < times(tmp_path / "out", "*.arrow").items()
+
+
+# ---- only what is empty or its own -------------------------------------------------------------
+
+OTHERS = {
+    "tar shards of somebody else": {
+        "train-00000-of-00009.tar": "theirs",
+        "job.json": '{"queue": "gpu"}',
+        "rejected.jsonl": "{}",
+    },
+    "a web app": {"manifest.json": '{"name": "app"}'},
+    "broken JSON": {"manifest.json": "[" * 200_000, "job.json": "{"},
+    "the source": {"train-00000-of-00001.txt": TEXT},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_folder_of_another_kind_is_refused_and_stays_as_it_is(name, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    for file, text in OTHERS[name].items():
+        (out / file).write_text(text)
+    before = contents(out)
+    for call, options in product((shards, planned), (OPTIONS, OVERWRITE)):
+        with pytest.raises(InputError, match=r"is not empty and not a data set \(\w.*; give --out"):
+            call(tmp_path, options=options)
+    assert contents(out) == before
+    assert sorted(path.name for path in out.iterdir()) == sorted(before)
+
+
+def planned(folder, options):
+    """The dry run of the same command."""
+    folders = {"tokenizer": folder / "tokenizer", "out": folder / "out"}
+    source = [str(folder / "corpus.txt")]
+    return list(plan_shards(source, config=CONFIG, options=options, **folders))
+
+
+def save_other_tokenizer(folder):
+    normalization = Normalization(lowercase=True, strip_accents=False)
+    other = Tokenizer(small_tokenizer().tokens, normalization, PUNKT)
+    other.save(folder)
+    return other
+
+
+def test_overwrite_removes_nothing_before_the_command_is_valid(copy):
+    small_tokenizer().save(copy / "plain")
+    small_tokenizer({"language": "none"}).save(copy / "bad")
+    table = [
+        ({"beam_args": ["--bogus=1"]}, "--bogus"),
+        ({"beam_args": ["--runner=NoSuchRunner"]}, "Unexpected pipeline runner: NoSuchRunner"),
+        ({"beam_args": ["--help"]}, "^0$"),  # printed, and a good end
+        ({"tokenizer": copy / "plain"}, "no Punkt parameters; make it with `clozeline tokenizer`"),
+        ({"tokenizer": copy / "bad"}, "the Punkt parameters are invalid"),
+    ]
+    before = contents(copy / "out")
+    for more, message in table:
+        error = SystemExit if message == "^0$" else InputError
+        with pytest.raises(error, match=message) as refused:
+            shards(copy, TWO, OVERWRITE, **more)
+        assert "\n" not in str(refused.value)
+        assert contents(copy / "out") == before
+
+
+def test_a_foreign_file_in_the_folder_of_the_tokenizer_is_named_before_anything_goes(copy):
+    (copy / "out" / "tokenizer" / "notes.txt").write_text("x")
+    save_other_tokenizer(copy / "other")
+    before = contents(copy / "out")
+    with pytest.raises(InputError, match=r"holds files that are not part .*\(notes\.txt\)"):
+        shards(copy, TWO, OVERWRITE, tokenizer=copy / "other")
+    assert contents(copy / "out") == before
+    shards(copy, TWO, OVERWRITE)  # with the same tokenizer it is in nobody's way
+    assert (copy / "out" / "tokenizer" / "notes.txt").read_text() == "x"
+
+
+def test_a_file_in_the_place_of_the_tokenizer_is_named(copy):
+    shutil.rmtree(copy / "out" / "tokenizer")
+    (copy / "out" / "tokenizer").write_text("x")
+    with pytest.raises(InputError, match=r"is a file, and the tokenizer goes there; move"):
+        shards(copy)
+    assert (copy / "out" / MANIFEST).exists()
+
+
+def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(copy):
+    """Also if the manifest or job.json name them."""
+    out = copy / "out"
+    theirs = [copy / "thesis.tex", out / "notes.txt", out / "train-00007-of-00009.arrow"]
+    for path in theirs:
+        path.write_text("theirs")
+    values = json.loads((out / MANIFEST).read_text())
+    values["shards"] += [{"name": "../thesis.tex"}, {"name": "notes.txt"}, {"name": None}]
+    (out / MANIFEST).write_text(json.dumps(sealed(values)))
+    job = json.loads((out / JOB).read_text())
+    job["files"] += ["../thesis.tex", str(theirs[0]), 5]
+    (out / JOB).write_text(json.dumps(job))
+    other = save_other_tokenizer(copy / "other")
+    options = replace(OVERWRITE, token_cache=copy / "cache")
+    manifest, is_new = shards(copy, TWO, options, tokenizer=copy / "other")
+    assert (is_new, manifest.tokenizer_digest) == (True, other.digest)
+    assert [path.read_text() for path in theirs] == ["theirs"] * 3
+    assert sorted(shard_digests(out)) == [*OF_TWO, theirs[2].name]
+    assert list(verify(out)) == [f"{theirs[2].name}: not in the manifest"]
+    assert list((copy / "cache").glob("*.tokens"))  # kept, for it was named
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_overwrite_keeps_the_old_data_set_until_all_text_is_read(workers, copy):
+    """Also with another tokenizer; with a whole source, the same command continues."""
+    out, packed = copy / "out", gzip.compress(TEXT.encode())
+    (copy / "text.txt.gz").write_bytes(packed[:-9])
+    save_other_tokenizer(copy / "other")
+    again = partial(shards, copy, TWO, replace(OVERWRITE, workers=workers), source="text.txt.gz")
+    for more in ({}, {"tokenizer": copy / "other"}):
+        before = {name: data for name, data in contents(out).items() if name != "job.log"}
+        with pytest.raises(JobFailedError, match="is not whole: truncated or corrupt gz"):
+            again(**more)
+        assert before.items() <= contents(out).items()
+        assert list(verify(out)) == []
+        (copy / "text.txt.gz").write_bytes(packed)
+        assert again(**more)[1]
+        assert sorted(shard_digests(out)) == OF_TWO
+        assert list(verify(out)) == []
+        assert not list(out.glob(".*"))
+        (copy / "text.txt.gz").write_bytes(packed[:-9])
+
+
+@pytest.mark.parametrize("bad", ["all", "too many"])
+def test_overwrite_keeps_the_old_data_set_where_the_new_text_is_rejected(bad, copy):
+    """As where a column has another name."""
+    out, keys = copy / "out", ["body"] * 9 + ["text"] * (bad != "all") * 9
+    lines = [json.dumps({key: f"{TEXT[:600]} {n}"}) for n, key in enumerate(keys)]
+    (copy / "new.jsonl").write_text("\n".join(lines))
+    before = {name: data for name, data in contents(out).items() if name != "job.log"}
+    with pytest.raises(ClozelineError, match=r"reject.*new\.jsonl:1 \(no 'text' in the JSON"):
+        shards(copy, CONFIG, OVERWRITE, source="new.jsonl")
+    assert before.items() <= contents(out).items()
+    assert list(verify(out)) == []
+
+
+def test_overwrite_keeps_the_old_data_set_where_nothing_is_left_of_the_new_text(copy):
+    with pytest.raises(InputError, match="every document was dropped"):
+        shards(copy, replace(CONFIG, quality=("min_words=99999",)), OVERWRITE)
+    assert list(verify(copy / "out")) == []
+
+
+def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_no_example(copy):
+    """Documents of one sentence have no second one."""
+    (copy / "new.txt").write_text("\n\n".join(TEXT.replace("\n", " ").split(". ")))
+    with pytest.raises(InputError, match=r"no examples .*single_sentence_paragraph"):
+        shards(copy, replace(CONFIG, pairs="sentences"), OVERWRITE, source="new.txt")
+    assert list(verify(copy / "out")) == []
+
+
+def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
+    """Where a runner ends without an error before the last phase."""
+    folders = copy / "tokenizer", copy / "out"
+    planned = plan_job([str(copy / "corpus.txt")], *folders, TWO, OVERWRITE)
+    begun = replace(planned, context=begin_job(planned.context, planned.tokenizer))
+    with pytest.raises(JobFailedError, match="the runner stopped before the last step"):
+        _run(lambda phases, context: None, begun, Progress(begun.blocks, begun.context))
+    assert read_manifest(copy / "out").config == CONFIG
+
+
+def test_overwrite_removes_page_and_card_of_the_old_data_set_but_not_an_edited_card(copy):
+    out = copy / "out"
+    for is_edited in (False, True):
+        assert write_card(out)
+        text = (out / CARD).read_text() + "Mine." * is_edited
+        (out / CARD).write_text(text)
+        (out / REPORT).write_text("<!doctype html>")
+        shards(copy, TWO, OVERWRITE)
+        assert not (out / REPORT).exists()
+        assert (out / CARD).exists() == is_edited
+    assert (out / CARD).read_text() == text
+
+
+def test_an_unfinished_job_of_another_config_is_replaced(copy):
+    (copy / "out" / MANIFEST).unlink()
+    shards(copy, TWO)
+    assert sorted(shard_digests(copy / "out")) == OF_TWO
+    assert list(verify(copy / "out")) == []
+
+
+def test_in_an_empty_folder_hidden_files_stay_and_a_linked_token_cache_is_emptied(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "mine.txt").write_text("x")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".gitkeep").touch()
+    (tmp_path / "out" / ".cache").symlink_to(tmp_path / "scratch")
+    shards(tmp_path)
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["mine.txt"]
+    assert (tmp_path / "out" / ".gitkeep").exists()
+    assert list(verify(tmp_path / "out")) == []

@@ -1,0 +1,254 @@
+"""Tasks of a job: any number, in any order, twice, killed: the same bytes, or exit code 75."""
+
+import gzip
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from clozeline.pipeline.common import store_lease
+from clozeline.pipeline.common.errors import (
+    STOPPED,
+    InputError,
+    JobFailedError,
+    UnfinishedError,
+)
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.job import JobOptions
+from clozeline.pipeline.job.tasks import Task
+from tests.pipeline.test_job import OPTIONS, shards
+from tests.pipeline.test_resume_shards import Job, job
+from tests.pipeline.test_steps import CONFIG, TEXT
+from tests.support.command import refused
+from tests.support.files import times
+from tests.support.small_jobs import COMMAND, in_own_group, shard_digests
+
+__all__ = ["job"]  # the fixture
+
+
+def task(text, **values):
+    """Options of a task that does not wait."""
+    return JobOptions(block_bytes=2000, task=text, wait="0s", **values)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A job without tasks."""
+    folder = tmp_path_factory.mktemp("whole")
+    shards(folder, options=replace(OPTIONS, block_bytes=2000))
+    return folder
+
+
+@pytest.fixture
+def work(whole, tmp_path):
+    """The same source and tokenizer, and no data set."""
+    return shutil.copytree(whole, tmp_path / "work", ignore=shutil.ignore_patterns("out"))
+
+
+def until_finished(folder, tasks, out=None, **values):
+    """Run the tasks again and again, each alone."""
+    for number in range(3 * len(tasks)):
+        with suppress(UnfinishedError):
+            options = task(tasks[number % len(tasks)], **values)
+            return shards(folder, options=options, **({"out": out} if out else {}))
+    raise AssertionError("never finished")
+
+
+def assert_same(out, finished):
+    """The same data set, and nothing else in the folder."""
+    assert shard_digests(out) == shard_digests(finished)
+    assert (out / MANIFEST).read_bytes() == (finished / MANIFEST).read_bytes()
+    names = {path.name for path in finished.iterdir()} - {"job.log"}
+    assert {path.name for path in out.iterdir()} == names
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    ["0/1", "1/2 0/2", "4/7 0/7 4/7 6/7 1/7 5/7 2/7 3/7 1/7", "0/2 2/3 1/2 5/7"],
+    ids=["one", "two", "seven", "numbers can be mixed"],
+)
+def test_any_number_of_tasks_in_any_order_gives_the_bytes_of_one_job(tasks, work, whole):
+    until_finished(work, tasks.split())
+    assert_same(work / "out", whole / "out")
+    before = times(work / "out", "*")
+    assert shards(work, options=task(tasks[:3]))[1] is False  # once more
+    assert times(work / "out", "*") == before
+
+
+def test_a_missing_task_is_named_in_one_line_with_exit_code_75(work, whole):
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=32", "--min-characters=4")
+    folders = ("--tokenizer", work / "tokenizer", "--out", work / "out")
+    line = ("shards", work / "corpus.txt", *folders, *fixed, "--block-bytes=2000", "--wait=0s")
+    assert "are those of task 1/3, 2/3." in refused(*line, "--task=0/3", code=STOPPED)
+    assert refused(*line, "--task=2/3", code=STOPPED) == (
+        "7 of 11 blocks tokenized; the others are those of task 1/3. Run what is missing, and this "
+        "task again."
+    )
+    assert not (work / "out" / MANIFEST).exists()
+    until_finished(work, ["0/1"])  # a task of another number does it all
+    assert_same(work / "out", whole / "out")
+
+
+def test_a_shard_of_another_job_is_not_taken_for_one_of_this(work, whole):
+    kept = {"token_cache": work / "cache"}
+    shards(work, options=task("0/1", **kept))  # its records are in the kept token cache
+    shards(work, replace(CONFIG, seed=1), task("0/1", overwrite=True, **kept))
+    with pytest.raises(UnfinishedError, match="shards built; the others are those of task 0/2"):
+        shards(work, options=task("1/2", overwrite=True, **kept))
+    shards(work, options=task("0/2", overwrite=True, **kept))
+    assert_same(work / "out", whole / "out")
+    assert not shards(work, options=task("1/2", overwrite=True, **kept))[1]
+
+
+def test_a_shard_that_is_lost_is_built_again(work, whole):
+    kept = {"token_cache": work / "cache"}
+    shards(work, options=task("0/1", **kept))
+    (work / "out" / "train-00001-of-00003.arrow").unlink()
+    with pytest.raises(UnfinishedError, match=r"^3 of 4 shards built; the others .* task 1/2"):
+        shards(work, options=task("0/2", **kept))
+    shards(work, options=task("1/2", **kept))
+    assert_same(work / "out", whole / "out")
+
+
+@pytest.mark.parametrize("damaged", ["manifest.json", "tokenizer/tokenizer.json"])
+def test_what_is_damaged_is_written_again(damaged, work, whole):
+    kept = {"token_cache": work / "cache"}
+    shards(work, options=task("0/1", **kept))
+    (work / "out" / damaged).write_text("{}")
+    is_manifest = damaged == MANIFEST
+    if is_manifest:
+        with pytest.raises(InputError, match="with --overwrite"):
+            shards(work, options=task("0/1", **kept))
+    shards(work, options=task("0/1", overwrite=is_manifest, **kept))
+    assert_same(work / "out", whole / "out")
+
+
+@pytest.mark.parametrize("tasks", ["0/1", "0/2 1/2"])
+def test_overwrite_repairs_a_shard_of_the_right_size(tasks, work, whole):
+    """Also where the token cache still has the record of the shard."""
+    until_finished(work, ["0/1"], token_cache=work / "cache")
+    shard = work / "out" / "train-00001-of-00003.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert not shards(work, options=task("0/1"))[1]  # only sizes are compared
+    until_finished(work, tasks.split(), overwrite=True, token_cache=work / "cache")
+    assert_same(work / "out", whole / "out")
+    before = times(work / "out", "*")
+    assert not shards(work, options=task("0/1", overwrite=True))[1]
+    assert times(work / "out", "*") == before
+
+
+def test_a_source_that_ends_early_fails_also_the_tasks_that_do_not_read_it(work):
+    (work / "more.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
+    build = partial(shards, work, replace(CONFIG, num_shards=1, validation=0.0), source="*.t*")
+    with pytest.raises(UnfinishedError, match=r"^6 of 12 blocks tokenized; .* task 1/2"):
+        build(task("0/2"))
+    for text in ("1/2", "0/2"):
+        with pytest.raises(JobFailedError, match=r"more\.txt\.gz is not whole: truncated or"):
+            build(task(text))
+    assert not (work / "out" / MANIFEST).exists()
+    manifest, is_new = build(task("0/2", allow_truncated=True))
+    assert (manifest.counts["truncated"], is_new) == (1, True)
+
+
+def test_tasks_in_a_store(work, whole, monkeypatch):
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    out = path_of("memory://tasks")
+    until_finished(work, ["2/3", "0/3", "1/3"], out=out)
+    names = [path.name for path in (whole / "out").glob("*-of-*.arrow")]
+    assert names
+    for name in (*names, MANIFEST):
+        assert (out / name).read_bytes() == (whole / "out" / name).read_bytes()
+    assert not (out / ".cache").exists()
+
+
+# ---- one job in a folder -----------------------------------------------------------------------
+
+
+def test_tasks_of_one_job_share_the_folder_and_another_job_is_refused(work):
+    with pytest.raises(UnfinishedError):
+        shards(work, options=task("0/2"))
+    calls = []
+    with locked_folder(work / "out", "one", lambda: calls.append(1)):
+        with locked_folder(work / "out", "one", lambda: calls.append(2)):
+            pass
+        with pytest.raises(InputError, match=r"out is in use by another job: process \d+ on "):
+            shards(work, options=task("1/2"))
+        with pytest.raises(InputError, match=rf"out is in use by process {os.getpid()} on "):
+            shards(work)
+    assert calls == [1]
+    assert not (work / "out" / ".lock").exists()
+    until_finished(work, ["0/2", "1/2"])
+
+
+# ---- processes ---------------------------------------------------------------------------------
+
+
+def test_tasks_as_processes_one_killed_twice_one_doubled(job: Job, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ExitStack() as running:
+
+        def start(text: str) -> subprocess.Popen[str]:
+            line = [*COMMAND, *job.line(out, f"--task={text}")]
+            return running.enter_context(in_own_group(*line))
+
+        others = [start("0/3"), start("2/3")]
+        with job.killed_at(r"os.rename \.tokens$ 2", out, "--task=1/3"):
+            pass
+        with job.killed_at(r"open train-.*\.partial$ 1", out, "--task=1/3"):
+            again = [start("1/3"), start("1/3")]
+        assert [process.wait(120) for process in (*others, *again)] == [0, 0, 0, 0]
+    assert_same(out, job.finished)
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+SLURM = {"ID": "9", "MIN": "5", "MAX": "11", "STEP": "2", "COUNT": "4"}
+
+
+def slurm(**changes):
+    values = {name: value for name, value in (SLURM | changes).items() if value}
+    return {f"SLURM_ARRAY_TASK_{name}": value for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "found"),
+    [("0/1", {}, Task(0, 1)), ("11/12", {}, Task(11, 12)), ("slurm", slurm(), Task(2, 4)),
+     ("slurm", slurm(ID="0", MIN="0", MAX="3", STEP="1"), Task(0, 4))],
+)  # fmt: skip
+def test_a_task_is_given_or_read_from_slurm(text, environment, found):
+    assert Task.parse(text, environment) == found
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": "4/4"}, r"^task is 4/4; tasks are counted from 0, 3/4 is the last\.$"),
+        ({"task": "0/0"}, r"^task is 0/0; tasks are counted from 0\.$"),
+        ({"task": "1of4"}, r"^task is '1of4'; give I/N, from 0/N to N-1/N, or slurm\.$"),
+        ({"task": "-1/4"}, r"^task is '-1/4'; give"),
+        ({"task": "slurm"}, r"^task is slurm, but SLURM_ARRAY_TASK_ID is not set; start it with"),
+        ({"task": "0/4", "workers": 2}, r"^a task is one process, and workers is 2; use more"),
+        ({"wait": "soon"}, r"^wait is 'soon'; give a time such as 90s"),
+        ({"wait": "5h"}, r"^wait is 5h, and only a task waits; add --task, or leave it out\.$"),
+        ({"block_bytes": 0}, "^block_bytes is 0; give"),
+        ({"workers": -1}, r"^workers is -1; give 0 \(all cores\) or more"),
+    ],
+)
+def test_values_that_cannot_be(values, message, monkeypatch):
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    with pytest.raises(ValueError, match=message):
+        JobOptions(**values)
+
+
+def test_an_array_with_gaps_is_refused():
+    with pytest.raises(ValueError, match=r"the array has 3 of the tasks 5 to 11; give"):
+        Task.parse("slurm", slurm(COUNT="3"))

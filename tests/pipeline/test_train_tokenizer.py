@@ -1,0 +1,290 @@
+"""The tokenizer command: adopted or learned once, and kept whole in its folder."""
+
+import os
+import random
+from pathlib import Path
+
+import nltk.data
+import pytest
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.learn import MAX_WORD, learn_vocabulary
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from tests.pipeline.test_steps import TEXT
+from tests.support.command import refused
+from tests.support.files import contents, no_file_longer_than
+from tests.support.small import small_tokenizer
+from tests.support.small_jobs import articles, clozeline_ok, write_texts
+
+DATA = os.environ.get("CLOZELINE_DATA")
+
+
+@pytest.fixture(autouse=True)
+def no_punkt(monkeypatch):
+    """A machine on which nltk finds nothing."""
+    monkeypatch.setattr(nltk.data, "path", [])
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def make(out, *sources, **options):
+    names = [str(source) for source in sources]
+    few = {} if "vocab" in options else {"max_megabytes": 10}
+    return make_tokenizer(names, out=out, **(few | options))
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(small_tokenizer().tokens) + "\n")
+    return path
+
+
+def test_a_learned_vocabulary_covers_the_text_and_the_splitter_splits_it(tmp_path, corpus):
+    tokenizer, where, *_ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
+    assert where == "trained on the sources"
+    assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
+    assert tokenizer.vocab_size <= 200
+    [ids] = tokenizer.encode_batch([TEXT.replace("\n", " ")])
+    assert tokenizer.unk_id not in ids
+    assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
+    assert tokenizer.punkt["language"] == "elvish"
+    splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
+    assert splitter.split(b"the cat sat. It slept.")[0].to_list() == ["the cat sat.", "It slept."]
+
+
+def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary):
+    tokenizer, *_ = make(tmp_path / "out", corpus, vocab=vocabulary)
+    assert tokenizer.tokens == small_tokenizer().tokens
+    assert tokenizer.normalization.lowercase
+    cased, *_ = make(tmp_path / "cased", corpus, vocab=vocabulary, cased=True)
+    assert not cased.normalization.lowercase
+
+
+@pytest.fixture
+def small_megabyte(monkeypatch):
+    """A megabyte is 50 kB."""
+    monkeypatch.setattr("clozeline.pipeline.tokenization.train_tokenizer.MEGABYTE", 50_000)
+
+
+def test_at_most_max_megabytes_are_read(tmp_path, small_megabyte):
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_text(f"{'abcd'[i] * 9} " * 7_500 + ".")  # 75 kB each
+    sources = [tmp_path / f"{i}.txt" for i in range(4)]
+    tokenizer, *_ = make(tmp_path / "out", *sources, vocab_size=100, max_megabytes=1)
+    assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
+
+
+@pytest.mark.parametrize(("character", "files"), [("a", 2.75), ("é", 1.375), ("字", 0.915)])
+def test_text_is_limited_in_bytes(character, files, tmp_path):
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_text(character * 400)
+    corpus = Corpus(list_blocks([str(tmp_path / "*.txt")]), allow_truncated=False)
+    texts = list(corpus.texts(1100, reading_for="a test"))
+    assert texts == [character * 400] * int(files) + [character * int(files % 1 * 400)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [(1000, "\n23 words of line 49"), (30, "23 words of line 0"), (11, "23 words"), (1, "2")],
+)
+def test_the_last_document_is_cut_at_a_line_end(limit, end, tmp_path):
+    text = "\n".join(f"23 words of line {i}" for i in range(100_000))
+    (tmp_path / "a.txt").write_text(text)
+    corpus = Corpus(list_blocks([str(tmp_path / "a.txt")]), allow_truncated=False)
+    [begin] = corpus.texts(limit, reading_for="a test")
+    assert text.startswith(begin)
+    assert begin.endswith(end)
+    assert len(begin) <= limit
+
+
+@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
+def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(nltk.data, "path", [str(Path(DATA, "nltk_data").resolve())])
+    tokenizer, where, *_ = make(tmp_path / "out", vocab=vocabulary)
+    assert where == "from nltk (english)"
+    assert "dr" in tokenizer.punkt["abbrev_types"]
+
+
+def test_a_language_that_nltk_lacks_is_learned_with_a_note(
+    tmp_path, corpus, vocabulary, monkeypatch
+):
+    (tmp_path / "nltk" / "tokenizers" / "punkt_tab" / "danish").mkdir(parents=True)
+    learned = {}
+    for name, folders in (("one", [str(tmp_path / "nltk")]), ("none", [])):
+        monkeypatch.setattr(nltk.data, "path", folders)
+        found, learned[name], *_ = make(
+            tmp_path / name, corpus, vocab=vocabulary, language="elvish"
+        )
+        assert found.punkt["language"] == "elvish"
+    assert load_tokenizer(tmp_path / "one").digest == load_tokenizer(tmp_path / "none").digest
+    assert learned == {
+        "one": "trained on the sources (nltk's punkt_tab has danish, not elvish)",
+        "none": "trained on the sources",
+    }
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk")])
+    with pytest.raises(InputError, match="no punkt_tab for elvish, but for danish, and there is"):
+        make(tmp_path / "out", vocab=vocabulary, language="elvish")
+
+
+def test_without_punkt_and_sources_the_error_says_what_to_do(tmp_path, vocabulary):
+    with pytest.raises(InputError, match=r"no punkt_tab for english.*give sources, or set NLTK"):
+        make(tmp_path / "out", vocab=vocabulary)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path, corpus):
+    (tmp_path / "out").mkdir()
+    make(tmp_path / "out", corpus, vocab_size=200)  # an empty one is fine
+    before = contents(tmp_path / "out")
+    with pytest.raises(InputError, match="out exists already; give another --out, or --overwrite"):
+        make(tmp_path / "out", corpus, vocab_size=300)
+    assert contents(tmp_path / "out") == before
+
+
+def test_overwrite_without_space_leaves_the_old_tokenizer_whole(tmp_path, corpus):
+    make(tmp_path / "out", corpus, vocab_size=200)
+    before = contents(tmp_path / "out")
+    with no_file_longer_than(1024), pytest.raises(OSError, match="File too large"):
+        make(tmp_path / "out", corpus, vocab_size=300, model="bpe", overwrite=True)
+    assert contents(tmp_path / "out") == before
+    made = make(tmp_path / "out", corpus, vocab_size=300, model="bpe", overwrite=True)
+    assert load_tokenizer(tmp_path / "out").digest == made.tokenizer.digest
+    assert contents(tmp_path / "out").keys() == before.keys() - {"vocab.txt"}
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, corpus):
+    made = make(tmp_path / "out", corpus, vocab_size=300, model=model)
+    tokenizer = made.tokenizer
+    assert tokenizer.vocab_size % 64 == 0
+    assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
+    assert tokenizer.spec.mask_strips == (True, False)
+    line = TEXT.partition("\n")[0]
+    [ids] = tokenizer.encode_batch([f"{line} [MASK] [unused1]"])
+    assert tokenizer.library.decode(ids).startswith(line)
+    assert not set(ids) & {tokenizer.mask_id, tokenizer.tokens.index("[unused1]")}
+    assert not any(tokenizer.tokens[i].startswith("[unused") for i in tokenizer.replacement_ids)
+    assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
+    assert "tokens a word" in made.quality[0]
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_no_learned_piece_has_a_line_end(model):
+    """Each line of a document is encoded by itself, without the whitespace around it."""
+    ends = ("\n", "\r\n", " \n\n\t")
+    texts = [end.join(text.split(". ")) for text in articles(30) for end in ends]
+    tokens = learn_vocabulary(iter(texts), model=model, vocab_size=640).tokens
+    marks = set("\n\r\t" if model == "unigram" else "ĊčĉĠ")
+    assert [token for token in tokens if len(token) > 1 and marks & set(token[1:])] == []
+    assert model == "bpe" or not marks & set(tokens)
+
+
+@pytest.mark.parametrize("width", [40, 80_000])
+def test_text_without_spaces_does_not_kill_the_unigram_trainer(width, tmp_path):
+    """The library goes down by a call for each piece of a word, and out of the stack: SIGSEGV."""
+    letters, rng = [chr(0x4E00 + i) for i in range(3000)], random.Random(0)
+    lines = ["".join(rng.choices(letters, k=width)) for _ in range(160_000 // width)]
+    half = len(lines) // 2
+    source = write_texts(tmp_path / "a.jsonl", ["\n".join(lines[:half]), "\n".join(lines[half:])])
+    options = ("--out", tmp_path / "out", "--model=unigram", "--vocab-size=4000")
+    clozeline_ok("tokenizer", source, *options)
+
+
+@pytest.mark.parametrize(("model", "prefix"), [("wordpiece", "##"), ("bpe", "")])
+def test_long_words_are_cut_before_training(model, prefix):
+    """Their time would be the square of their length; 80,000 letters took 6 s."""
+    for length in (MAX_WORD, 20 * MAX_WORD - 1):
+        tokens = learn_vocabulary(iter(["x" * length] * 2), model=model, vocab_size=400).tokens
+        assert max(len(token.removeprefix(prefix)) for token in tokens) == MAX_WORD
+    text = f"the cat{' ' * 3 * MAX_WORD}the cat"
+    tokens = learn_vocabulary(iter([text]), model=model, vocab_size=400).tokens
+    assert max(map(len, tokens)) <= MAX_WORD
+
+
+def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus):
+    corpus.write_text(TEXT + "Éa éA eA " * 30)
+    made = [make(tmp_path / name, corpus, vocab_size=300, model="bpe") for name in "ab"]
+    assert made[0].tokenizer.digest == made[1].tokenizer.digest
+    texts = ["Éa", "éA", "eA"]
+    found = made[0].tokenizer.encode_batch(texts)
+    assert made[0].tokenizer.library.decode_batch(found) == texts
+
+
+def test_a_small_text_gives_fewer_tokens_with_a_warning(tmp_path, corpus):
+    made = make(tmp_path / "out", corpus, vocab_size=100_000)
+    assert f"gives only {made.tokenizer.vocab_size:,} tokens" in made.warning
+
+
+def test_rejected_documents_are_told_with_the_first_one(tmp_path):
+    """Each once, though the text is read several times."""
+    lines = ['{"text": "The cat sat on the mat."}'] * 9 + ["{"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.jsonl").write_text("\n".join(lines[:9]))
+    options = {"vocab_size": 200, "max_megabytes": 1}
+    said = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", **options).rejected
+    assert said.startswith(f"1 document rejected, the first is {tmp_path}/a.jsonl:10 (not JSON: ")
+    assert make(tmp_path / "other", tmp_path / "b.jsonl", **options).rejected is None
+
+
+def test_quality_is_measured_on_other_text_beside_another_tokenizer(tmp_path, small_megabyte):
+    source = tmp_path / "text.txt"
+    source.write_text("\n\n".join(articles(45)))  # 70 kB
+    make(tmp_path / "bpe", source, vocab_size=400, model="bpe", max_megabytes=1)
+    options = {"vocab_size": 2000, "max_megabytes": 1, "compare": tmp_path / "bpe"}
+    mine, other = make(tmp_path / "out", source, **options).quality
+    assert mine.startswith("on other text: 1.")
+    assert other.startswith("the other tokenizer: 3.")
+
+
+def test_an_adopted_vocabulary_without_the_characters_of_the_text_is_refused(tmp_path):
+    (tmp_path / "latin.txt").write_text(TEXT)
+    (tmp_path / "greek.txt").write_text("η γάτα κάθισε στο χαλί. κοιμήθηκε.\n" * 20)
+    make(tmp_path / "made", tmp_path / "latin.txt", vocab_size=60, model="unigram")
+    said = r"made: 120 words of the sources give \d+ times \[UNK\], since it lacks their"
+    with pytest.raises(InputError, match=said):
+        make(tmp_path / "out", tmp_path / "greek.txt", vocab=tmp_path / "made")
+    assert not (tmp_path / "out" / "tokenizer.json").exists()
+    make(tmp_path / "out", tmp_path / "latin.txt", vocab=tmp_path / "made")
+
+
+REFUSED = {
+    "--text-columns b does nothing": {"vocab_size": 200, "text_columns": ("b",)},
+    "give one of --vocab FILE and --vocab-size N": {},
+    "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},
+    "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
+    "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
+    "--vocab-size 20 has no room for the characters": {"vocab_size": 20, "model": "unigram"},
+    "--max-megabytes is for a vocabulary to learn": {"vocab": "vocab.txt", "max_megabytes": 5},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus):
+    with pytest.raises((InputError, ValueError), match=message):
+        make(tmp_path / "out", corpus, **REFUSED[message])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["tokens=5M", "mix=wiki"])
+def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(option, tmp_path, corpus):
+    out = tmp_path / "out"
+    said = refused("tokenizer", f"{corpus}?{option}", "--vocab-size", "200", "--out", out)
+    assert said.startswith(f"{corpus}: {option.partition('=')[0]}= is for `clozeline shards`")
+    assert not out.exists()
+
+
+def test_a_comparison_needs_text(tmp_path, vocabulary):
+    with pytest.raises(InputError, match="--compare measures on the text of sources; give some"):
+        make(tmp_path / "out", vocab=vocabulary, compare=tmp_path)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,340 @@
+"""Verify: every planted problem is found and named, and a sound data set has none."""
+
+import shutil
+from dataclasses import replace
+
+import click
+import numpy as np
+import pytest
+
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest, write_manifest
+from clozeline.pipeline.dataset.schema import Examples, example_schema
+from clozeline.pipeline.dataset.shards import read_shard, write_shard
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.verify.verify import summary, verify
+from tests.pipeline.test_steps import CONFIG, build, work
+from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_data import masked
+
+TOKENIZER_FACTS = small_tokenizer(PUNKT)
+CLS, SEP, MASK = TOKENIZER_FACTS.cls_id, TOKENIZER_FACTS.sep_id, TOKENIZER_FACTS.mask_id
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    build(*work(folder))
+    return folder / "out"
+
+
+@pytest.fixture
+def data_set(sound, tmp_path):
+    """A copy to spoil."""
+    return shutil.copytree(sound, tmp_path / "data")
+
+
+def name_of(folder, number=0):
+    return read_manifest(folder).shards[number].name
+
+
+def plant(folder, spoil, number=0):
+    """Spoil the rows of a shard, and make the manifest agree with them."""
+    manifest = read_manifest(folder)
+    path = folder / manifest.shards[number].name
+    examples = spoil(read_shard(path))
+    schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
+    manifest.shards[number] = write_shard(path, examples, schema, format="arrow", compression=None)
+    write_manifest(folder, replace(manifest, token_counts=count_tokens(folder, manifest)))
+
+
+def count_tokens(folder, manifest):
+    """How often each token occurs in the training rows, as far as they can be read."""
+    counts = np.zeros(manifest.vocab_size, dtype=np.int64)
+    for entry in manifest.of_split("train"):
+        examples = read_shard(folder / entry.name)
+        values = examples.input_ids.values.copy()
+        flat = np.minimum(examples.flat_positions(), len(values) - 1)
+        values[flat] = examples.masked_lm_labels.values
+        counts += np.bincount(values, minlength=2000)[: manifest.vocab_size]
+    counts[TOKENIZER_FACTS.is_special] = 0
+    return counts.tolist()
+
+
+def change(column, row, value, *, at=0):
+    """A spoiler that sets one value: of a plain column, or of place `at` of a ragged one.
+
+    Row, value and place may be functions of the rows.
+    """
+
+    def spoil(examples: Examples) -> Examples:
+        number, new, place = (x(examples) if callable(x) else x for x in (row, value, at))
+        old = getattr(examples, column)
+        values = (old.values if isinstance(old, Ragged) else old).copy()
+        if isinstance(old, Ragged):
+            values[old.offsets[number] + place] = new
+            return replace(examples, **{column: Ragged(values, old.offsets)})
+        values[number] = new
+        return replace(examples, **{column: values})
+
+    return spoil
+
+
+def remask(examples, *, seed=0, shard=0, config=CONFIG):
+    """The same originals under masks of another seed or shard."""
+    config = replace(config, seed=seed)
+    return masked(
+        examples.unmasked(), split="train", shard=shard, config=config, of=TOKENIZER_FACTS
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pairs": "sentences", "max_seq_length": 8, "dupe_factor": 2},
+        {"masking": "whole-words", "dupe_factor": 3, "max_seq_length": 16},
+        {"pairs": "none", "format": "webdataset"},
+        {"pairs": "order", "max_seq_length": 16, "dupe_factor": 2},
+        {"pairs": "packed", "dupe_factor": 2, "masking": "whole-words", "format": "webdataset"},
+    ],
+)
+def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
+    manifest = build(*work(tmp_path, replace(CONFIG, **change)))
+    assert list(verify(tmp_path / "out")) == []
+    assert summary(manifest) == (
+        f"4 shards with {manifest.num_examples('train'):,} training examples are sound: bytes, "
+        "manifest, pairs, masks; not compared with its source; dataset digest "
+        f"{manifest.dataset_digest[:12]}"
+    )
+    source = str(tmp_path / "corpus.txt")
+    with click.Context(click.Command("verify")):  # which shows progress
+        assert list(verify(tmp_path / "out", [source])) == []
+    tokenizing, verifying = capsys.readouterr().err.splitlines()[-2:]  # in a log there is no bar
+    assert tokenizing.startswith("tokenizing: 100% ")
+    assert verifying.startswith("verifying: 100% 4/4 ")
+    assert f"; rebuilt from {source}; " in summary(manifest, [source])
+
+
+def test_one_of_a_kind_is_in_the_singular(data_set):
+    manifest = read_manifest(data_set)
+    one = replace(manifest, shards=[replace(manifest.shards[0], rows=1)])
+    assert summary(one).startswith("1 shard with 1 training example is sound: ")
+
+
+def test_a_limit_that_no_example_comes_near_is_said(data_set):
+    manifest = read_manifest(data_set)
+    longer = replace(manifest, config=replace(manifest.config, max_seq_length=512))
+    longest = 16 * max(len(entry.length_histogram) for entry in manifest.shards)
+    said = f"; no example has more than {longest} of max_seq_length 512 tokens; "
+    assert said in summary(longer)
+    assert "no example" not in summary(manifest)
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def with_first_shard(folder, **changes):
+    """Write the manifest with another entry for its first shard."""
+    manifest = read_manifest(folder)
+    entry = replace(manifest.shards[0], **changes)
+    write_manifest(folder, replace(manifest, shards=[entry, *manifest.shards[1:]]))
+
+
+def test_a_shard_that_is_missing_or_cut(data_set):
+    first, second = (data_set / name_of(data_set, number) for number in (0, 1))
+    size = first.stat().st_size
+    first.write_bytes(first.read_bytes()[:-1])
+    second.unlink()
+    assert list(verify(data_set)) == [
+        f"{first.name}: {size - 1:,} bytes, the manifest says {size:,}",
+        f"{second.name}: missing",
+    ]
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_changed_byte_wherever_it_is(tmp_path, format):
+    # Arrow itself crashes on some of these; verify must not.
+    build(*work(tmp_path, replace(CONFIG, format=format)))
+    folder = tmp_path / "out"
+    path = folder / name_of(folder)
+    good = path.read_bytes()
+    for place in range(0, len(good), 331):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x80]) + good[place + 1 :])
+        assert list(verify(folder)) == [
+            f"{path.name}: the file does not have the manifest's sha256"
+        ]
+
+
+def test_another_tokenizer(data_set):
+    shutil.rmtree(data_set / TOKENIZER)
+    flags = Normalization(lowercase=False, strip_accents=False)
+    Tokenizer(TOKENIZER_FACTS.tokens, flags, PUNKT).save(data_set / TOKENIZER)
+    [finding] = verify(data_set)
+    assert load_tokenizer(data_set / TOKENIZER).digest[:12] in finding
+    assert TOKENIZER_FACTS.digest[:12] in finding
+
+
+def test_the_manifest_of_other_rows(data_set):
+    entry = read_manifest(data_set).shards[0]
+    lengths = entry.length_histogram
+    for wrong, expected in (
+        ({"rows": entry.rows + 1}, f"{entry.rows} rows, the manifest says {entry.rows + 1}"),
+        ({"rows_sha256": "0" * 64}, "the rows do not have the manifest's rows_sha256"),
+        (
+            {"length_histogram": [*lengths, 1]},
+            "the rows do not have the lengths of the manifest's length_histogram",
+        ),
+    ):
+        with_first_shard(data_set, **(vars(entry) | wrong))
+        assert list(verify(data_set)) == [f"{entry.name}: {expected}"]
+
+
+def test_a_shard_of_another_schema_version(data_set):
+    manifest = read_manifest(data_set)
+    schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
+    newer = schema.with_metadata({"clozeline.schema_version": "9"})
+    path = data_set / name_of(data_set)
+    found = write_shard(path, read_shard(path), newer, format="arrow", compression=None)
+    with_first_shard(data_set, **vars(found))
+    [finding] = verify(data_set)
+    assert "schema version 9, this code reads 1" in finding
+
+
+def test_files_that_the_manifest_does_not_name(data_set):
+    shutil.copy(data_set / name_of(data_set), data_set / "train-00003-of-00004.arrow")
+    shutil.copy(data_set / name_of(data_set), data_set / "validation-00009-of-00010.tar")
+    (data_set / "notes.txt").write_text("mine")
+    assert list(verify(data_set)) == [
+        "train-00003-of-00004.arrow: not in the manifest",
+        "validation-00009-of-00010.tar: not in the manifest",
+    ]
+
+
+def test_a_shard_under_the_name_of_another(data_set):
+    renamed, wanted = "train-00007-of-00003.arrow", name_of(data_set)
+    (data_set / wanted).rename(data_set / renamed)
+    with_first_shard(data_set, name=renamed)
+    assert list(verify(data_set)) == [
+        f"manifest.json: shard 0 of train is named {renamed}, not {wanted}"
+    ]
+
+
+def test_a_manifest_of_other_tokens(data_set):
+    manifest = read_manifest(data_set)
+    counts = list(manifest.token_counts)
+    counts[9] += 1
+    counts[11] -= 1
+    write_manifest(data_set, replace(manifest, token_counts=counts))
+    assert list(verify(data_set)) == [
+        f"manifest.json: 2 token_counts differ from the rows, the first for id 9: {counts[9]:,}, "
+        f"the rows have {counts[9] - 1:,}"
+    ]
+    write_manifest(data_set, replace(manifest, token_counts=counts[:-1], vocab_size=4))
+    assert list(verify(data_set)) == [
+        f"manifest.json: vocab_size is 4, the tokenizer's is {TOKENIZER_FACTS.vocab_size}",
+        f"manifest.json: {len(counts) - 1} token_counts for {len(counts)} tokens",
+    ]
+
+
+# ---- rows --------------------------------------------------------------------------------------
+
+
+def random_row(examples):
+    return int(np.argmax(examples.next_sentence_label == 1))
+
+
+def following_row(examples):
+    return int(np.argmax(examples.next_sentence_label == 0))
+
+
+def masked_sep(examples):
+    """The [SEP] of A masked (and kept), in place of the first masked token of the row."""
+    label, position = (
+        getattr(examples, f"masked_lm_{name}").values[0] for name in ("labels", "positions")
+    )
+    kept = change("input_ids", 0, label, at=position)(examples)
+    moved = change("masked_lm_positions", 0, examples.length_a[0] - 1)(kept)
+    return change("masked_lm_labels", 0, SEP)(moved)
+
+
+def last_place(row):
+    return lambda examples: examples.input_ids.lengths[row] - 1
+
+
+def length_a_plus(difference):
+    return change("length_a", 0, lambda examples: int(examples.length_a[0]) + difference)
+
+
+def special_inside(token):
+    return lambda examples: remask(change("input_ids", 0, token, at=2)(examples.unmasked()))
+
+
+BEYOND = f"rows with ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}: 1, the first at 0"
+OTHER_MASKS = "rows with masks other than those of the config and the seed"
+#: What is said, and what was done to the rows.
+PROBLEMS = {
+    "rows with a random B from the document of A: 1": (
+        change("next_sentence_label", following_row, 1),
+        change("document_b", random_row, lambda e: e.document_a[random_row(e)]),
+    ),
+    "rows with a following B from another document: 1": (
+        change("next_sentence_label", random_row, 0),
+        change(
+            "document_b", following_row, lambda e: e.document_a[following_row(e)] + np.uint64(1)
+        ),
+    ),
+    "rows with a label that does not fit --pairs": (change("next_sentence_label", 3, -1),),
+    "rows with an unknown label: 1, the first at 3": (change("next_sentence_label", 3, 7),),
+    "rows whose A has no [SEP]: 1, the first at 0": (length_a_plus(1), length_a_plus(-1)),
+    "rows with an empty A, or a length_a beyond the row: 1, the first at ": (
+        length_a_plus(60),
+        change("length_a", 2, 2),
+    ),
+    "rows with an empty B: 1, the first at 0": (change("length_a", 0, last_place(0)),),
+    "rows that do not begin with [CLS]: 1, the first at 1": (change("input_ids", 1, 9),),
+    "rows that do not end in [SEP]: 1, the first at 1": (
+        change("input_ids", 1, 9, at=last_place(1)),
+    ),
+    BEYOND: (change("input_ids", 0, 999, at=1), change("masked_lm_labels", 0, 999)),
+    "rows with masked special tokens: 1, the first at 0": (masked_sep,),
+    "rows with special tokens inside A or B: 1": (special_inside(SEP), special_inside(MASK)),
+    "rows with masked positions beyond the row, or without a label: 1, the first at 0": (
+        change("masked_lm_positions", 0, 99),
+    ),
+    "rows whose masked positions are not ascending: 1, the first at 0": (
+        change("masked_lm_positions", 0, lambda e: e.masked_lm_positions.values[1]),
+    ),
+    OTHER_MASKS: (
+        change("masked_lm_positions", 0, lambda e: e.masked_lm_positions.values[0] + 1),
+        lambda e: remask(e, seed=1),
+        lambda e: remask(e, shard=1),
+        lambda e: remask(e, config=replace(CONFIG, masking="whole-words")),
+        Examples.unmasked,
+    ),
+    f"{OTHER_MASKS}: 1": (lambda e: e.take(np.append(np.arange(len(e)), len(e) - 1)),),  # one twice
+    "rows not in the order of their documents": (
+        lambda e: remask(e.take(np.arange(len(e))[::-1])),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "spoil"),
+    [(said, spoil) for said, spoilers in PROBLEMS.items() for spoil in spoilers],
+)
+def test_a_planted_problem_is_named(data_set, message, spoil):
+    plant(data_set, spoil)
+    found = list(verify(data_set))
+    assert any(line.startswith(f"{name_of(data_set)}: {message}") for line in found), found
+    assert {line.split(":")[0] for line in found} == {name_of(data_set)}
+
+
+def test_rows_longer_than_the_config_allows(data_set):
+    manifest = read_manifest(data_set)
+    shorter = replace(manifest, config=replace(CONFIG, max_seq_length=8))
+    write_manifest(data_set, shorter)
+    findings = list(verify(data_set))
+    lengths = read_shard(data_set / name_of(data_set)).input_ids.lengths
+    wrong = f"{(lengths > 8).sum()}, the first at {np.argmax(lengths > 8)}"
+    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens: {wrong}" in findings

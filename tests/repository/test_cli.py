@@ -1,0 +1,234 @@
+"""The command line: help, version, options for Beam, errors, completion."""
+
+import importlib.metadata
+import json
+import re
+import subprocess
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
+
+from clozeline.model.config import PRESETS
+from clozeline.pipeline.commandline.command import Command, group_of
+from clozeline.pipeline.common.packages import own_version
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.cli import main
+from tests.repository.test_docs import parse
+from tests.support.command import invoke, output_of, refused
+from tests.support.small_jobs import (
+    COMMAND,
+    ROOT,
+    articles,
+    clozeline,
+    python,
+    write_parquet,
+    write_tokenizer,
+)
+
+COMMANDS = list(main.commands)
+HELP = """\
+Usage: clozeline [OPTIONS] COMMAND [ARGS]...
+
+  Pretrain BERT from raw text, then fine-tune it.
+
+  The commands are listed in data-flow order.
+
+Options:
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
+
+Commands:
+  tokenizer   Learn or adopt a vocabulary and a sentence splitter.
+  shards      Build shards of masked examples from text.
+  inspect     Show random examples in readable form.
+  verify      Check every byte and every example of a data set.
+  report      Write the pages of `clozeline view` to one HTML file.
+  view        Browse a data set, runs and a classifier in a web browser.
+  pretrain    Pretrain a model on shards, in one process or under torchrun.
+  average     Average the weights of the last checkpoints of a run.
+  evaluate    Measure the loss and accuracy of a run on a data set.
+  finetune    Fine-tune a pretrained model into a text classifier.
+  baseline    Train and test the bag-of-words baseline.
+  benchmark   Fine-tune a pretrained model on several tasks, such as GLUE's.
+  predict     Classify texts, files or standard input.
+  serve       Answer requests for a classifier over HTTP.
+  fill        Fill in each [MASK] of the texts.
+  export      Convert a run or a classifier for other libraries.
+  completion  Print a script that completes commands, options and presets.
+"""
+FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+# Slow to import, or not needed on a machine that only trains.
+HEAVY = ("torch", "apache_beam", "nltk", "datasets", "webdataset", "transformers", "sklearn")
+ASK_ALL_FOR_HELP = f"""
+import sys
+from click.testing import CliRunner
+from clozeline.train.cli import main
+for command in ([], *([name] for name in main.commands)):
+    assert CliRunner().invoke(main, [*command, "--help"]).exit_code == 0
+print(sorted(set({HEAVY}) & set(sys.modules)))
+"""
+
+
+def test_help_lists_the_commands_in_data_flow_order():
+    result = CliRunner().invoke(main, ["--help"], prog_name="clozeline", terminal_width=80)
+    assert result.output == HELP
+
+
+def test_every_option_has_a_help_text():
+    undocumented = [
+        f"{name} {option.opts[0]}"
+        for name, command in main.commands.items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert undocumented == []
+
+
+def test_help_imports_nothing_heavy():
+    assert python("-c", ASK_ALL_FOR_HELP) == "[]\n"
+
+
+def test_the_version_is_the_packages_and_unknown_in_a_checkout_that_is_not_installed(monkeypatch):
+    result = CliRunner().invoke(main, ["--version"], prog_name="clozeline")
+    assert result.output == f"clozeline {importlib.metadata.version('clozeline')}\n"
+    monkeypatch.setattr(importlib.metadata.Distribution, "discover", lambda **_: iter(()))
+    assert own_version() == "unknown"
+
+
+@pytest.fixture
+def line(tmp_path):
+    """A job whose data set is to be in `tmp_path / "out"`."""
+    texts = articles(40)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
+    source = write_parquet(tmp_path / "a.parquet", texts)
+    return ("shards", source, "--tokenizer", tokenizer, "--out", tmp_path / "out")
+
+
+def test_options_after_two_dashes_go_to_beam_and_only_to_beam(line, tmp_path):
+    beams = [f"--runner={FN_API}", "--direct_running_mode=in_memory", "--job_name=runs"]
+    output_of(*line, "--seed=1", "--", *beams)
+    assert json.loads((tmp_path / "out" / "job.json").read_bytes())["beam_args"] == beams
+    assert read_manifest(tmp_path / "out").config.seed == 1
+    # They are spelled like our options, but after the dashes only Beam reads them.
+    said = refused(*line, "--overwrite", "--", *beams, "--seed=2", "--pairs=none")
+    assert "neither Beam nor the runner knows --seed=2 --pairs=none;" in said
+
+
+def test_a_job_prints_one_line_and_its_progress_to_standard_error(line, tmp_path, capfd):
+    done, out = invoke(*line, "--workers=1"), tmp_path / "out"
+    rows = read_manifest(out).num_examples("train")
+    assert done.stdout == f"{rows:,} training examples in 1 shard: {out}\n"
+    assert done.stderr.endswith(f"Next: clozeline pretrain {out} --out {tmp_path}/run\n")
+    said = capfd.readouterr().err  # what the process itself has for standard error
+    assert "tokenizing: 100%" in said
+    assert "2/2" in said
+    assert "\r" not in said
+    assert "INFO" not in said  # the log goes to job.log
+
+
+def test_a_job_whose_standard_streams_are_closed_is_built(line, tmp_path):
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.run([*closed, *COMMAND, *map(str, line)], cwd=ROOT).returncode == 0
+    assert invoke("verify", tmp_path / "out").exit_code == 0
+
+
+def test_a_user_error_is_one_line_and_exit_code_2(tmp_path):
+    """A separate process prints and returns the same as a call in this one."""
+    line = ("verify", tmp_path / "nothing")
+    result = invoke(*line)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"Error: {tmp_path}/nothing does not exist; check the path.\n"
+    done = clozeline(*line)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", result.stderr)
+    missing = invoke("shards", "no.txt")
+    assert missing.exit_code == 2
+    assert missing.stderr.endswith("\nError: Missing option '--tokenizer'.\n")
+    assert "No such command 'shard'" in invoke("shard").stderr
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ImportError("a library's")])
+def test_an_interrupted_command_says_what_is_kept(error):
+    def interrupted():
+        raise error from KeyboardInterrupt()
+
+    command = Command("cook", callback=interrupted, example="cook", kept="The soup is kept.")
+    result = CliRunner().invoke(command, [])
+    assert result.exit_code == 1
+    assert "\nInterrupted. The soup is kept.\n" in result.stderr
+    assert "same command again" in main.commands["shards"].kept
+    assert "--resume" in main.commands["finetune"].kept
+
+
+# Help: options in groups, aligned, an example that the command takes
+
+
+def help_of(name, *, columns=100, option="--help"):
+    result = CliRunner().invoke(
+        main, [name, option], prog_name="clozeline", env={"COLUMNS": str(columns)}
+    )
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_an_example_that_it_takes(name):
+    command, text = main.commands[name], help_of(name)
+    assert text.startswith(f"Usage: clozeline {name} ")
+    (summary,) = re.findall(rf"^  {name} +(.+)$", HELP, re.M)
+    assert summary in text
+    assert help_of(name, option="-h") == text
+    assert text.endswith(f"Example:\n  {command.example}\n")
+    assert command.example.startswith(f"clozeline {name} ")
+    for line in command.example.splitlines():
+        parse(line)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_stand_in_groups_of_which_the_last_are_output_and_general(name):
+    headings = re.findall(r"^([A-Z][\w -]+):$", help_of(name), re.M)
+    options = [param for param in main.commands[name].params if isinstance(param, click.Option)]
+    assert {group_of(option) for option in options} | {"General"} == set(headings) - {"Example"}
+    assert "Options" not in headings
+    assert headings[-2:] == ["General", "Example"]
+    assert headings.index("Output") == len(headings) - 3 if "Output" in headings else True
+    for text in (help_of(name, columns=80), help_of(name, columns=200)):
+        assert max(map(len, text.splitlines())) <= 100
+        rows = re.findall(r"^  (--?[a-z][^\n]*?  +)\S", text, re.M)
+        assert len({len(row) for row in rows}) == 1, "descriptions begin in one column"
+
+
+# Completion, through the protocol between click and a shell
+
+
+def completed(*words):
+    """What bash is offered for the last word, as "type,value"."""
+    bash = BashComplete(main, {}, "clozeline", "_CLOZELINE_COMPLETE")
+    *args, incomplete = words
+    return [bash.format_completion(item) for item in bash.get_completions(args, incomplete)]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["pretrain", "--preset", "modern-s"], ["plain,modern-small"]),
+        (["pretrain", "--preset", ""], [f"plain,{name}" for name in PRESETS]),
+        (["shards", "--pairs", "s"], ["plain,segments", "plain,sentences"]),
+        (["pretrain", "--learn"], ["plain,--learning-rate"]),
+        (["pre"], ["plain,pretrain", "plain,predict"]),
+        (["completion", ""], ["plain,bash", "plain,zsh", "plain,fish"]),
+        (["inspect", "wor"], ["file,wor"]),
+        (["pretrain", "work/shards", "--out", "wor"], ["file,wor"]),
+        (["pretrain", "--config", "wor"], ["file,wor"]),
+    ],
+)
+def test_commands_options_choices_presets_and_paths_are_offered(words, offered):
+    assert sorted(completed(*words)) == sorted(offered)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_asks_this_command(shell):
+    script = CliRunner().invoke(main, ["completion", shell]).output
+    assert f"_CLOZELINE_COMPLETE={shell}_complete" in script
+    assert "clozeline" in script

@@ -1,0 +1,653 @@
+"""From a pretrained run and labelled texts to a classifier's folder, and what it answers."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.pipeline.common.checksums import SUMS
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.context import excluded_blocks
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.checkpoint import TrainState
+from clozeline.train.artifacts.classifier_folder import read_report
+from clozeline.train.artifacts.run import RunConfig, read_run, write_run
+from clozeline.train.engine.attempt_store import STARTED
+from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.compared_models import ComparedModels, train_all
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.job import read_job
+from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.results import Candidate, ResultStore
+from clozeline.train.inference.predict import predict
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
+from clozeline.train.pretraining.initial_weights import ResumePoint
+from clozeline.train.pretraining.start import Start, excluded_from_all
+from tests.pipeline.test_curation_job import build as build_documents
+from tests.pipeline.test_curation_job import make as make_job
+from tests.support.command import standard_input
+from tests.support.files import contents, no_file_longer_than, times
+from tests.support.small_jobs import articles
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.training_configs import training_config
+
+FILLERS = [f"w{i}" for i in range(30)]
+GOOD, BAD = ["good", "fine"], ["bad", "poor"]
+TOKENIZER = tokenizer_of(*FILLERS, *GOOD, *BAD)
+MODEL = one_layer(TOKENIZER, positions=16)
+#: What is not fixed is searched, which takes many times as long.
+FIXED: dict[str, Any] = {"learning_rate": 3e-3, "baseline": False}
+CONFIG = FinetuneConfig(**FIXED, epochs=4, batch_size=16)
+QUICK = FinetuneConfig(**FIXED, epochs=1, max_examples=16)
+
+
+def write_rows(path: Path, count: int, *, seed: int, shuffled: bool = False) -> str:
+    """Texts of six words, one of which tells the class."""
+    random = np.random.default_rng(seed)
+    words = random.choice(FILLERS, (count, 6)).astype(object)
+    labels = random.integers(0, 2, count)
+    telling = np.array([BAD, GOOD])[labels, random.integers(0, 2, count)]
+    words[np.arange(count), random.integers(0, 6, count)] = telling
+    if shuffled:
+        labels = random.permutation(labels)
+    texts = [" ".join(row) for row in words]
+    table = {"text": texts, "label": labels, "first": [t[:8] for t in texts], "second": texts}
+    pq.write_table(pa.table(table), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """It has not learned anything."""
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    return write_small_run(folder, BertForPretraining(MODEL, seed=7), TOKENIZER, max_seq_length=12)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    sizes = (("train.parquet", 500), ("test.parquet", 200))
+    return [write_rows(folder / name, size, seed=i) for i, (name, size) in enumerate(sizes)]
+
+
+@pytest.fixture(scope="module")
+def tuned(run, rows):
+    def fine_tune(out, config=QUICK, *, train=rows[0], test=rows[1], **options):
+        return finetune(run, train, out=out, test=test, config=config, **options)
+
+    return fine_tune
+
+
+@pytest.fixture(scope="module")
+def classifier(tuned, tmp_path_factory):
+    out = tmp_path_factory.mktemp("classifier") / "out"
+    tuned(out, CONFIG)
+    return out
+
+
+@pytest.fixture(scope="module")
+def excluding(tmp_path_factory):
+    """A test set, and the config of a run on shards without documents like its first two rows."""
+    folder, texts = tmp_path_factory.mktemp("excluding"), articles(20)
+    tests = [*(text[:400] for text in texts[:2]), "never seen " * 20]
+    table = {"title": ["a\r\ntitle"] * 3, "content": tests, "label": ["1", "0", "1"]}
+    pq.write_table(pa.table(table), folder / "test.parquet")
+    source = str(folder / "test.parquet")
+    config = DataConfig(num_shards=1, exclude=(f"{source}?text=title,content",))
+    given = {"excluded": excluded_blocks(config)}
+    manifest = build_documents(make_job(folder / "job", config, texts, **given))
+    assert manifest.dropped["excluded"] == 2
+    return source, RunConfig.of(MODEL, training_config(), manifest, folder)
+
+
+def test_a_test_set_is_known_to_be_excluded(run, rows, excluding, tmp_path):
+    test, config = excluding
+    there = shutil.copytree(run, tmp_path / "run")
+    write_run(there, replace(read_run(there), excluded=config.excluded), TOKENIZER)
+    columns = replace(QUICK, text="title,content")
+    also = f"{rows[1]}?text=text"
+    for folder, found in ((there, 2), (run, None)):
+        job = read_job(folder, test, test, [also], columns)
+        assert job.excluded == {"test": found, also: None}
+
+
+def test_weights_that_may_have_read_a_test_set_make_it_unknown(excluding, tmp_path):
+    known = excluding[1]
+    without = replace(known, excluded={"of another": 1})
+    new = ResumePoint(state=TrainState(step=0))
+    other = replace(new, started_from="0" * 64)
+    for point, start, expected in (
+        (new, {}, known.excluded),
+        (other, {"other": known}, known.excluded),
+        (other, {"other": without}, {}),
+        (other, {"existing": without}, {}),  # it was started from another run
+        (other, {"init": tmp_path}, {}),
+    ):
+        assert excluded_from_all(Start(out=tmp_path, **start), point, known) == expected
+
+
+# Learning
+
+
+def test_a_planted_signal_is_learned(classifier):
+    report = json.loads((classifier / "report.json").read_text())
+    assert report["finetuned"]["accuracy"] > 0.95
+    assert report["finetuned"]["examples"] == 200
+    assert report["finetuned"]["names"] == ["0", "1"]
+
+
+def test_the_encoder_starts_from_the_run(tuned, tmp_path):
+    tuned(tmp_path / "out", replace(QUICK, learning_rate=1e-12))
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    for name, value in BertForPretraining(MODEL, seed=7).encoder.state_dict().items():
+        if not name.startswith("pooler."):  # the mean of the tokens needs none
+            np.testing.assert_allclose(found[f"encoder.{name}"], value, atol=1e-8, rtol=0)
+
+
+def test_bag_of_words_reads_no_further_than_the_model(tuned, tmp_path):
+    pytest.importorskip("sklearn")
+    texts = ["w1 w2 w3 w4 w5 w6 good", "w1 w2 w3 w4 w5 w6 bad"] * 30
+    source = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"text": texts, "label": ["+", "-"] * 30}), source)
+    for length, accuracy in ((8, 0.5), (9, 1.0)):
+        config = replace(QUICK, max_examples=None, baseline=True, max_seq_length=length)
+        report = tuned(tmp_path / str(length), config, train=source, test=source)
+        assert report.to_dict()["bag_of_words"]["accuracy"] == accuracy
+
+
+def test_without_a_test_file_a_share_is_held_out(run, rows):
+    job = read_job(run, rows[0], None, [], replace(QUICK, test_share=0.2, max_examples=None))
+    assert (len(job.train), len(job.tests["test"])) == (400, 100)
+
+
+def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
+    table = tmp_path / "rare.csv"
+    table.write_text("text,label\n" + "w1 good,1\nw1 bad,0\n" * 50 + "w1 odd,rare\n")
+    config = replace(QUICK, max_examples=8)
+    assert read_job(run, str(table), rows[0], [], replace(config, max_examples=None)).names
+    with pytest.raises(InputError, match="the 8 rows of --max-examples have none of class 'rare'"):
+        read_job(run, str(table), str(table), [], config)
+    good = tmp_path / "good.csv"
+    good.write_text("text,label\n" + "w1 good,1\n" * 5)
+    table.write_text("text,label\n" + "w1 good,1\n" * 100 + "w1 bad,0\n")
+    with pytest.raises(InputError, match="8 rows of --max-examples are all of class '1'; give"):
+        read_job(run, str(table), str(good), [], config)
+
+
+def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    report = tuned(tmp_path / "out", replace(QUICK, baseline=True))
+    assert report.to_dict()["bag_of_words"] is None
+    assert "pip install 'clozeline[baseline]'" in report.lines()[-1]
+
+
+# The folder
+
+
+def test_a_finished_folder_is_left_as_it_is(tuned, classifier):
+    before = times(classifier)
+    report = tuned(classifier, CONFIG)
+    assert not report.is_new
+    assert report.finetuned.scores.accuracy > 0.95
+    assert times(classifier) == before
+
+
+def test_another_config_is_refused_naming_what_differs(tuned, rows, classifier, efficiency):
+    with pytest.raises(InputError, match=r"another config \(epochs 4 there, 5 now\)"):
+        tuned(classifier, replace(CONFIG, epochs=5))
+    with pytest.raises(InputError, match=r"\(training rows \w{12} there, \w{12} now\)"):
+        tuned(classifier, CONFIG, train=rows[1])
+    with pytest.raises(InputError, match=r"another config \(tests .* there, 'test' now\)"):
+        tuned(efficiency, EFFICIENCY)  # a test set is left out
+
+
+def test_overwrite_replaces_the_folder(tuned, classifier, tmp_path):
+    """Pooling and dropout are those of fine-tuning."""
+    out = shutil.copytree(classifier, tmp_path / "out")
+    metadata = json.loads((out / "classifier.json").read_text())
+    assert metadata["pooling"] == "mean"
+    assert metadata["model"]["hidden_dropout_prob"] == 0.1  # pretraining had none
+    assert metadata["model"]["attention_probs_dropout_prob"] == 0.1
+    other = replace(QUICK, pooling="cls", dropout=0.0)
+    assert tuned(out, other, overwrite=True).is_new
+    assert sorted(contents(out)) == [
+        *("SHA256SUMS", "classifier.json", "model.safetensors", "predictions.csv", "report.json"),
+        *("tokenizer/SHA256SUMS", "tokenizer/special_tokens_map.json", "tokenizer/tokenizer.json"),
+        *("tokenizer/tokenizer_config.json", "tokenizer/vocab.txt"),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    metadata = json.loads((out / "classifier.json").read_text())
+    assert metadata["pooling"] == "cls"
+    assert metadata["model"]["hidden_dropout_prob"] == 0.0
+
+
+def test_where_nothing_can_be_written_nothing_is_trained(tuned, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file is not writable; give"):
+        tuned(tmp_path / "file" / "out")
+
+
+def test_a_full_disk_leaves_no_half_of_a_classifier(tuned, tmp_path):
+    with (
+        no_file_longer_than(20_000),
+        pytest.raises(InputError, match=r"pretrained-16-0\.safetensors cannot be written .*; free"),
+    ):
+        tuned(tmp_path / "out")
+    assert list(contents(tmp_path)) == ["out/results/job.json"]
+
+
+# What is chosen, and on which rows
+
+
+def test_the_learning_rate_is_searched_on_training_rows_alone(tuned, tmp_path):
+    """Other test rows with other labels: the same choices, the same bytes."""
+    config = FinetuneConfig(baseline=False, epochs=1, max_examples=20, seeds=2)
+    other = write_rows(tmp_path / "x.parquet", 20, seed=9, shuffled=True)
+    outs = tmp_path / "0", tmp_path / "1"
+    one, two = tuned(outs[0], config), tuned(outs[1], config, test=other)
+    weights = [(out / "model.safetensors").read_bytes() for out in outs]
+    assert weights[0] == weights[1]
+    assert one.chosen == two.chosen
+    selections = [[result.selection for result in report.results] for report in (one, two)]
+    assert selections[0] == selections[1]
+    assert one.finetuned.scores.examples != two.finetuned.scores.examples
+
+    searched = selections[0][0]
+    rates = [plan.learning_rate for plan, _ in searched.tried]
+    assert rates == sorted(rates)
+    assert {3e-4, 1e-3, 3e-3} <= set(rates)
+    assert searched.held_out.rows == 20  # of few rows each is held out once
+    assert searched.held_out.loss == min(held_out.loss for _, held_out in searched.tried)
+    stored, _ = json.loads((outs[0] / "report.json").read_text())["results"]
+    assert stored["selection"]["plan"]["learning_rate"] == searched.plan.learning_rate
+    metadata = json.loads((outs[0] / "classifier.json").read_text())
+    assert metadata["job"].pop("rows held out") == "for all seeds"  # as an earlier version wrote it
+    (outs[0] / "classifier.json").write_text(json.dumps(metadata))
+    (outs[0] / "SHA256SUMS").unlink()
+    again = tuned(outs[0], config)
+    assert not again.is_new
+    assert again.lines() == one.lines()
+
+
+def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(tuned, tmp_path):
+    report = tuned(tmp_path / "all", replace(QUICK, max_examples=60, seeds=3))
+    losses = {result.key.seed: result.chosen.held_out.loss for result in report.results}
+    assert len(set(losses.values())) == 3
+    assert losses[report.chosen.seed] == min(losses.values())
+
+
+def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
+    source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)
+    config = FinetuneConfig(**FIXED, epochs=1, batch_size=128)
+    held_out = tuned(tmp_path / "out", config, train=source).finetuned.chosen.held_out
+    assert held_out.rows == 205  # a twentieth
+    metadata = json.loads((tmp_path / "out" / "classifier.json").read_text())
+    assert metadata["temperature"] == held_out.temperature
+
+
+def test_imbalanced_classes_are_noted(tuned, tmp_path):
+    texts, labels = ["w1 good", *["w2 bad"] * 9] * 4, ["+", *["-"] * 9] * 4
+    source = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"text": texts, "label": labels}), source)
+    whole = replace(QUICK, max_examples=None)
+    report = tuned(tmp_path / "o", whole, train=source, test=source)
+    assert report.notes == (
+        "classes are imbalanced: 36 training rows are '-', 4 are '+'; --class-weights balanced "
+        "weighs them equally.",
+    )
+    assert report.near_copies == 40
+    balanced = replace(whole, class_weights="balanced")
+    assert tuned(tmp_path / "b", balanced, train=source, test=source).notes == ()
+
+
+# Label efficiency
+
+EFFICIENCY = FinetuneConfig(
+    learning_rate=3e-3, epochs=1, max_examples=80, label_efficiency="20,all", seeds=2
+)
+
+
+@pytest.fixture(scope="module")
+def efficiency(tuned, rows, tmp_path_factory):
+    pytest.importorskip("sklearn")
+    out = tmp_path_factory.mktemp("efficiency") / "out"
+    tuned(out, EFFICIENCY, also_test=[f"{rows[1]}?text=second"])
+    return out
+
+
+def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
+    values = json.loads((efficiency / "report.json").read_text())
+    keys = [(result["examples"], result["start"], result["seed"]) for result in values["results"]]
+    assert keys == [
+        (size, start, seed)
+        for size in (20, 80)
+        for start in ("bag_of_words", "from_scratch", "pretrained")
+        for seed in (0, 1)
+        # Bag-of-words has no other randomness than the choice of rows.
+        if (size, start, seed) != (80, "bag_of_words", 1)
+    ]
+    for result in values["results"]:  # the other test set is the same one, by another column
+        assert result["scores"]["examples"] == 200
+        assert [scores["confusion"] for scores in result["also"].values()] == [
+            result["scores"]["confusion"]
+        ]
+    assert values["bag_of_words"]["accuracy"] > 0.8 > values["from_scratch"]["accuracy"]
+    # Nothing was searched; only what may become the classifier has results of its own seed.
+    for result in values["results"]:
+        assert (result["selection"] is None) == (result["start"] == "bag_of_words")
+        if result["selection"]:
+            is_candidate = (result["examples"], result["start"]) == (80, "pretrained")
+            assert result["selection"]["held_out"]["rows"] == 80 * is_candidate
+    assert (efficiency / "label_efficiency.svg").read_bytes().startswith(b"<?xml")
+    assert (efficiency / "label_efficiency.png").read_bytes().startswith(b"\x89PNG")
+    assert not (efficiency / "results").exists()
+
+
+@pytest.mark.parametrize("truncate", ["start", "nothing"])
+def test_of_long_texts_the_part_is_read_that_is_asked_for(truncate, tuned, tmp_path, capfd):
+    """The last of 25 words decides, or one of them anywhere; the model reads 10 at once."""
+    pytest.importorskip("sklearn")
+    sources = []
+    for seed, count in enumerate((500, 200)):
+        random = np.random.default_rng(seed)
+        labels = random.integers(0, 2, count)
+        words = random.choice(FILLERS, (count, 25)).astype(object)
+        tellers = np.array([BAD, GOOD])[labels, random.integers(0, 2, count)]
+        places = random.integers(0, 25, count) if truncate == "nothing" else -1
+        words[np.arange(count), places] = tellers
+        sources.append(str(tmp_path / f"{seed}.parquet"))
+        pq.write_table(pa.table({"text": list(map(" ".join, words)), "label": labels}), sources[-1])
+    how = replace(CONFIG, truncate=truncate, baseline=True)
+    report = tuned(tmp_path / "out", how, train=sources[0], test=sources[1])
+    assert report.finetuned.scores.accuracy > 0.95
+    assert report.to_dict()["bag_of_words"]["accuracy"] > 0.95  # it reads the same part
+    said = "500 of 500 training rows have more than 12 tokens and lose their start"
+    note = f"note: {said}; see --max-seq-length and --truncate.\n"
+    assert (note in capfd.readouterr().err) == (truncate == "start")
+    rows = pq.read_table(sources[1]).to_pylist()
+    answers = predict(tmp_path / "out", [row["text"] for row in rows])
+    right = [answer.label == str(row["label"]) for answer, row in zip(answers, rows, strict=True)]
+    assert np.mean(right) == report.finetuned.scores.accuracy
+    tokenizer = json.loads((tmp_path / "out" / "tokenizer" / "tokenizer_config.json").read_text())
+    assert tokenizer.get("truncation_side") == ("left" if truncate == "start" else None)
+
+
+def test_a_classifier_of_an_earlier_version_cuts_the_end_and_stays(tuned, classifier, tmp_path):
+    out = shutil.copytree(classifier, tmp_path / "out")
+    values = json.loads((out / "classifier.json").read_bytes())
+    values["job"].pop("truncate")
+    assert values.pop("truncate") == "end"
+    write_json(out / "classifier.json", values)
+    (out / SUMS).unlink()
+    assert load_classifier(out).truncate == "end"
+    assert not tuned(out, CONFIG).is_new
+    with pytest.raises(InputError, match=r"\(truncate 'end' there, 'start' now\)"):
+        tuned(out, replace(CONFIG, truncate="start"))
+
+
+def test_mistakes_are_listed_with_the_most_confident_first(efficiency, rows):
+    report = FinetuneReport.from_dict(read_report(efficiency))
+    wrong = report.finetuned.scores.examples * (1 - report.finetuned.scores.accuracy)
+    assert len(report.mistakes) == min(10, round(wrong)) > 0
+    confidences = [mistake.confidence for mistake in report.mistakes]
+    assert confidences == sorted(confidences, reverse=True)
+    table = pq.read_table(rows[1]).to_pylist()
+    answers = list(predict(efficiency, [mistake.text for mistake in report.mistakes]))
+    for mistake, answer in zip(report.mistakes, answers, strict=True):
+        row = table[mistake.row - 1]
+        assert mistake.text == row["text"]
+        assert mistake.label == str(row["label"]) != mistake.predicted == answer.label
+        assert mistake.confidence == pytest.approx(answer.probability, abs=0.02)
+
+
+KILLED = """
+import json, os, sys
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.results import ResultStore
+
+write = ResultStore.write
+
+def write_or_die(store, *result):
+    write(store, *result)
+    if result[0].key.name == "pretrained-80-0":
+        os._exit(9)
+
+ResultStore.write = write_or_die
+run, train, test, out, config = sys.argv[1:]
+others, config = [f"{test}?text=second"], FinetuneConfig(**json.loads(config))
+finetune(run, train, out=out, test=test, also_test=others, config=config)
+"""
+
+
+def test_a_killed_comparison_continues_with_the_missing_models(
+    tuned, run, rows, efficiency, tmp_path, monkeypatch
+):
+    """By `resume`, or if torchrun restarts the command, but not in a restart of another one."""
+    out, refused = tmp_path / "out", tmp_path / "refused"
+    args = [str(run), *rows, str(out), json.dumps(asdict(EFFICIENCY))]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    killed = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True)
+    assert killed.returncode == 9, killed.stderr
+    finished = contents(out / "results")
+    # The mark of the command, the job, all models but two of the last seed, a candidate's weights.
+    assert len(finished) == 1 + 1 + 9 + 1
+
+    again = partial(tuned, also_test=[f"{rows[1]}?text=second"])
+    shutil.copytree(out, refused)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        with pytest.raises(InputError, match="unfinished fine-tuning; add --resume"):
+            again(refused, EFFICIENCY)
+    with pytest.raises(InputError, match=r"with another config \(epochs 1 there, 2 now\)"):
+        again(refused, replace(EFFICIENCY, epochs=2), resume=True)
+    del finished[STARTED]
+    assert contents(refused / "results") == finished
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    assert again(out, EFFICIENCY).is_new
+    assert contents(out) == contents(efficiency)
+
+
+@contextmanager
+def rows_classified(*, training=False):
+    """The number of rows of each forward pass of a classifier that is in training or is not."""
+    found = []
+
+    def count(module, inputs):
+        if isinstance(module, BertForClassification) and module.training == training:
+            found.append(len(inputs[0]))
+
+    handle = register_module_forward_pre_hook(count)
+    yield found
+    handle.remove()
+
+
+def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_folder(
+    tuned, run, rows, tmp_path
+):
+    with rows_classified() as found:
+        tuned(tmp_path / "whole")
+    assert sum(found) == 16 + 200  # of 16 training rows it sees that the logits are finite
+    device, job = torch.device("cpu"), read_job(run, *rows, [], QUICK)
+    compared, alone = ComparedModels(job, device), World(0, 1, device)
+    for name, expected in (("stopped", 0), ("earlier", 200)):
+        store = ResultStore(tmp_path / name, job.digests(), resume=False)
+        [result] = train_all(compared, store, alone)
+        if name == "earlier":  # a version that did not keep the logits
+            weights = store.read_candidate(result.key).weights
+            store.write(result, Candidate(weights, None))
+        with rows_classified() as found:
+            tuned(tmp_path / name, resume=True)
+        assert sum(found) == expected
+        assert contents(tmp_path / name) == contents(tmp_path / "whole")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "message"),
+    [
+        ({"max_seq_length": 17}, {}, "--max-seq-length is 17, but .* has only 16 positions"),
+        ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
+        ({}, {"test": ""}, "a source has an empty name; give the path"),
+        ({"test_share": 0.2}, {}, "is for training rows without --test; give one of them"),
+        ({}, {"also_test": ["test"]}, r"has the name of the --test rows; give \./test"),
+    ],
+)
+def test_bad_input_is_one_clear_error(tuned, tmp_path, changes, given, message):
+    with pytest.raises(InputError, match=message):
+        tuned(tmp_path / "out", FinetuneConfig(**changes), **given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0"),
+        ({"dropout": 1.0}, "dropout is 1"),
+        ({"max_seq_length": 4}, "max_seq_length is 4"),
+        ({"precision": "fp8"}, "precision is 'fp8'"),
+        ({"label_efficiency": "10,1"}, "give numbers of rows from 2"),
+        ({"label_efficiency": "few"}, "label_efficiency is 'few'"),
+        ({"label_efficiency": ","}, "label_efficiency is ','"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"epochs": "many"}, "epochs is 'many'"),
+        ({"pooling": "max"}, "pooling is 'max'"),
+        ({"class_weights": "heavy"}, "class_weights is 'heavy'"),
+        ({"layer_decay": 0.0}, "layer_decay is 0"),
+        ({"weight_decay": -1.0}, "weight_decay is -1"),
+        ({"truncate": "nothing", "text_pair": "title"}, "truncate nothing is for one text"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        FinetuneConfig(**changes)
+
+
+def test_damaged_folders_are_named(classifier, tmp_path):
+    with pytest.raises(InputError, match="is an empty folder; give a classifier"):
+        load_classifier(tmp_path)
+    out = shutil.copytree(classifier, tmp_path / "out")
+    (out / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read"):
+        load_classifier(out)
+    for name, key in (("classifier.json", "text"), ("report.json", "mistakes")):
+        part = shutil.copytree(classifier, tmp_path / name)
+        (part / "SHA256SUMS").unlink()
+        values = json.loads((part / name).read_text())
+        del values[key]
+        (part / name).write_text(json.dumps(values))
+        with pytest.raises(InputError, match=rf"{name} cannot be read \(.*has no {key}"):
+            read_report(part) if name == "report.json" else load_classifier(part)
+    shutil.rmtree(out / "tokenizer")
+    Tokenizer([*TOKENIZER.tokens, "more"], TOKENIZER.normalization).save(out / "tokenizer")
+    with pytest.raises(InputError, match="restore the original tokenizer"):
+        load_classifier(out)
+
+
+# Predicting
+
+
+def test_texts_are_classified_in_order(classifier):
+    texts = ["w1 w2 good", "bad", "w3 poor w3 w4 w5 w6", "fine w1"]
+    found = list(predict(classifier, texts, batch_size=3))
+    assert [prediction.text for prediction in found] == texts
+    assert [prediction.label for prediction in found] == ["1", "0", "0", "1"]
+    assert all(0.5 <= prediction.probability <= 1 for prediction in found)
+
+
+def test_a_prediction_is_that_of_the_report_whatever_the_precision_of_the_training(
+    tuned, rows, tmp_path
+):
+    tuned(tmp_path / "out", replace(QUICK, precision="bf16"))
+    reported = Predictions.read(tmp_path / "out" / PREDICTIONS)
+    found = [list(p.probabilities.values()) for p in predict(tmp_path / "out", files=rows[1])]
+    np.testing.assert_allclose(found, reported.probabilities, atol=2e-6, rtol=0)  # six decimals
+
+
+def test_without_texts_there_are_no_rows_of_probabilities(classifier):
+    assert load_classifier(classifier).classify([]).shape == (0, 2)
+
+
+def test_a_batch_is_answered_before_the_next_is_read(classifier):
+    read = []
+
+    def endless():
+        while True:
+            read.append("w1 good")
+            yield read[-1]
+
+    assert next(predict(classifier, endless(), batch_size=4)).label == "1"
+    assert len(read) == 4
+
+
+def test_files_are_read_by_column_or_by_line_and_recognized_as_sources_are(
+    classifier, tmp_path, monkeypatch
+):
+    def predicted(texts=(), *files, **columns):
+        return list(predict(classifier, texts, files=[str(tmp_path / f) for f in files], **columns))
+
+    (tmp_path / "x.jsonl").write_text('{"text": "good"}\n{"text": "bad"}\n')
+    (tmp_path / "x.txt").write_bytes(b"good\r\n\nbad\xff\n")
+    (tmp_path / "packed.txt").write_bytes(gzip.compress(b"good\nbad\n"))
+    (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbfgood\n")
+    (tmp_path / "x.csv").write_text("review,text\nbad,good\nbad,bad\n")
+    found = predicted(["bad"], "x.jsonl", "x.txt", "packed.txt", "mark.txt", "x.csv?limit=1")
+    texts = ["bad", "good", "bad", "good", "", "bad\ufffd", "good", "bad", "good", "good"]
+    assert [p.text for p in found] == texts
+    assert [p.label for p in found if p.text in ("good", "bad")] == list("01011011")
+    assert [p.label for p in predicted((), "x.csv?limit=1", text="review")] == ["0"]
+    monkeypatch.setattr(sys, "stdin", standard_input(b"good\nbad"))
+    assert [p.label for p in predict(classifier, files=["-"])] == ["1", "0"]
+
+    utf16 = "good\n".encode("utf-16")
+    (tmp_path / "wide.txt").write_bytes(utf16)
+    (tmp_path / "binary.txt").write_bytes(bytes(100))
+    for name, message in (
+        ("wide.txt", "is UTF-16; convert it: iconv"),
+        ("binary.txt", "or binary data, not text in UTF-8"),
+        ("missing.txt", "missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            predicted((), name)
+    monkeypatch.setattr(sys, "stdin", standard_input(utf16))
+    with pytest.raises(InputError, match="is UTF-16; convert it: iconv"):
+        list(predict(classifier, files=["-"]))
+
+
+def test_a_tab_parts_a_pair(tuned, tmp_path):
+    pairs = tmp_path / "pairs"
+    tuned(pairs, replace(QUICK, text="first", text_pair="second"))
+    (tmp_path / "x.csv").write_text("first,second\nw1 w2,good w3\n")
+    files = [str(tmp_path / "x.csv")]
+    line, alone, table = predict(pairs, ["w1 w2\tgood w3", "w1 w2"], files=files)
+    assert line.text == table.text == "w1 w2\tgood w3"
+    assert line.probability == pytest.approx(table.probability, abs=1e-6)
+    assert alone.probability != line.probability
+
+
+def test_single_texts_have_no_pair(classifier):
+    with pytest.raises(InputError, match="trained on single texts"):
+        predict(classifier, ["good"], text_pair="more")

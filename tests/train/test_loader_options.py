@@ -1,0 +1,281 @@
+"""The loader's options: length bins, unpadded rows, shards that are checked or skipped."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.data.batch import digest_text
+from clozeline.train.data.length_bins import assign_bins
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.unpadded import with_dummy_row
+from tests.support.batches import concatenate, concatenate_unpadded
+from tests.support.small_data import SMALL, write_data_set
+from tests.train.test_loader import (
+    GLOBAL,
+    ORDER,
+    N,
+    counts,
+    digest_of,
+    joined,
+    load,
+    of_ranks,
+    originals,
+    rows_of,
+)
+
+BINS = 4
+
+
+@pytest.fixture(scope="module")
+def long_folder(tmp_path_factory):
+    """57 examples of up to 128 tokens."""
+    config = replace(SMALL, max_seq_length=128)
+    folder = tmp_path_factory.mktemp("long")
+    return write_data_set(folder, train=(13, 20, 0, 7, 17), config=config)
+
+
+def lengths(loaded):
+    return loaded.batch.attention_mask.sum(1)
+
+
+def test_the_batches_of_a_window_have_rows_of_similar_length():
+    rows = np.array([9, 4, 7, 3, 4, 8])
+    bins = assign_bins(rows, start=6, epoch_rows=100, batch_size=2, key=np.uint64(5))
+    assert sorted(bins.tolist()) == [[0, 5], [1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize(
+    ("start", "epoch_rows"), [(0, 500), (96, 131), (192, 50), (0, 1), (24, 24), (0, 5)]
+)
+def test_streams_by_themselves_put_like_lengths_into_the_same_batch(start, epoch_rows, streams):
+    """Rows keep slots of their epoch; where a batch lies in one, all streams take the same bin."""
+    lengths, size = np.random.default_rng(0).integers(1, 99, 96), 24
+    epochs = (start + np.arange(96)) // epoch_rows
+    ranks = []
+    for stream in range(streams):
+        mine = np.arange(stream, 96, streams)
+        bins = assign_bins(
+            lengths[mine],
+            start=start,
+            epoch_rows=epoch_rows,
+            batch_size=size,
+            key=np.uint64(1),
+            streams=streams,
+            stream=stream,
+        )
+        assert sorted(bins.ravel().tolist()) == list(range(len(mine)))
+        rows = mine[bins]
+        slots = np.arange(96).reshape(4, size)[:, stream::streams]
+        assert (np.sort(epochs[rows]) == epochs[slots]).all()
+        if len(set(epochs)) == 1:
+            ranks.append(np.argsort(lengths[rows].mean(axis=1)).tolist())
+    assert all(order == ranks[0] for order in ranks)
+
+
+def widened(loaded):
+    """The batch with its ids at the full width, and nothing else that has a width."""
+    batch = loaded.batch
+    ids = F.pad(batch.input_ids, (0, 128 - batch.input_ids.shape[1]))
+    names = ("token_type_ids", "attention_mask")
+    return replace(loaded, batch=replace(batch, input_ids=ids, **dict.fromkeys(names, ids)))
+
+
+def test_with_bins_each_epoch_still_holds_each_example_once(long_folder):
+    everything = set(originals(load(long_folder, 1, batch_size=N)))
+    # A batch that spans two epochs has rows of both, those of the first epoch first.
+    rows = originals(map(widened, load(long_folder, 20, length_bins=BINS)))
+    assert all(set(rows[start : start + N]) == everything for start in range(0, 4 * N, N))
+
+
+def test_batches_of_bins_have_similar_lengths_and_no_extra_width(long_folder):
+    plain, binned = load(long_folder, 40), load(long_folder, 40, length_bins=BINS)
+    spread = [sum(int(x.max() - x.min()) for x in map(lengths, s)) for s in (plain, binned)]
+    assert spread[1] < spread[0]
+    for loaded in binned:
+        width = loaded.batch.input_ids.shape[1]
+        assert width == min(-(-int(lengths(loaded).max()) // 32) * 32, 128)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_with_bins_every_rank_has_rows_of_the_same_bin(long_folder, world_size):
+    options = {"length_bins": BINS}
+    whole = load(long_folder, 20, **options)
+    for loaded, parts in zip(whole, of_ranks(long_folder, 20, world_size, **options), strict=True):
+        assert originals([joined(list(map(widened, parts)))]) == originals([widened(loaded)])
+        assert digest_of(parts) == digest_text(loaded.digest)
+
+
+def test_with_bins_a_position_is_the_beginning_of_a_batch(long_folder):
+    loader = Loader(long_folder, batch_size=GLOBAL, length_bins=BINS, **ORDER)
+    with pytest.raises(InputError, match="position 6 is not the beginning of a batch of 12"):
+        loader.load_state_dict(loader.state_dict(6))
+
+
+def test_an_unpadded_batch_has_the_tokens_of_the_padded_one(small_folder):
+    all_padded, all_unpadded = load(small_folder, 12), load(small_folder, 12, unpadded=True)
+    for padded, unpadded in zip(all_padded, all_unpadded, strict=True):
+        is_token, batch = padded.batch.attention_mask, unpadded.batch
+        is_masked = padded.batch.masked_lm_weights > 0
+        starts = batch.cu_seqlens[:-1].long()
+        assert torch.equal(batch.input_ids, padded.batch.input_ids[is_token])
+        assert torch.equal(batch.token_type_ids, padded.batch.token_type_ids[is_token])
+        assert torch.equal(batch.position_ids, is_token.nonzero()[:, 1])
+        assert torch.equal(batch.cu_seqlens.diff(), is_token.sum(1).int())
+        assert batch.cu_seqlens.dtype == torch.int32
+        assert batch.max_seqlen == 16
+        flat = (padded.batch.masked_lm_positions + starts[:, None])[is_masked]
+        assert torch.equal(batch.masked_lm_positions, flat)
+        assert torch.equal(batch.masked_lm_labels, padded.batch.masked_lm_labels[is_masked])
+        assert torch.equal(batch.next_sentence_labels, padded.batch.next_sentence_labels)
+        assert replace(unpadded, batch=None) == replace(padded, batch=None)  # also the digest
+
+
+def test_a_dummy_row_rounds_tokens_and_slots_up(small_folder):
+    for batch in (loaded.batch for loaded in load(small_folder, 12, unpadded=True)):
+        found = with_dummy_row(batch)
+        tokens, masked = batch.num_tokens, len(batch.masked_lm_labels)
+        assert (found.num_tokens % 16, len(found.masked_lm_labels) % 64) == (0, 0)
+        assert 1 <= found.num_tokens - tokens <= batch.max_seqlen
+        real = found.slice(0, 12).tensors()
+        assert all(torch.equal(real[name], x) for name, x in batch.tensors().items())
+        dummy = found.slice(12, 13)
+        assert dummy.position_ids.tolist() == list(range(dummy.num_tokens))
+        assert not dummy.masked_lm_weights.any()
+        assert dummy.next_sentence_labels.tolist() == [-1]
+        assert found.masked_lm_weights.sum() == masked
+
+
+def test_unpadded_parts_make_up_the_batch(small_folder):
+    """Those of ranks have the digest and the counts of the whole, those of passes are it."""
+    whole = load(small_folder, 12, unpadded=True)
+    for loaded, parts in zip(whole, of_ranks(small_folder, 12, 3, unpadded=True), strict=True):
+        assert digest_of(parts) == digest_text(loaded.digest)
+        assert counts(*parts) == counts(loaded)
+        assert {len(part.batch) for part in parts} == {GLOBAL // 3}
+        for passes in (loaded.batch.split(n) for n in (1, 2, 4)):
+            assert {len(part) for part in passes} == {GLOBAL // len(passes)}
+            together = concatenate_unpadded(passes).tensors()
+            assert all(torch.equal(together[k], x) for k, x in loaded.batch.tensors().items())
+
+
+def change_a_value(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])],
+    ids=["missing", "cut"],
+)
+def test_missing_and_cut_shards_are_left_out_and_counted_exactly(tmp_path, harm):
+    folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
+    everything = Counter(originals(load(folder, 1, batch_size=40)))
+    path = folder / "train-00001-of-00003.arrow"
+    harm(path)
+    shards = Loader(folder, batch_size=20, seed=3, skip_bad_shards=True).shards
+    assert list(shards.skipped) == [path.name]
+    assert path.name in shards.skipped[path.name]
+    assert shards.lost_rows == 20
+    rest = Counter(originals(load(folder, 1, batch_size=20, skip_bad_shards=True)))
+    assert rest.total() == 20
+    assert rest <= everything
+
+
+@pytest.mark.parametrize("pairs", ["segments", "packed"])
+@pytest.mark.parametrize("options", [{}, {"length_bins": BINS}, {"unpadded": True}], ids=str)
+def test_the_rows_of_a_damaged_shard_are_blank_on_every_number_of_ranks(tmp_path, options, pairs):
+    """The others are where they were: two epochs, so that masks are redrawn, too."""
+    config = replace(SMALL, pairs=pairs)
+    folder = write_data_set(tmp_path / "data", train=(13, 20, 7), config=config)
+    options = {"batch_size": 8, **ORDER, **options}
+    whole = load(folder, 10, **options)
+    change_a_value(folder / "train-00001-of-00003.arrow")
+    found = []
+    for world_size in (1, 2):
+        loaders = [
+            Loader(
+                folder, rank=r, world_size=world_size, prefetch=r, skip_bad_shards=True, **options
+            )
+            for r in range(world_size)
+        ]
+        parts = list(islice(zip(*loaders, strict=True), 10))
+        found.append(([digest_of(x) for x in parts], [counts(*x) for x in parts]))
+        assert {loader.shards.lost_rows for loader in loaders} == {20}
+        if options.keys() == {"batch_size", *ORDER} and world_size == 1:
+            assert_blank([loaded for [loaded] in parts], whole)
+    assert found[0] == found[1]
+    tokens = [sum(x[1] for x in sums) for sums in (found[0][1], [counts(x) for x in whole])]
+    assert tokens[0] < 0.6 * tokens[1]
+
+
+def assert_blank(found, whole):
+    """Half of the rows of each epoch have no weight and no masks, the others are as they were."""
+    batch, wanted = (concatenate([loaded.batch for loaded in x]) for x in (found, whole))
+    rows = batch.example_weights
+    assert rows.view(2, 40).sum(1).tolist() == [20, 20]
+    assert not batch.masked_lm_weights[rows == 0].any()
+    assert torch.equal(batch.input_ids[rows > 0], wanted.input_ids[rows > 0])
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [Path.unlink, lambda path: path.write_bytes(b"\0" * path.stat().st_size)],
+    ids=["missing", "zeros"],
+)
+def test_a_data_set_of_bad_shards_only_is_refused(tmp_path, harm):
+    folder = write_data_set(tmp_path / "data", train=(13, 5))
+    for path in folder.glob("train-*"):
+        harm(path)
+    with pytest.raises(InputError, match="all train shards are bad"):
+        load(folder, 3, skip_bad_shards=True)
+
+
+@pytest.fixture
+def store():
+    """An empty in-memory folder, removed afterwards."""
+    folder = path_of("memory://clozeline-loader-tests")
+    yield folder
+    folder.rmdir(recursive=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"format": "webdataset"}, {"compression": "zstd"}], ids=str
+)
+def test_a_remote_store_of_any_format_gives_the_same_batches_as_a_disk(
+    small_folder, store, changes
+):
+    rows, config = (13, 20, 0, 7, 17), replace(SMALL, **changes)
+    remote = write_data_set(store / "data", train=rows, validation=(9, 14), config=config)
+    wanted = load(small_folder, 9)
+    found = load(str(remote), 9, check_shards=True, prefetch=2)
+    assert rows_of(found) == rows_of(wanted)
+    assert [loaded.digest for loaded in found] == [loaded.digest for loaded in wanted]
+    name = read_manifest(remote).shards[1].name
+    (remote / name).unlink()
+    with pytest.raises(InputError, match=f"{name} is missing"):
+        Loader(str(remote), batch_size=4, seed=0)
+    assert Loader(remote, batch_size=4, seed=0, skip_bad_shards=True).shards.lost_rows == 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_batches_reach_the_device_as_they_are(small_folder, unpadded):
+    wanted = load(small_folder, 20, unpadded=unpadded)
+    found = load(small_folder, 20, unpadded=unpadded, device="cuda", prefetch=2)
+    for copied, loaded in zip(found, wanted, strict=True):
+        moved = copied.batch.tensors()
+        assert {tensor.device.type for tensor in moved.values()} == {"cuda"}
+        assert all(torch.equal(moved[k].cpu(), v) for k, v in loaded.batch.tensors().items())
+        assert copied.digest == loaded.digest

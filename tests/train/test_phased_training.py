@@ -1,0 +1,408 @@
+"""A run with phases is one run: killed, resumed, cooled down and inspected across their borders.
+
+12 steps: six on examples of 8 tokens, then six on 16; the masking rate changes after the ninth.
+Checkpoints of steps 4, 8 and 12 are in three phases.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.checkpoint import (
+    list_checkpoints,
+    load_moments,
+    load_weights,
+    read_state,
+    step_of,
+)
+from clozeline.train.artifacts.run import read_run
+from clozeline.train.cli import main
+from clozeline.train.data.batch import collate, digest_text
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.phased_loader import states_of
+from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.pretraining.recipes import CoolDown
+from clozeline.train.view.read_steps import ReadSteps
+from tests.support.command import invoke, output_of, refused
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_runs import tokenizer_of
+from tests.support.small_training import (
+    STILL,
+    assert_same_run,
+    command_line,
+    go_back,
+    numbers,
+    preset_of,
+    train,
+    weights,
+)
+from tests.support.two_processes import MODEL, run_jobs
+from tests.train.test_cool_down import cool_line
+from tests.train.test_phases import SHORT
+from tests.train.test_plan import plan
+
+RATES = "0.3@0.75:0.15"
+#: Steps and examples of a batch in each phase.
+STEPS_OF = {"short": (1, 2, 3, 4, 5, 6), "long": (7, 8, 9, 10, 11, 12)}
+SIZE_OF = {"short": 16, "long": 8}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    short = write_data_set(folder / "short", train=(40, 0, 31), config=SHORT)
+    long = write_data_set(folder / "long", train=(13, 20, 0, 7, 17), validation=(9, 14))
+    return {"short": short, "long": long}
+
+
+@pytest.fixture(scope="module")
+def phases(folders):
+    return {"phase": (f"{folders['short']}@0.5",), "masked_lm_prob": RATES}
+
+
+@pytest.fixture(scope="module")
+def whole(folders, phases):
+    """The run that nothing interrupts, of the command's own model."""
+    out, long = folders["long"].parent / "whole", folders["long"]
+    train(long, out, model=preset_of(long), eval_every=6, **phases)
+    return out
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    """A copy to change."""
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def digests_of(run):
+    return {line["step"]: line["data_digest"] for line in numbers(run) if "data_digest" in line}
+
+
+def test_each_step_reads_its_data_set_from_where_the_step_before_stopped(whole, folders):
+    wanted = {}
+    for name, steps in STEPS_OF.items():
+        batches = iter(Loader(folders[name], batch_size=SIZE_OF[name], seed=0, prefetch=0))
+        wanted |= {step: digest_text(next(batches).digest) for step in steps}
+    assert digests_of(whole) == wanted
+    positions = [
+        [found["next_position"] for found in states_of(read_state(folder).loader)]
+        for folder in list_checkpoints(whole)
+    ]
+    assert positions == [[0, 64], [16, 96], [48, 96]]
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, folders, phases):
+    """Bit for bit: losses, accuracies, and the bytes of the last checkpoint."""
+    long = folders["long"]
+    train(long, go_back(run, step), model=preset_of(long), eval_every=6, resume=True, **phases)
+    assert_same_run(run, whole)
+
+
+def test_where_longer_examples_begin_the_positions_of_the_shorter_ones_continue(
+    folders, phases, tmp_path
+):
+    """And their moments; also where a run is resumed between the two steps."""
+    long, table = folders["long"], "encoder.embeddings.position_embeddings.weight"
+    still = {**phases, "learning_rate": 1e-9, "save_every": 1}
+    train(long, tmp_path / "run", model=preset_of(long), **still)
+    saved = {step_of(folder): folder for folder in list_checkpoints(tmp_path / "run")}
+    before, after, end = (load_weights(saved[step])[table] for step in (6, 7, 12))
+    assert not torch.allclose(before[8:16], before[:8], atol=0.01)
+    torch.testing.assert_close(after[:8], before[:8], atol=1e-6, rtol=0)
+    torch.testing.assert_close(after[8:16], before[:8], atol=1e-6, rtol=0)
+    torch.testing.assert_close(end, after, atol=1e-6, rtol=0)  # at the border of masks, nothing
+    moments = load_moments(saved[6])
+    assert not moments[f"{table}/exp_avg_sq"][8:].any()
+    again = go_back(shutil.copytree(tmp_path / "run", tmp_path / "again"), 6)
+    train(long, again, model=preset_of(long), resume=True, **still)
+    assert_same_run(again, tmp_path / "run")
+
+
+def test_accumulated_and_without_padding_it_learns_the_same(folders, phases, tmp_path):
+    for name, how in (("one", {}), ("other", {"micro_batch_size": 2, "unpadded": True})):
+        train(folders["long"], tmp_path / name, model=STILL, **how, **phases)
+    one, other = (numbers(tmp_path / name) for name in ("one", "other"))
+    for ours, theirs in zip(other, one, strict=True):
+        assert ours.get("data_digest") == theirs.get("data_digest")
+        assert ours.get("mlm_loss", 0) == pytest.approx(theirs.get("mlm_loss", 0), rel=1e-5)
+
+
+def test_another_batch_size_goes_on_with_the_very_next_example(run, folders, phases):
+    long = folders["long"]
+    options = {"model": preset_of(long), "batch_size": 4, "eval_every": 6, **phases}
+    train(long, go_back(run, 4), resume=True, **options)
+    short = Loader(folders["short"], batch_size=8, seed=0, prefetch=0)
+    short.load_state_dict(short.state_dict(64))
+    batches = iter(short)
+    found = digests_of(run)
+    assert [found[5], found[6]] == [digest_text(next(batches).digest) for _ in range(2)]
+    assert found[7] == digest_text(next(iter(Loader(long, batch_size=4, seed=0))).digest)
+
+
+def test_held_out_examples_keep_the_masks_of_their_shards(whole, folders):
+    measured = evaluate(whole, folders["long"], split="validation", batch_size=8, limit=None)
+    summary = json.loads((whole / "summary.json").read_text())["heldout"]
+    assert measured.loss == pytest.approx(summary["mlm_loss"] + summary["nsp_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_across_a_border(folders, phases, tmp_path):
+    """Also where a sharded model's weights have just been gathered for an evaluation."""
+    phases, long = {**phases, "eval_every": 6}, folders["long"]
+    resumed = {"copy_of": tmp_path / "one", "step": 4}
+    jobs = [
+        {"shards": long, "out": tmp_path / "two", "changes": phases},
+        {"shards": long, "out": tmp_path / "sharded", "changes": {**phases, "parallel": "fsdp"}},
+        {"shards": long, "out": tmp_path / "resumed", "changes": phases, **resumed},
+    ]
+    train(long, tmp_path / "one", model=MODEL, **phases)
+    run_jobs(jobs, tmp_path)
+    for name in ("two", "sharded", "resumed"):
+        assert digests_of(tmp_path / name) == digests_of(tmp_path / "one")
+        for ours, theirs in zip(numbers(tmp_path / name), numbers(tmp_path / "one"), strict=True):
+            assert ours.get("mlm_loss", 0) == pytest.approx(theirs.get("mlm_loss", 0), rel=1e-4)
+
+
+# --- what continues it
+
+
+def test_a_resumed_run_keeps_its_phases_and_refuses_others(run, whole, folders, phases, tmp_path):
+    long = folders["long"]
+    other = command_line(long, go_back(run, 8), "--resume", masked_lm_prob="0.3:0.15")
+    assert "holds a run with other phases (8 tokens, 0.3 masked from 0; 16" in refused(*other)
+    changed = write_data_set(tmp_path / "changed", train=(41, 0, 31), config=SHORT)
+    other = command_line(long, run, "--resume", f"--phase={changed}@0.5", masked_lm_prob=RATES)
+    assert "cannot continue at position 96 in the same order" in refused(*other)
+    output_of(*command_line(long, run, "--resume", eval_every=6))
+    assert_same_run(run, whole)
+    recorded = json.loads((run / "run.json").read_text())["options"]["pretrain"]
+    assert {name: recorded[name] for name in phases} == {
+        "phase": list(phases["phase"]),
+        "masked_lm_prob": RATES,
+    }
+
+
+def test_a_resumed_run_keeps_the_ramp_of_its_batch(folders, phases, tmp_path):
+    """Killed while it grows; no schedule is given again."""
+    long, ramped = folders["long"], {**phases, "batch_ramp": 0.75}
+    output_of(*command_line(long, tmp_path / "whole", **ramped))
+    run = go_back(shutil.copytree(tmp_path / "whole", tmp_path / "run"), 4)
+    again = command_line(long, run, "--resume")
+    output_of(*(word for word in again if not word.startswith("--batch-ramp")))
+    assert_same_run(run, tmp_path / "whole")
+    recorded = json.loads((run / "run.json").read_text())["options"]["pretrain"]
+    assert recorded["batch_ramp"] == 0.75
+
+
+@pytest.mark.parametrize("step", [4, 10])
+def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, tmp_path):
+    """Bit for bit; from step 4 in the short examples, from step 10 in the long ones."""
+    here, last = (folders["short"], 6) if step == 4 else (folders["long"], 12)
+    options = {"schedule": "constant", "warmup": 0.0, "eval_every": 0, "save_every": 2, **phases}
+    run, falls, cooled = tmp_path / "run", tmp_path / "falls", tmp_path / "cooled"
+    output_of(*command_line(folders["long"], run, **options))
+    output_of(*cool_line(here, cooled, run, step, "--max-steps", last))
+    training = read_run(cooled).training
+    found = training.batch_size, training.masked_lm_prob, training.phase
+    assert found == ((16, "0.3", ()) if step == 4 else (8, "0.15", ()))
+    options |= {"schedule": "wsd", "cool_down": 2 / last, "max_steps": last}
+    if step == 4:  # a run of the first phase alone
+        options |= {"phase": (f"{here}@0.99",), "masked_lm_prob": "0.3"}
+    output_of(*command_line(folders["long"], falls, **options))
+    assert weights(cooled) == weights(falls)
+    lines = [
+        [line for line in numbers(x) if line["step"] > step and "mlm_loss" in line]
+        for x in (cooled, falls)
+    ]
+    assert lines[0] == lines[1]
+    assert [line["step"] for line in lines[0]] == [last - 1, last]
+
+
+def test_a_decay_onto_longer_examples_says_how_many_more_tokens_a_step_has(
+    folders, whole, tmp_path
+):
+    long, out = folders["long"], tmp_path / "out"
+    note = (
+        "note: --batch-size 16, as in the other run, but of longer examples: steps have 2 times "
+        "its tokens; --batch-size 8 keeps them.\n"
+    )
+    said = invoke(*cool_line(long, out, whole, 4, "--max-steps", 6))
+    assert (said.exit_code, note in said.stderr) == (0, True)
+    for shards, step, given in (
+        (long, 4, {"batch_size": 16}), (long, 8, {}), (folders["short"], 4, {})
+    ):  # fmt: skip
+        found = plan(shards, tmp_path / "new", cool_down_from=CoolDown(whole, step), options=given)
+        assert "times its tokens" not in (found.note or "")
+
+
+def test_a_run_that_starts_from_it_reads_its_own_shards(whole, folders, tmp_path):
+    long = folders["long"]
+    train(long, tmp_path / "new", model=preset_of(long), start_from=whole, max_steps=2)
+    batches = iter(Loader(long, batch_size=8, seed=0, prefetch=0))
+    assert digests_of(tmp_path / "new") == {s: digest_text(next(batches).digest) for s in (1, 2)}
+    assert len(read_run(tmp_path / "new").phases) == 1
+
+
+# --- what it shows
+
+
+def test_the_examples_of_each_step_are_those_that_were_trained_on(whole, folders):
+    """Data set, position, masks and digest, although the first data set is named."""
+    read = ReadSteps(whole, folders["short"])
+    for name, steps in STEPS_OF.items():
+        for number, step in enumerate(steps):
+            rate = 0.3 if step < 10 else 0.15
+            size = SIZE_OF[name]
+            loader = Loader(folders[name], batch_size=size, seed=0, prefetch=0, masked_lm_prob=rate)
+            loader.load_state_dict(loader.state_dict(number * size))
+            loaded = next(iter(loader))
+            found = read.rows(step)
+            assert (found.start, found.shards.folder) == (number * size, folders[name])
+            batch = collate(
+                found.examples,
+                np.arange(size),
+                max_seq_length=loaded.batch.input_ids.shape[1],
+                max_predictions=loaded.batch.masked_lm_positions.shape[1],
+                pad_id=found.shards.pad_id,
+            )
+            for ours, theirs in zip(
+                batch.tensors().values(), loaded.batch.tensors().values(), strict=True
+            ):
+                assert ours.equal(theirs)
+    document = int(read.rows(3).examples.document_a[0])
+    assert 3 in dict(read.steps_of(document, range(1, 13)))
+
+
+def test_steps_before_a_resumption_with_more_steps_are_not_guessed(run, folders, phases):
+    """Then phases end elsewhere: steps 7 and 8 were of the long examples, now of the short ones."""
+    long = folders["long"]
+    output_of(*command_line(long, go_back(run, 8), "--resume", max_steps=20, log_every=7))
+    read = ReadSteps(run, long)
+    read.digests.clear()  # as of steps that were not logged
+    for step in (5, 7, 8):
+        with pytest.raises(InputError, match=f"step {step} cannot be shown: its phases or its ba"):
+            read.rows(step)
+    with pytest.raises(InputError, match="between steps 4 and 8; was it resumed with another"):
+        list(read.steps_of(1, range(1, 9)))
+    assert [read.rows(step).shards.folder for step in (4, 9, 10, 11, 20)] == [
+        *[folders["short"]] * 3,
+        *[long] * 2,
+    ]
+
+
+def test_the_command_shows_steps_on_both_sides_of_a_border(whole, folders):
+    shown = output_of(*("inspect", whole, "--shards", folders["long"], "--steps", "6-7", "-n", 1))
+    assert "step 6: positions 80 to 95, epoch 1 (30 % masked), 16 examples" in shown
+    assert "step 7: positions 0 to 7, epoch 0 (30 % masked), 8 examples" in shown
+
+
+def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_path):
+    short, long = folders["short"], folders["long"]
+    lines = [
+        f"phase      steps 1 to 6: {short}, 16 examples of up to 8 tokens, 30 % masked",
+        f"phase      steps 7 to 9: {long}, 8 examples of up to 16 tokens, 30 % masked",
+        f"phase      steps 10 to 12: {long}, 8 examples of up to 16 tokens, 15 % masked",
+    ]
+    line = command_line(long, tmp_path / "run", "--print-recipe", **phases)
+    assert output_of(*line).splitlines()[-3:] == lines
+    assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
+
+
+def test_a_data_set_may_end_in_an_at_and_a_number(folders, tmp_path):
+    short = tmp_path / "short@2"
+    shutil.copytree(folders["short"], short)
+    line = command_line(folders["long"], tmp_path / "run", f"--phase={short}@0.5", max_steps=4)
+    said = output_of(*line)
+    assert f"phase      steps 1 to 2: {short}, 16 examples of up to 8 tokens" in said
+    assert output_of(*line, "--resume").endswith(f"already complete: step 4 of 4: {tmp_path}/run\n")
+
+
+def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp_path):
+    output_of("export", whole, "--out", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    digests = [read_manifest(folders[name]).dataset_digest for name in ("short", "long")]
+    assert f"| examples read | {6 * 16 + 6 * 8} |" in card
+    assert f"| masking rate | {RATES} |" in card
+    assert f"| data set digest | {', '.join(digests)} |" in card
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--masked-lm-prob=0.3:1.5", "--masked-lm-prob is 1.5; it must be 0.01 to 1.0."),
+        ("--masked-lm-prob=0", "--masked-lm-prob is 0.0; it must be 0.01 to 1.0."),
+        ("--masked-lm-prob=nan", "--masked-lm-prob is 'nan'; give rates, such as"),
+        ("--masked-lm-prob=high:low", "is 'high:low'; give rates, such as 0.3:0.15"),
+        ("--masked-lm-prob=", "of which a part is empty; leave that out."),
+        ("--masked-lm-prob=0.3@0.5:0.1@0.4", "its fractions sum to 0.9, not 1. Leave the last"),
+        ("--masked-lm-prob=0.3@0.9:0.1@0.1:0.2", "leave nothing for the other parts."),
+        ("--masked-lm-prob=0.3@0:0.1", "must be above 0 and below 1."),
+        ("--masked-lm-prob=0.3@1.5:0.1", "must be above 0 and below 1."),
+        ("--phase=@0.5", "of which a part is empty; leave that out."),
+        ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; a fraction, after the last @ of a"),
+        ("--phase=nowhere@2", "is 'nowhere@2'; a fraction, after the last @ of a part, must be"),
+        ("--phase=nowhere@0.5", "nowhere"),
+    ],
+)
+def test_a_bad_schedule_is_one_line(option, complaint, folders, tmp_path):
+    said = output_of(*command_line(folders["long"], tmp_path / "run", option), code=2)
+    assert complaint in said.splitlines()[-1]
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_data_set_that_does_not_fit_is_one_line(folders, tmp_path):
+    short, long = folders["short"], folders["long"]
+    out = tmp_path / "run"
+    line = command_line(short, out, f"--phase={long}@0.5")
+    assert "has examples of 16 tokens, " in refused(*line)
+    longer = write_data_set(
+        tmp_path / "longer", train=(9,), config=replace(SMALL, max_seq_length=32)
+    )
+    with pytest.raises(InputError, match="the model reads at most 16"):
+        train(longer, out, phase=(f"{long}@0.5",))
+    foreign = write_data_set(tmp_path / "foreign", train=(9,), tokenizer=tokenizer_of("the", "of"))
+    line = command_line(long, out, f"--phase={foreign}@0.5")
+    assert "was built with another tokenizer" in refused(*line)
+    assert not (out / "run.json").exists()
+
+
+def test_a_decay_takes_no_schedule(folders, whole, tmp_path):
+    line = cool_line(folders["long"], tmp_path / "out", whole, 8)
+    assert "--phase does not go with" in output_of(*line, "--phase=a@0.5", code=2)
+    assert "with several rates does not go" in output_of(*line, "--masked-lm-prob=0.3:0.1", code=2)
+
+
+def test_other_held_out_documents_are_a_warning(folders, tmp_path, capsys):
+    all_of_it = replace(SHORT, validation=0.0)
+    short = write_data_set(tmp_path / "short", train=(20,), config=all_of_it)
+    train(folders["long"], tmp_path / "run", max_steps=2, phase=(f"{short}@0.5",))
+    assert "documents held out there are trained on here" in capsys.readouterr().err
+
+
+def test_a_schedule_by_time_has_no_steps_to_show(folders, phases, tmp_path):
+    long = folders["long"]
+    train(long, tmp_path / "run", model=STILL, for_="1s", max_steps=1, **phases)
+    shown = CliRunner().invoke(
+        main, ["inspect", str(tmp_path / "run"), "--shards", str(long), "--steps", "1"]
+    )
+    assert shown.exit_code == 2
+    assert "its schedule followed the time, so its steps are not known" in shown.output
+
+
+def test_data_of_another_length_is_still_reported_by_its_digest(folders, tmp_path):
+    """What differs is the data, not the phases."""
+    plain, long = tmp_path / "plain", folders["long"]
+    train(long, plain, model=STILL, max_steps=4)
+    with pytest.raises(InputError, match=r"cannot continue at position 32 .*: dataset_digest"):
+        train(folders["short"], plain, model=STILL, max_steps=8, resume=True)

@@ -1,0 +1,222 @@
+"""Phases: what the options make of a run, and the laws of order across a change of phase."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import ExcludedSource, read_manifest, write_manifest
+from clozeline.train.artifacts.run import RunConfig
+from clozeline.train.data.batch import digest_text
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.phased_loader import PhasedLoader, states_of
+from clozeline.train.data.phases import data_sets_of, find_phases
+from clozeline.train.engine.schedule import phase_at
+from clozeline.train.run_parts import parse_parts, parse_rates
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_training import TINY
+from tests.support.training_configs import training_config
+from tests.train.test_loader import ORDER, joined, rows_of
+
+SHORT = replace(SMALL, max_seq_length=8, max_predictions_per_seq=2)
+BATCH = 6  # of the long data set; 12 of the short one
+#: A batch of each, by phase; the short data set is read twice, with a rate of its own.
+TURNS = [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    return write_data_set(tmp_path_factory.mktemp("long"), train=(13, 20, 0, 7, 17))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    return write_data_set(tmp_path_factory.mktemp("short"), train=(11, 30, 8), config=SHORT)
+
+
+def phases_of(long, **changes):
+    return find_phases(long, read_manifest(long), training_config(**changes))
+
+
+# --- from options to phases
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ("a", {"a": 0}),
+        ("a b", {"a": 0, "b": 0.5}),
+        ("a b c d", {"a": 0, "b": 0.25, "c": 0.5, "d": 0.75}),
+        ("a@0.9 b", {"a": 0, "b": 0.9}),
+        ("a@0.5 b c", {"a": 0, "b": 0.5, "c": 0.75}),
+        ("a b@.2", {"a": 0, "b": 0.8}),
+        ("a@0.6 b@0.3 c@0.1", {"a": 0, "b": 0.6, "c": 0.9}),
+        ("s3://me@host/a a@b@0.25", {"s3://me@host/a": 0, "a@b": 0.75}),  # of the folder's name
+    ],
+)
+def test_parts_take_their_fractions_and_share_the_rest(parts, expected):
+    found = parse_parts(parts.split(), name="phase", given=parts)
+    assert {value: start for start, value in found} == expected
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
+def test_rates_for_fractions_that_sum_to_1_begin_where_the_last_one_ends(parts):
+    total = sum(parts)
+    text = ":".join(f"0.{n + 1}@{part / total:.9f}" for n, part in enumerate(parts))
+    if len(parts) == 1:
+        text = "0.1"
+    starts = [start for start, _ in parse_rates(text, name="rates")]
+    assert starts == pytest.approx([sum(parts[:n]) / total for n in range(len(parts))], abs=1e-7)
+
+
+def test_data_sets_and_rates_are_cut_into_phases(long, short):
+    found = phases_of(long, phase=(f"{short}@0.5",), masked_lm_prob="0.5@0.8:0.25")
+    shown = [(x.start, x.shards, x.masked_lm_prob, x.max_predictions) for x in found]
+    assert shown == [
+        (0.0, str(short), 0.5, 4),  # of 8 tokens
+        (0.5, str(long), 0.5, 8),  # of 16
+        (0.8, str(long), 0.25, 4),
+    ]
+    assert [(x.max_seq_length, x.batch_factor) for x in found] == [(8, 2), (16, 1), (16, 1)]
+    digests = [read_manifest(folder).dataset_digest for folder in (short, long)]
+    assert data_sets_of(found) == dict(zip(digests, map(str, (short, long)), strict=True))
+
+
+def test_a_run_without_schedules_is_one_phase_with_the_masks_of_its_shards(long):
+    [found] = phases_of(long)
+    assert (found.start, found.batch_factor, found.masked_lm_prob) == (0.0, 1, None)
+    assert found.max_predictions == 3  # of SMALL
+
+
+def test_each_step_has_the_phase_in_which_its_middle_is(long, short):
+    config = training_config(max_steps=12, phase=(f"{short}@0.5",), masked_lm_prob="0.3@0.75:0.15")
+    phases = find_phases(long, read_manifest(long), config)
+    assert [phases.index(phase_at(phases, config, step)) for step in range(1, 13)] == (
+        [0] * 6 + [1] * 3 + [2] * 3
+    )
+    timed = replace(config, for_="100s")  # seconds, not steps
+    at = [phase_at(phases, timed, 1, seconds) for seconds in (0.0, 49.9, 50.0, 74.9, 75.0, 999.0)]
+    assert [phases.index(phase) for phase in at] == [0, 0, 1, 1, 2, 2]
+
+
+def test_only_texts_that_all_data_sets_exclude_count_as_excluded(tmp_path):
+    """A test set that one of them may have read is not kept out of the run."""
+    digests = {"short": ["a" * 64, "b" * 64], "long": ["b" * 64, "c" * 64]}
+    folders = {}
+    for name, config in (("short", SHORT), ("long", SMALL)):
+        folder = folders[name] = write_data_set(tmp_path / name, train=(9,), config=config)
+        counts = {"texts": 3, "searched": 3, "documents": 1, "found": 1, "hits": {}}
+        excluded = [ExcludedSource(source="tests", digest=x, **counts) for x in digests[name]]
+        write_manifest(folder, replace(read_manifest(folder), excluded=excluded))
+    training = training_config(phase=(f"{folders['short']}@0.5",))
+    long = folders["long"]
+    config = RunConfig.of(TINY, training, read_manifest(long), long)
+    assert config.excluded == {"b" * 64: 1}
+    alone = RunConfig.of(TINY, training_config(), read_manifest(long), long)
+    assert set(alone.excluded) == {"b" * 64, "c" * 64}
+
+
+# --- what is read
+
+
+def open_all(long, short, *, state=None, **ranks):
+    options = {"batch_size": BATCH, "prefetch": 0, **ORDER, **ranks}
+    first, last = (read_manifest(folder).dataset_digest for folder in (short, long))
+    loader = PhasedLoader({first: Loader(short, **options), last: Loader(long, **options)}, last)
+    if state:
+        loader.load_state_dict(state)
+    return loader
+
+
+def four_phases(long, short):
+    first, second = phases_of(long, phase=(f"{short}@0.5",), masked_lm_prob="0.25")
+    third = replace(first, masked_lm_prob=0.5, max_predictions=4)
+    return [first, second, third, replace(second, masked_lm_prob=None, max_predictions=3)]
+
+
+def read(loader, phases, turns):
+    """A batch for each turn, which is the number of its phase."""
+    found, before = [], None
+    for turn in turns:
+        if turn != before:
+            before, batches = turn, loader.batches(phases[turn], BATCH)
+        found.append(next(batches))
+    return found
+
+
+def test_each_data_set_is_read_on_where_its_last_phase_stopped(long, short):
+    """Every example once an epoch, the masks of its phase, and the digest of what was read."""
+    phases = four_phases(long, short)
+    found = read(open_all(long, short), phases, TURNS)
+    for folder, size, mine in ((short, 12, (0, 2)), (long, 6, (1, 3))):
+        here = [(turn, x) for turn, x in zip(TURNS, found, strict=True) if turn in mine]
+        sizes = [len(loaded.batch) for _, loaded in here]
+        assert sizes == [size] * len(here)
+        plain = islice(Loader(folder, batch_size=size, prefetch=0, **ORDER), len(here))
+        assert [x.digest for _, x in here] == [x.digest for x in plain]
+        for turn, loaded in here:
+            phase = phases[turn]
+            assert loaded.batch.masked_lm_positions.shape[1] == phase.max_predictions
+            counts = loaded.batch.masked_lm_weights.sum(1)
+            rate = phase.masked_lm_prob or SMALL.masked_lm_prob
+            tokens = loaded.batch.attention_mask.sum(1)
+            wanted = torch.floor(tokens * rate + 0.5).clamp(1, phase.max_predictions)
+            assert torch.equal(counts, wanted.float())
+
+
+@pytest.mark.parametrize("stop", range(1, len(TURNS)))
+def test_stopped_anywhere_it_continues_with_the_very_next_example(stop, long, short):
+    """In other hands: three processes, in batches of the same size."""
+    phases = four_phases(long, short)
+    whole = read(open_all(long, short), phases, TURNS)
+    loader = open_all(long, short)
+    read(loader, phases, TURNS[:stop])
+    state = loader.state_dict()
+    assert [x["next_position"] for x in states_of(state)] == [
+        6 * sum(turn in (1, 3) for turn in TURNS[:stop]),
+        12 * sum(turn in (0, 2) for turn in TURNS[:stop]),
+    ]
+    ranks = [
+        read(open_all(long, short, state=state, rank=r, world_size=3), phases, TURNS[stop:])
+        for r in range(3)
+    ]
+    for of_ranks, wanted in zip(zip(*ranks, strict=True), whole[stop:], strict=True):
+        assert rows_of([joined(of_ranks)]) == rows_of([wanted])
+        assert digest_text(*(x.digest for x in of_ranks)) == digest_text(wanted.digest)
+
+
+def test_a_state_of_other_data_sets_is_refused(long, short):
+    state = open_all(long, short).state_dict()
+    other = open_all(short, long)
+    with pytest.raises(InputError, match="dataset_digest"):
+        other.load_state_dict(state)
+
+
+# --- masks
+
+
+@pytest.mark.parametrize(("remask", "most"), [(True, 3), (False, 3), (True, 1)])
+def test_at_the_rate_of_the_shards_their_own_masks_are_drawn(remask, most, tmp_path):
+    """In the first epoch they are those stored, also where their limit is below the rate."""
+    config = replace(SMALL, max_predictions_per_seq=most)
+    folder = write_data_set(tmp_path, train=(13, 20, 7), config=config)
+    options = {"batch_size": 8, "prefetch": 0, "remask": remask, **ORDER}
+    stored, drawn = (
+        list(islice(Loader(folder, **options, **rate), 12))
+        for rate in ({}, {"masked_lm_prob": SMALL.masked_lm_prob})
+    )
+    assert rows_of(stored) == rows_of(drawn)
+    [phase] = phases_of(folder, masked_lm_prob=str(SMALL.masked_lm_prob))
+    assert phase.max_predictions == most
+
+
+def test_without_new_masks_each_epoch_has_those_of_the_first(long):
+    options = {"batch_size": 57, "prefetch": 0, "masked_lm_prob": 0.3, **ORDER}
+    first, second = islice(Loader(long, remask=False, **options), 2)
+    assert sorted(rows_of([first])) == sorted(rows_of([second]))
+    first, second = islice(Loader(long, **options), 2)
+    assert sorted(rows_of([first])) != sorted(rows_of([second]))

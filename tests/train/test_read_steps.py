@@ -1,0 +1,234 @@
+"""`clozeline inspect RUN`: the examples behind a step are those that the loader yields."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.report.shown_example import documents_of
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.artifacts.checkpoint import (
+    STATE,
+    TrainState,
+    list_checkpoints,
+    save_checkpoint,
+)
+from clozeline.train.artifacts.run import RunConfig, read_run, write_run
+from clozeline.train.artifacts.snapshot import take_snapshot
+from clozeline.train.cli import main
+from clozeline.train.data.batch import collate, digest_text
+from clozeline.train.data.batch_reader import RankSlice
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.schedule import batch_size_at
+from clozeline.train.pretraining.pretrain import pretrain
+from clozeline.train.view.read_steps import ReadSteps, document_lines, parse_steps
+from tests.pipeline.test_curation_job import CONFIG as JOB
+from tests.pipeline.test_curation_job import build, make
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_jobs import articles
+from tests.support.small_runs import one_layer
+from tests.support.small_training import train
+from tests.support.training_configs import training_config
+from tests.train.test_loader import rows_of
+
+BATCH, STEPS = 12, 12  # of 57 examples: more than two epochs
+ROWS = (20, 0, 37)
+
+
+def write_run_of(folder: Path, shards: Path, *, saved: int = 9, **changes: object) -> Path:
+    """A run with a checkpoint at step `saved` and the metrics of every second step."""
+    manifest = read_manifest(shards)
+    tokenizer = load_tokenizer(shards / "tokenizer")
+    model = BertForPretraining(one_layer(tokenizer, positions=manifest.config.max_seq_length))
+    training = training_config(**{"batch_size": BATCH, "max_steps": STEPS, "seed": 3, **changes})
+    config = RunConfig.of(model.config, training, manifest, shards)
+    write_run(folder, config, tokenizer)
+    lines, position = [], 0
+    for step, loaded in enumerate(batches(shards, **changes), 1):
+        if step % 2 == 0:
+            digest = digest_text(*(part.digest for part in loaded))
+            lines.append(json.dumps({"step": step, "data_digest": digest}))
+        if step == saved:
+            position = loaded[0].next_position
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    state = Loader(shards, **of_loader(changes)).state_dict(position)
+    snapshot = take_snapshot(model, build_optimizer(model, training))
+    save_checkpoint(folder, snapshot, TrainState(step=saved, loader=state))
+    return folder
+
+
+def of_loader(changes: dict) -> dict:
+    known = {name: changes[name] for name in ("length_bins", "remask") if name in changes}
+    return {"batch_size": BATCH, "seed": 3, "prefetch": 0, **known}
+
+
+def batches(shards: Path, ranks: int = 1, **changes: object) -> list[tuple]:
+    """Each step's batch, as the parts of the ranks."""
+    options = {**of_loader(changes), "world_size": ranks}
+    loaders = [iter(Loader(shards, rank=rank, **options)) for rank in range(ranks)]
+    return [tuple(next(loader) for loader in loaders) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "changes"),
+    [
+        ("segments", {}),
+        ("segments", {"remask": False}),
+        ("segments", {"length_bins": 2}),
+        ("segments", {"micro_batch_size": 3}),
+        ("packed", {}),
+    ],
+    ids=["redrawn", "stored", "bins", "accumulated", "packed"],
+)
+def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes):
+    """Masks and order, also across the ends of epochs and after the last checkpoint."""
+    config = replace(SMALL, pairs=pairs)
+    shards = write_data_set(tmp_path / "shards", train=ROWS, config=config)
+    read = ReadSteps(write_run_of(tmp_path / "run", shards, **changes), shards)
+    assert read.last_step == STEPS
+    for ranks in (1, 2):
+        of_loader = batches(shards, ranks, **changes)
+        for step in (1, 4, 5, 9, 10, 12):
+            start, _, _, examples = read.rows(step)
+            assert start == BATCH * (step - 1)
+            for rank, part in enumerate(of_loader[step - 1]):
+                positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]
+                width, pad_id = part.batch.input_ids.shape[1], read.shards.pad_id
+                sizes = {"max_seq_length": width, "max_predictions": 3, "pad_id": pad_id}
+                found = collate(examples, positions - start, **sizes)
+                assert rows_of([replace(part, batch=found)]) == rows_of([part])
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return write_data_set(tmp_path / "shards", train=ROWS)
+
+
+def test_documents_are_those_of_the_shards_and_their_steps_are_found(shards, tmp_path):
+    read = ReadSteps(write_run_of(tmp_path / "run", shards), shards)
+    seen: dict[int, Counter[int]] = {}
+    for step in range(1, STEPS + 1):
+        examples = read.rows(step).examples
+        for row in range(len(examples)):
+            for document in documents_of(examples, row):
+                seen.setdefault(document, Counter())[step] += 1
+    every = range(1, STEPS + 1)
+    for document in list(seen)[:10]:
+        assert dict(read.steps_of(document, every)) == seen[document]
+    hash = "0123456789abcdef"
+    for given in (hash * 2, f"0x{hash}", f" {hash.upper()}\n"):
+        [last] = document_lines(read, given, every)
+        assert last == f"{hash} was read in 0 of steps 1 to 12"
+    for wrong in (hash[:15], f"0x{hash[:14]}", f"-{hash}", "0_1_2_3_4_5_6_7_8"):
+        with pytest.raises(InputError, match="is not a hash; give its first 16 digits"):
+            list(document_lines(read, wrong, every))
+
+
+def test_a_run_that_read_other_examples_is_named(shards, tmp_path):
+    run = write_run_of(tmp_path / "run", shards)
+    (run / "metrics.jsonl").write_text('{"step": 4, "data_digest": "0123456789abcdef"}\n')
+    read = ReadSteps(run, shards)
+    assert read.rows(3).start == 24
+    with pytest.raises(InputError, match="at step 4 other examples were read"):
+        read.rows(4)
+    other = write_data_set(tmp_path / "other", train=(20, 30))
+    with pytest.raises(InputError, match="is not the data set that"):
+        ReadSteps(run, other)
+
+
+def test_a_checkpoint_that_training_removes_while_it_is_read_gives_way_to_the_newer(
+    shards, tmp_path
+):
+    """Its state is a pipe here, which nobody fills before training has gone on."""
+    run = write_run_of(tmp_path / "run", shards, saved=4)
+    newer = write_run_of(tmp_path / "newer", shards, saved=9)
+    [old], [new] = list_checkpoints(run), list_checkpoints(newer)
+    (old / STATE).unlink()
+    os.mkfifo(old / STATE)
+
+    def train_on() -> None:
+        with (old / STATE).open("w"):  # waits for the reader
+            new.rename(run / new.relative_to(newer))
+            shutil.rmtree(old)
+
+    with ThreadPoolExecutor(1) as training:
+        training.submit(train_on)
+        read = ReadSteps(run, shards)
+    assert [state.step for state in read.states] == [9]
+    assert read.rows(3).start == 24
+
+
+def test_a_ramp_is_followed(shards, tmp_path):
+    """Eight steps: one of 2 examples, one of 4, two of 8, then 16."""
+    training = training_config(seed=3, batch_size=16, max_steps=8, batch_ramp=0.5)
+    run = write_run_of(tmp_path / "run", shards)
+    config = replace(read_run(run), training=training)
+    write_run(run, config, load_tokenizer(shards / "tokenizer"))
+    (run / "metrics.jsonl").unlink()
+    read = ReadSteps(run, shards)
+    read.states = [TrainState(step=0)]
+    sizes = [batch_size_at(training, step) for step in range(1, 9)]
+    assert len(set(sizes)) == 4
+    starts = [read.start_of(step) for step in range(1, 9)]
+    assert starts == [sum(sizes[:step]) for step in range(8)]
+    assert [len(read.rows(step).examples) for step in range(1, 9)] == sizes
+
+
+@pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])
+def test_steps_that_a_run_does_not_have(text):
+    with pytest.raises(InputError, match="--steps is"):
+        parse_steps(text, 1, 12)
+
+
+def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tmp_path):
+    """The other run read those, here in smaller batches."""
+    run = tmp_path / "run"
+    train(shards, run, schedule="constant", warmup=0.0)
+    more = {"max_steps": 10, "batch_size": 16}
+    pretrain(shards, out=tmp_path / "out", cool_down_from=f"{run}@8", training=more)
+    read = ReadSteps(tmp_path / "out", shards)
+    assert (read.first_step, read.last_step) == (9, 10)
+    assert [read.rows(step).start for step in (9, 10)] == [64, 80]
+    with pytest.raises(InputError, match="the run has steps 9 to 10"):
+        parse_steps("8", read.first_step, read.last_step)
+
+
+def test_the_command_shows_examples_and_finds_them_in_the_sources(tmp_path):
+    context = make(tmp_path / "work", JOB, articles(40))
+    build(context)
+    run = write_run_of(tmp_path / "run", context.out_dir)
+    source = tmp_path / "work" / "corpus.jsonl"
+    options = ("--shards", context.out_dir, "--source", source)
+    lines = inspected(run, "--steps=2-3", "-n2", *options).splitlines()
+    assert lines[0].startswith("step 2: positions 12 to 23, epoch 0, 12 examples of ")
+    sources = [line for line in lines if line.startswith("  from ")]
+    hashes = {found for line in sources for found in line.replace(",", "").split()[1:]}
+    texts = {f"{high:016x}": text for text in articles(40) for high in hash_documents([text])[0]}
+    named = {line.split()[0]: line for line in lines if f" {source}: " in line}
+    assert named.keys() == hashes <= texts.keys() | hashes
+    one = sorted(hashes)[0]
+    assert f"{one} was read in" in inspected(run, f"--document={one}", *options)
+    shards = f"--shards={context.out_dir}"
+    for wrong in ([run, "--steps=1"], [run, shards], [run, f"--shards={run}", "--steps=1"],
+                  [run, shards, "--document=12"], [context.out_dir, "--steps=1"],
+                  [run, shards, "--steps=1", "--seed=5"]):  # fmt: skip
+        inspected(*wrong, exit_code=2)
+
+
+def inspected(*arguments: object, exit_code: int = 0) -> str:
+    """What the command prints."""
+    done = CliRunner().invoke(main, ["inspect", *map(str, arguments)])
+    assert done.exit_code == exit_code, done.output
+    return done.output

@@ -1,0 +1,268 @@
+"""What of each form is known without a GPU: eager and traced on fake CUDA tensors.
+
+A graph break, a tensor on the wrong device, or a branch that depends on values is an error.
+"""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
+from tqdm import tqdm
+
+from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.precision import autocast
+from clozeline.train.evaluation.evaluate import evaluate_model
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
+from clozeline.train.inference.fill import masked_probabilities
+from clozeline.train.labelled.encoding import training_batches
+from clozeline.train.pretraining.fake_step import WithoutDevice
+from clozeline.train.pretraining.step import forward_losses, is_full, train_step
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_models import inputs_of, narrow
+from tests.support.small_training import STILL
+from tests.support.step_forms import FORMS
+from tests.support.training_configs import training_config
+from tests.train.test_finetune_loop import small_model, some_rows
+from tests.train.test_step import make_batch
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+ON_GPU = World(0, 1, CUDA)
+NANO = replace(narrow("nano"), vocab_size=STILL.vocab_size)
+ONE_LAYER = replace(NANO, num_hidden_layers=1)
+#: The other forms take half a second to two seconds each.
+SOME = [
+    name if name in ("nano", "modern unpadded") else pytest.param(name, marks=pytest.mark.slow)
+    for name in FORMS
+]
+#: Graphs of ten steps: with the second number of tokens, the number becomes a symbol.
+LAYOUTS = [
+    ("segments", {}, 1),
+    ("segments", {"unpadded": True}, 2),
+    pytest.param("segments", {"length_bins": 3}, 1, marks=pytest.mark.slow),
+    pytest.param("packed", {}, 1, marks=pytest.mark.slow),
+    pytest.param("packed", {"unpadded": True}, 2, marks=pytest.mark.slow),
+]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:CUDA is not available"),
+    pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="needs torch's CUDA build"),
+]
+
+
+class NoValues(TorchFunctionMode):
+    """What is printed or stored in the end is 0: fake tensors have no values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is Tensor.item:
+            return 0.0
+        if func is Tensor.numpy:
+            return np.zeros(args[0].shape, dtype=np.float32)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def no_graphs_of_other_tests():
+    torch._dynamo.reset()
+
+
+def without_memory():
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def on_gpu(build, *arguments, **options):
+    """A model there; without a device, torch cannot be asked whether a weight is drawn again."""
+    with WithoutDevice(), CUDA:
+        return build(*arguments, **options)
+
+
+def losses_of(called, batch, *, is_full, precision="bf16", device=CUDA, sample=None):
+    with autocast(precision, device):
+        losses, _ = forward_losses(called, batch, is_full=is_full, count_hits=True, sample=sample)
+    return losses
+
+
+def losses_of_form(called, form, loaded, device):
+    """Of the first pass of a step."""
+    [part, *_] = loaded.batch.split(form.accumulation)
+    options = {"is_full": form.is_full, "sample": form.sample(device)}
+    return losses_of(called, part, precision=form.precision, device=device, **options)
+
+
+def ten_batches(folder, pairs, options):
+    """From a real loader."""
+    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5, pairs=pairs)
+    shards = write_data_set(folder, train=(100,), config=config)
+    return list(islice(Loader(shards, batch_size=8, seed=0, **options), 10))
+
+
+# --- traced
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_form_is_one_graph_on_a_gpu(name):
+    form, counter = FORMS[name], CompileCounter()
+    loaded = form.loaded
+    with without_memory():
+        model = on_gpu(form.model, form.precision)
+        called = torch.compile(model, fullgraph=True, backend=counter)
+        with WithoutDevice():
+            loaded = loaded.to(CUDA)
+        losses = losses_of_form(called, form, loaded, CUDA)
+    assert (losses.device, counter.frame_count) == (CUDA, 1)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_backward_pass_of_a_form_is_traced_with_it(name):
+    """On the CPU: autograd asks for CUDA's device, also under the tracer."""
+    form = FORMS[name]
+    model = form.model(form.precision)
+    called = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert_backward(losses_of_form(called, form, form.loaded, CPU).sum(), model)
+
+
+def assert_backward(loss, model):
+    loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+    model.zero_grad()
+
+
+@pytest.mark.parametrize(("pairs", "options", "graphs"), LAYOUTS)
+def test_ten_steps_of_a_real_loader_are_one_or_two_graphs(pairs, options, graphs, tmp_path):
+    batches, counter = ten_batches(tmp_path, pairs, options), CompileCounter()
+    with without_memory():
+        called = torch.compile(on_gpu(BertForPretraining, NANO), fullgraph=True, backend=counter)
+        for loaded in batches:
+            with WithoutDevice():
+                batch = loaded.to(CUDA).batch
+            losses_of(called, batch, is_full=is_full(loaded))
+    assert counter.frame_count == graphs
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options", "graphs"),
+    [pytest.param(*LAYOUTS[0], marks=pytest.mark.slow), *LAYOUTS[1:]],
+)
+def test_ten_steps_with_their_backward_passes_are_as_many_graphs(pairs, options, graphs, tmp_path):
+    """On the CPU; a backward pass belongs to the graph of its forward pass."""
+    model, counter = BertForPretraining(ONE_LAYER), CompileCounterWithBackend("aot_eager")
+    called = torch.compile(model, fullgraph=True, backend=counter)
+    for loaded in ten_batches(tmp_path, pairs, options):
+        losses = losses_of(called, loaded.batch, is_full=is_full(loaded), device=CPU)
+        assert_backward(losses.sum(), model)
+    assert counter.frame_count == graphs
+
+
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("cls", marks=pytest.mark.slow)])
+def test_ten_steps_of_fine_tuning_are_two_graphs(pooling):
+    """With the second length of its batches, the length becomes a symbol."""
+    rows, labels = some_rows(80)
+    batches = list(training_batches(rows.input_ids.lengths, batch_size=8, seed=0, epoch=0))
+    shapes = {rows.inputs(batch)[0].shape for batch in batches}
+    counter = CompileCounterWithBackend("aot_eager")
+    model = BertForClassification(replace(narrow("nano"), num_hidden_layers=1), 2, pooling=pooling)
+    called = torch.compile(model, fullgraph=True, backend=counter)
+    for batch in batches:
+        with autocast("bf16", CPU):
+            logits = called(*rows.inputs(batch))
+        assert_backward(cross_entropy(logits.float(), torch.from_numpy(labels[batch])), model)
+    assert (len(batches), len(shapes) > 1, counter.frame_count) == (10, True, 2)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_classifier_is_one_graph(pooling, training):
+    counter, inputs = CompileCounter(), inputs_of()
+    with without_memory():
+        model = on_gpu(BertForClassification, NANO, 2, pooling=pooling).train(training)
+        called = torch.compile(model, fullgraph=True, backend=counter)
+        with autocast("bf16", CUDA):
+            logits = called(*(tensor.to(CUDA) for tensor in inputs.values()))
+    assert (logits.device, logits.shape, counter.frame_count) == (CUDA, (4, 2), 1)
+
+
+def test_an_evaluation_of_a_compiled_model_compiles_nothing():
+    """Its batches have other shapes than those of training."""
+    counter, unigram = CompileCounter(), np.full(NANO.vocab_size, -1.0)
+    model, loaded = BertForPretraining(NANO), make_batch()
+    model.compile(backend=counter)
+    alone = World(0, 1, CPU)
+    evaluate_model(model, [loaded], log_unigram=unigram, world=alone, precision="fp32")
+    assert counter.frame_count == 0
+    losses_of(model, loaded.batch, is_full=False, precision="fp32", device=CPU)
+    assert counter.frame_count == 1
+
+
+# --- eager; test_estimate has the forms of a step
+
+
+@pytest.mark.parametrize("name", ["nano", "modern unpadded"])
+def test_muon_updates_on_a_gpu(name):
+    form = FORMS[name]
+    loaded = form.loaded
+    with without_memory(), WithoutDevice():
+        model = on_gpu(form.model, "bf16")
+        optimizer = build_optimizer(model, training_config(optimizer="muon"))
+        train_step(
+            model,
+            optimizer,
+            loaded.to(CUDA),
+            world=ON_GPU,
+            accumulation=form.accumulation,
+            precision="bf16",
+            clip=1.0,
+        )
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    assert {value.device for value in moments if value.ndim} == {CUDA}
+    assert any("momentum_buffer" in state for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_classifier_trains_and_predicts_on_a_gpu(pooling):
+    rows, labels = some_rows(16)
+    config = FinetuneConfig(optimizer="muon" if pooling == "mean" else "adamw", precision="bf16")
+    with without_memory(), WithoutDevice(), NoValues(), tqdm(disable=True) as progress:
+        model = on_gpu(BertForClassification, small_model().config, 2, pooling=pooling)
+        plan = Plan(learning_rate=1e-3, epochs=1)
+        how = {"seed": 0, "progress": progress, "world": ON_GPU}
+        train_classifier(model, rows, labels, config, plan, **how)
+        assert predict_logits(model, rows, precision="bf16").shape == (16, 2)
+
+
+def test_an_evaluation_runs_on_a_gpu():
+    batches, unigram = [make_batch()], np.full(NANO.vocab_size, -1.0)
+    with without_memory(), WithoutDevice(), NoValues():
+        model = on_gpu(BertForPretraining, NANO)
+        found = evaluate_model(model, batches, log_unigram=unigram, world=ON_GPU, precision="bf16")
+    assert found.examples == 0
+
+
+def test_masks_are_filled_on_a_gpu():
+    with without_memory():
+        model = on_gpu(BertForPretraining, NANO)
+        found = masked_probabilities(model, [2, 7, 4, 8, 4, 3], 4)
+    assert (found.device, found.shape) == (CPU, (2, NANO.vocab_size))
+
+
+def test_a_graph_break_and_a_branch_on_values_would_be_noticed():
+    """So the tests above can fail."""
+
+    def branch(x):
+        return x + 1 if x.sum() > 0 else x
+
+    with without_memory():
+        x = torch.ones(2, device=CUDA)
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            torch.compile(branch, fullgraph=True, backend="eager")(x)
+        with pytest.raises(RuntimeError, match="device"):
+            x @ torch.ones(2)
