@@ -20,12 +20,12 @@ def verdicts_of(filter_name: str) -> dict[str, str]:
 
 
 def real_texts(data: Path) -> list[str]:
-    """400 articles and 400 reviews, from the beginning of each file."""
+    """100 articles and 100 reviews, from the beginning of each file."""
     texts: list[str] = []
     for pattern, column in (("wikipedia/train-*.parquet", "text"), ("reviews/*.parquet", "text")):
         files = sorted(data.glob(pattern))
         for path in files:
-            count = 400 // len(files) + 1
+            count = 100 // len(files) + 1
             rows = next(pq.ParquetFile(path).iter_batches(count, columns=[column]))
             texts += [text for text in rows[column].to_pylist() if text.strip()]
     return texts
