@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.train.finetuning.finetune import finetune as finetune
     from clozeline.train.inference.fill import fill as fill
     from clozeline.train.inference.predict import predict as predict
-    from clozeline.train.pretraining.average import average as average
     from clozeline.train.pretraining.pretrain import pretrain as pretrain
 
 _MODULES = {
@@ -49,7 +48,6 @@ _MODULES = {
     "JobOptions": "pipeline.job.job",
     "Loader": "train.data.loader",
     "PretrainConfig": "train.config",
-    "average": "train.pretraining.average",
     "build_shards": "pipeline.job.job",
     "evaluate": "train.evaluation.evaluate",
     "export": "train.export.export",

@@ -36,7 +36,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "preset": (),
     "pretrain": (),
     "PretrainConfig": (),
-    "average": (),
     "evaluate": (),
     "load_run": (),
     "load_pretrained": (),

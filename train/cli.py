@@ -39,7 +39,7 @@ from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.inference.serve_limits import Limits
-from clozeline.train.pretraining.cli import average, pretrain
+from clozeline.train.pretraining.cli import pretrain
 from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import inspect, report, view
 
@@ -202,7 +202,7 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
         click.echo(check_loader(options["shards"]))
 
 
-for command in (report, view, pretrain, average, evaluate, finetune, baseline, benchmark):
+for command in (report, view, pretrain, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 
@@ -311,20 +311,3 @@ def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
         print_next("predict", as_given(out), "TEXT", "--engine", "onnx")
     elif format == "transformers":  # the others get no card
         click.echo(f"Next: {as_given(out).rstrip('/')}/README.md shows how to load it", err=True)
-
-
-@main.command(cls=Command, example="clozeline completion bash")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print a script that completes commands, options and presets.
-
-    \b
-    bash  add to ~/.bashrc:  eval "$(clozeline completion bash)"
-    zsh   add to ~/.zshrc:   eval "$(clozeline completion zsh)"
-    fish  clozeline completion fish > ~/.config/fish/completions/clozeline.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(main, {}, "clozeline", "_CLOZELINE_COMPLETE").source())

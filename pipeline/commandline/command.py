@@ -8,7 +8,6 @@ Examples:
 
 General:
   --config FILE     Take options from this file ...
-  --print-config    ...
   -h, --help        Show this message and exit.
 
 Example:
@@ -20,13 +19,12 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.config_file import as_toml, plain_values, read_config
+from clozeline.pipeline.commandline.config_file import plain_values, read_config
 from clozeline.pipeline.common.errors import causes
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
 WIDTH = 100
-PRINTS = "clozeline.print_config"
 
 
 class GroupedOption(click.Option):
@@ -41,7 +39,7 @@ def grouped_option(*names: str, group: str, **attributes: Any) -> Callable[[Any]
 
 
 class Command(click.Command):
-    """A command with grouped options, an example, `--config` and `--print-config`."""
+    """A command with grouped options, an example and `--config`."""
 
     def __init__(self, *args: Any, example: str, kept: str = "", **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -52,8 +50,8 @@ class Command(click.Command):
         }
         self.example = example
         self.kept = kept  # what an interrupted command has kept, and how to continue
-        known = {param.name for param in self.params}
-        self.params += [option for option in _config_options() if option.name not in known]
+        if all(param.name != "config" for param in self.params):
+            self.params.append(_config_option())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of each group; all descriptions begin in the same column."""
@@ -77,9 +75,6 @@ class Command(click.Command):
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
     def invoke(self, ctx: click.Context) -> Any:
-        if ctx.meta.get(PRINTS):
-            click.echo(as_toml(str(ctx.info_name), plain_values(ctx)), nl=False)
-            return None
         try:
             return super().invoke(ctx)
         except BaseException as error:
@@ -112,29 +107,18 @@ def recorded_options() -> dict[str, Any]:
     return {str(context.info_name): plain_values(context, only=decide)}
 
 
-def _config_options() -> list[click.Option]:
-    return [
-        GroupedOption(
-            ["--config"],
-            group=GENERAL,
-            metavar="FILE",
-            is_eager=True,
-            expose_value=False,
-            callback=_read,
-            type=click.Path(),
-            help="Take options from this TOML file, or from the JSON file in which an earlier "
-            "command recorded its own. Options on the command line win.",
-        ),
-        GroupedOption(
-            ["--print-config"],
-            group=GENERAL,
-            is_flag=True,
-            is_eager=True,  # before a store is opened
-            expose_value=False,
-            callback=lambda context, _, value: context.meta.update({PRINTS: value}),
-            help="Print the options as a file for --config, and exit.",
-        ),
-    ]
+def _config_option() -> click.Option:
+    return GroupedOption(
+        ["--config"],
+        group=GENERAL,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read,
+        type=click.Path(),
+        help="Take options from this TOML file, or from the JSON file in which an earlier "
+        "command recorded its own. Options on the command line win.",
+    )
 
 
 def _read(context: click.Context, param: click.Parameter, value: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Options of a command from a file, and back.
+"""Options of a command from a file.
 
 [pretrain]                the options of `clozeline pretrain`; tables of other commands are ignored
 shards = "work/shards"    an argument, by its name
@@ -10,7 +10,7 @@ The table's name may be left out. A JSON file that a command wrote has the same 
 import difflib
 import json
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -71,14 +71,6 @@ def plain_values(context: click.Context, *, only: Collection[str] | None = None)
         if param.expose_value and (only is None or param.name in only)
     }
     return {key: value for key, value in found.items() if value is not None}
-
-
-def as_toml(name: str, values: Mapping[str, Any]) -> str:
-    """A TOML table; its values are strings, numbers, booleans, and lists of strings.
-
-    as_toml("fill", {"run": "a", "top": 5})  ->  '[fill]\\nrun = "a"\\ntop = 5\\n'
-    """
-    return "\n".join([f"[{name}]", *(f"{key} = {_toml(values[key])}" for key in values), ""])
 
 
 def _tables(path: str) -> dict[str, Any]:

@@ -40,23 +40,21 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  tokenizer   Learn or adopt a vocabulary and a sentence splitter.
-  shards      Build shards of masked examples from text.
-  inspect     Show random examples in readable form.
-  verify      Check every byte and every example of a data set.
-  report      Write the pages of `clozeline view` to one HTML file.
-  view        Browse a data set, runs and a classifier in a web browser.
-  pretrain    Pretrain a model on shards, in one process or under torchrun.
-  average     Average the weights of the last checkpoints of a run.
-  evaluate    Measure the loss and accuracy of a run on a data set.
-  finetune    Fine-tune a pretrained model into a text classifier.
-  baseline    Train and test the bag-of-words baseline.
-  benchmark   Fine-tune a pretrained model on several tasks, such as GLUE's.
-  predict     Classify texts, files or standard input.
-  serve       Answer requests for a classifier over HTTP.
-  fill        Fill in each [MASK] of the texts.
-  export      Convert a run or a classifier for other libraries.
-  completion  Print a script that completes commands, options and presets.
+  tokenizer  Learn or adopt a vocabulary and a sentence splitter.
+  shards     Build shards of masked examples from text.
+  inspect    Show random examples in readable form.
+  verify     Check every byte and every example of a data set.
+  report     Write the pages of `clozeline view` to one HTML file.
+  view       Browse a data set, runs and a classifier in a web browser.
+  pretrain   Pretrain a model on shards, in one process or under torchrun.
+  evaluate   Measure the loss and accuracy of a run on a data set.
+  finetune   Fine-tune a pretrained model into a text classifier.
+  baseline   Train and test the bag-of-words baseline.
+  benchmark  Fine-tune a pretrained model on several tasks, such as GLUE's.
+  predict    Classify texts, files or standard input.
+  serve      Answer requests for a classifier over HTTP.
+  fill       Fill in each [MASK] of the texts.
+  export     Convert a run or a classifier for other libraries.
 """
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 # Slow to import, or not needed on a machine that only trains.
@@ -217,7 +215,6 @@ def completed(*words):
         (["shards", "--pairs", "s"], ["plain,segments", "plain,sentences"]),
         (["pretrain", "--learn"], ["plain,--learning-rate"]),
         (["pre"], ["plain,pretrain", "plain,predict"]),
-        (["completion", ""], ["plain,bash", "plain,zsh", "plain,fish"]),
         (["inspect", "wor"], ["file,wor"]),
         (["pretrain", "work/shards", "--out", "wor"], ["file,wor"]),
         (["pretrain", "--config", "wor"], ["file,wor"]),
@@ -229,6 +226,6 @@ def test_commands_options_choices_presets_and_paths_are_offered(words, offered):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_asks_this_command(shell):
-    script = CliRunner().invoke(main, ["completion", shell]).output
+    script = python("-m", "clozeline", _CLOZELINE_COMPLETE=f"{shell}_source")
     assert f"_CLOZELINE_COMPLETE={shell}_complete" in script
     assert "clozeline" in script

@@ -6,12 +6,17 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
+from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
+from tests.support.command import output_of, refused
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.small_training import train
 
 
 def main_of(name):
@@ -44,6 +49,36 @@ def test_masks_are_filled_line_by_line(tmp_path, capsys, monkeypatch):
     assert len(lines) == 4
     assert lines[0].startswith("the ")
     assert lines[1].count("%") == 5
+
+
+def test_the_mean_of_checkpoints_is_a_run_that_cannot_be_continued(tmp_path, capsys):
+    shards = write_data_set(tmp_path / "shards", train=(40, 30), validation=(20,))
+    run, out = tmp_path / "run", tmp_path / "average"
+    train(shards, run)  # checkpoints of steps 4, 8 and 12
+    average = main_of("average_checkpoints.py")
+    average(run, out, last=2)
+    assert capsys.readouterr().out.endswith(f"mean of the weights of steps 8, 12: {out}\n")
+    eighth, twelfth = (load_weights(folder) for folder in list_checkpoints(run)[1:])
+    [checkpoint] = list_checkpoints(out)
+    for name, weight in load_weights(checkpoint).items():
+        assert torch.equal(weight, ((eighth[name].double() + twelfth[name].double()) / 2).float())
+    assert "20 held-out examples" in output_of("evaluate", out, shards)
+    assert "cat" in output_of("fill", out, "the [MASK] cat")
+    output_of("export", out, "--out", tmp_path / "hf")
+    exported = load_pretrained(tmp_path / "hf").weights  # `finetune` reads the same
+    assert load_pretrained(out).weights.keys() == exported.keys()
+    output_of("report", out, "--out", tmp_path / "report.html")
+    said = refused("pretrain", shards, "--out", out, "--resume", "--max-steps", 20)
+    assert said.startswith(f"{checkpoint} has no optimizer state to continue from; give another")
+    new = ("pretrain", shards, "--out", tmp_path / "new")
+    said = refused(*new, "--cool-down-from", f"{out}@12")
+    assert said == f"{out}@12 has no optimizer state to continue from; give another run."
+    train(shards, tmp_path / "more", start_from=out, max_steps=2)
+    assert read_run(tmp_path / "more").started_from is not None
+    with pytest.raises(SystemExit, match="has only 3 checkpoints; give a smaller --last"):
+        average(run, tmp_path / "other", last=4)
+    with pytest.raises(SystemExit, match=f"{out} exists"):
+        average(run, out, last=3)
 
 
 @pytest.mark.slow

@@ -160,8 +160,8 @@ def test_the_preset_of_a_run_with_more_positions_may_be_repeated(small_folder, t
     assert "max_position_embeddings" not in said
 
 
-def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder, tmp_path):
-    """Unless the user does not want them; a file of options that were not given decides nothing."""
+def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder):
+    """Unless the user does not want them."""
 
     def printed(preset, *option):
         line = ("pretrain", small_folder, "--out", "x", "--preset", preset, *option)
@@ -171,9 +171,6 @@ def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder
     assert "  --no-word-vectors " in printed("bert-tiny")
     assert "  --word-vectors " in printed("bert-tiny", "--word-vectors")
     assert "  --no-word-vectors " in printed("micro", "--no-word-vectors")
-    file = tmp_path / "options.toml"
-    file.write_text(output_of("pretrain", small_folder, "--out", "x", "--print-config"))
-    assert "  --word-vectors " in printed("micro", "--config", file)
 
 
 def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -97,6 +97,12 @@ def load_weights(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]
 def load_moments(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]:
     """The optimizer's state as "NAME/exp_avg" and so on, on the CPU; see `load_weights`."""
     return _load(folder, OPTIMIZER, is_checked=is_checked)
+
+
+def has_moments(folder: Path) -> bool:
+    """Whether an intact checkpoint has the optimizer's state; a mean of checkpoints has none."""
+    with safe_open(fetched(folder / OPTIMIZER), framework="pt") as file:
+        return bool(file.keys())
 
 
 def read_state(folder: Path) -> TrainState:

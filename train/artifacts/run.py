@@ -54,8 +54,6 @@ class RunConfig:
     excluded: Mapping[str, int] = field(default_factory=dict)
     #: What --micro-batch-size auto found; None: it was not used.
     found_micro_batch_size: int | None = None
-    #: The checkpoints that were averaged, with the sha256 of their weights.
-    averaged: Mapping[str, str] | None = None
     #: The command's options, as `--config` reads them.
     options: Mapping[str, Any] = field(default_factory=dict)
 

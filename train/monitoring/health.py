@@ -102,8 +102,7 @@ class Health:
     def update(self, step: int, metrics: Line) -> list[HealthWarning]:
         """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
         self._history.add(step, metrics)
-        in_training = CHECKS if "mlm_loss" in metrics else ()  # an average has neither
-        checks = HELDOUT_CHECKS if HELDOUT in metrics else in_training
+        checks = HELDOUT_CHECKS if HELDOUT in metrics else CHECKS
         found = [(check.__name__, check(self._history)) for check in checks]
         return [new for cause, words in found for new in self._news(step, cause, words)]
 

@@ -65,7 +65,7 @@ class RunHistory:
         }
         return flat | {
             name: _value(parts[name])
-            for name in ("dataset_digest", "tokenizer_digest", "started_from", "averaged")
+            for name in ("dataset_digest", "tokenizer_digest", "started_from")
         }
 
 

@@ -1,4 +1,4 @@
-"""The commands `pretrain` and `average`."""
+"""The command `pretrain`."""
 
 import math
 import os
@@ -257,37 +257,3 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
             click.echo(f"Stopped at {reached}; checkpoint saved. Add `--resume` to continue.")
     if not outcome.is_complete:
         click.get_current_context().exit(STOPPED)
-
-
-@click.command(cls=Command, example="clozeline average work/run --last 5 --out work/average")
-@click.argument("run", type=Folder())
-@grouped_option(
-    "--last",
-    default=5,
-    show_default=True,
-    type=click.IntRange(min=2),
-    help="Number of checkpoints, the newest ones of the run.",
-    group="Model",
-)
-@grouped_option(
-    "--evaluate", type=FOLDER, metavar="SHARDS", help="Measure the average here.", group="Model"
-)
-@grouped_option("--out", required=True, type=OUT, help="Folder for the average.", group="Output")
-def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
-    """Average the weights of the last checkpoints of a run.
-
-    The result is a run for all other commands, but has no optimizer state: it cannot be continued,
-    only started from. Train with --keep to have enough checkpoints.
-    """
-    from clozeline.train.evaluation.evaluate import as_table
-    from clozeline.train.pretraining.average import average as run_average
-
-    averaged = run_average(run, out=out, last=last, shards=evaluate)
-    for line in as_table(averaged.heldout) if averaged.heldout else ():
-        click.echo(line)
-    *others, newest = map(str, averaged.steps)
-    done = "" if averaged.is_new else "already complete: "
-    click.echo(
-        f"{done}mean of the weights of steps {', '.join(others)} and {newest}: {as_given(out)}"
-    )
-    print_next_for(out)

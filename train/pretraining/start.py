@@ -24,6 +24,7 @@ from clozeline.train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
     checkpoint_of,
+    has_moments,
     list_checkpoints,
     read_newest,
     set_aside,
@@ -138,13 +139,13 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
     """
     out, there = start.out, start.existing
     if there:
-        if there.averaged:
-            raise InputError(
-                f"{out} is an average of checkpoints, without the optimizer's state to continue "
-                f"from; give another --out and --start-from {out}."
-            )
         if found := _newest_whole(out):
             checkpoint, state, damaged = found
+            if not has_moments(checkpoint):
+                raise InputError(
+                    f"{checkpoint} has no optimizer state to continue from; give another --out "
+                    f"and --start-from {out}."
+                )
             _check_same(out, config, there)
             _check_may_continue(start, config, there, state)
             if config.training.budget and state.step and not state.elapsed:
@@ -286,8 +287,8 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
             file=sys.stderr,
         )
     optimizer = there.training.optimizer
-    is_same = optimizer == config.training.optimizer
-    if not is_same and not there.averaged:
+    is_same, is_whole = optimizer == config.training.optimizer, has_moments(checkpoint)
+    if not is_same and is_whole:
         print(
             f"note: {run} was trained with --optimizer {optimizer}; only its weights are taken.",
             file=sys.stderr,
@@ -295,7 +296,7 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
     return ResumePoint(
         state=TrainState(step=0),
         checkpoint=checkpoint,
-        has_moments=is_same and not there.averaged,
+        has_moments=is_same and is_whole,
         started_from=weights_digest(checkpoint),
         trained_before=trained_positions(there, state),
         trained_positions=_trained_positions(there, state, config),
@@ -307,10 +308,10 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
 
     Other shards of the same tokenizer are read from their beginning.
     """
-    if there.averaged:
-        raise InputError(f"{step.run} is an average; give the run that it was averaged from.")
     checkpoint = checkpoint_of(step.run, step.step)
     state = check_checkpoint(checkpoint)
+    if not has_moments(checkpoint):
+        raise InputError(f"{step} has no optimizer state to continue from; give another run.")
     if fatal := _differences(config, there, "tokenizer_digest", "model"):
         raise InputError(
             f"{step} cannot be continued: {fatal}. Give shards of its tokenizer, with examples of "

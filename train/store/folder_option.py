@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import PRINTS
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.paths import AnyPath, is_local
@@ -30,7 +29,7 @@ class Folder(PathOrUrl):
         if ctx is None:
             return Path(value)
         with ctx.scope(cleanup=False):
-            if ctx.resilient_parsing or ctx.meta.get(PRINTS):  # nothing will be read or written
+            if ctx.resilient_parsing:  # nothing will be read or written
                 note_given(Path(value), str(value))
                 return Path(value)
             return _copy(str(value), writes=self.writes)
