@@ -61,7 +61,7 @@ def command_lines(name: str, command: click.Command) -> list[str]:
         usage,
         "```",
         "",
-        _fenced(inspect.cleandoc(command.help or "")),
+        inspect.cleandoc(command.help or ""),
     ]
     groups: dict[str, list[str]] = {}
     for param in command.get_params(context):
@@ -73,14 +73,6 @@ def command_lines(name: str, command: click.Command) -> list[str]:
     if isinstance(command, Command):
         lines += ["", "```", command.example, "```"]
     return [*lines, ""]
-
-
-def _fenced(text: str) -> str:
-    """A help text, with paragraphs that click leaves as they are as blocks of code.
-
-    "Print a script.\\n\\n\\b\\nbash  add it"  ->  "Print a script.\\n\\n```\\nbash  add it\\n```"
-    """
-    return re.sub(r"^\x08\n((?:.+\n?)+)", lambda m: f"```\n{m[1].rstrip()}\n```", text, flags=re.M)
 
 
 def name_lines(name: str, methods: tuple[str, ...]) -> list[str]:
