@@ -23,15 +23,6 @@ MaskKind = Literal["masked", "random", "kept"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownGuess:
-    """What a model answers for a mask."""
-
-    token: str
-    probability: float
-    of_answer: float  # the probability of the original token
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShownToken:
     """One token; `mask` and `original` only if it was masked."""
 
@@ -39,19 +30,12 @@ class ShownToken:
     is_special: bool = False
     mask: MaskKind | None = None
     original: str = ""
-    guess: ShownGuess | None = None
-
-    @property
-    def is_right(self) -> bool:
-        return self.guess is not None and self.guess.token == self.original
 
     @property
     def classes(self) -> str:
-        """CSS classes: its kind, how it was masked, and whether the guess is right."""
+        """CSS classes: its kind, and how it was masked."""
         continues = (self.original or self.text).startswith(CONTINUATION)
         names = ["token", "special" * self.is_special, "continues" * continues, self.mask or ""]
-        if self.guess:
-            names.append("right" if self.is_right else "wrong")
         return " ".join(filter(None, names))
 
 
@@ -72,12 +56,11 @@ def shown_example(
     *,
     title: str,
     negative_pairs: str = "random",
-    guesses: Sequence[ShownGuess] | None = None,
 ) -> ShownExample:
-    """A row of a shard; `guesses` has one for each mask, in the order of the positions."""
+    """A row of a shard."""
     example = examples.slice(row, row + 1)
     kind, lengths = parts_of(example, negative_pairs)
-    tokens = _tokens(example, tokenizer, guesses)
+    tokens = _tokens(example, tokenizer)
     return ShownExample(
         title=title,
         notes=[f"{len(example.input_ids.values)} tokens", kind],
@@ -108,9 +91,7 @@ def parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int
     return kinds[int(example.next_sentence_label[0])], parts
 
 
-def _tokens(
-    example: Examples, tokenizer: Tokenizer, guesses: Sequence[ShownGuess] | None
-) -> Iterator[ShownToken]:
+def _tokens(example: Examples, tokenizer: Tokenizer) -> Iterator[ShownToken]:
     ids = example.input_ids.values
     masks = np.full(len(ids), -1)
     masks[example.masked_lm_positions.values] = np.arange(len(example.masked_lm_labels.values))
@@ -124,7 +105,6 @@ def _tokens(
             text=text,
             mask=mask_kind(shown, label, tokenizer),
             original=tokenizer.shown_tokens[label],
-            guess=guesses[number] if guesses else None,
         )
 
 

@@ -3,8 +3,8 @@
 shard=1&row=120&text=river&only=random  ->  the next ten such rows, links back and forward
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -17,18 +17,15 @@ from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
+from clozeline.pipeline.report.shown_example import ShownExample, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
+from clozeline.pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, RowSearch
 from clozeline.pipeline.view.site import Tab, Values, number_of
 
 PAGE = 10  # rows
 MOST_ROWS = 1_000_000  # searched by one request
-RANKED_ROWS = 512  # whose loss is computed to find the most wrong ones
 OPEN_SHARDS = 2
 
-#: The guesses of a model for the masks of each row, and its mean loss per row in nats.
-GuessRows = Callable[[Examples], tuple[list[list[ShownGuess]], list[float]]]
 RowId = tuple[int, int]  # shard, row
 
 
@@ -68,26 +65,15 @@ class Found:
 
 
 class ExamplePages:
-    """The rows of one data set.
+    """The rows of one data set. Raises InputError if the folder is not a finished data set."""
 
-    `guess` runs a model on rows, for the filter "most wrong"; `checkpoint` says which weights it
-    has now. Raises InputError if the folder is not a finished data set.
-    """
-
-    def __init__(
-        self,
-        folder: AnyPath,
-        *,
-        guess: GuessRows | None = None,
-        checkpoint: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.folder, self._guess, self._checkpoint = folder, guess, checkpoint
+    def __init__(self, folder: AnyPath) -> None:
+        self.folder = folder
         self.manifest = read_manifest(folder)
         self.tokenizer = load_tokenizer(folder / TOKENIZER)
         self.shards = self.manifest.shards
         self._read = lru_cache(OPEN_SHARDS)(self._read_shard)
         self._matches = lru_cache(32)(self._find)
-        self._ranked = lru_cache(4)(self._rank)
 
     def _read_shard(self, number: int) -> Examples:
         shard = self.shards[number]
@@ -108,8 +94,6 @@ class ExamplePages:
             UNKNOWN: f"with {self.tokenizer.special_tokens[1]}",
             SHORT_ROWS: "shorter than half",
         }
-        if self._guess:
-            filters[WRONG] = "most wrong first"
         return {
             "query": query,
             "found": found,
@@ -118,7 +102,6 @@ class ExamplePages:
             "shards": dict(enumerate(f"{x.name} ({counted(x.rows, 'row')})" for x in self.shards)),
             "before": query.link(found.before, back=True),
             "after": query.link(found.after),
-            "has_guesses": query.only == WRONG,
         }
 
     def data(self, values: Values) -> Any:
@@ -149,8 +132,6 @@ class ExamplePages:
             raise InputError(
                 f"there is no shard {query.shard}; the last is {len(self.shards) - 1}."
             )
-        if query.only == WRONG and self._guess:
-            return query, *self._most_wrong(query)
         if query.only not in (ALL, RANDOM, UNKNOWN, SHORT_ROWS):
             raise InputError(f"there is no filter {query.only!r}.")
         search = RowSearch.of(query.text, query.only, self.tokenizer)
@@ -207,45 +188,12 @@ class ExamplePages:
         note = "" if row_ids else "No row before this one matches."
         return Found(row_ids=row_ids, after=after, note=note)
 
-    def _most_wrong(self, query: Query) -> tuple[Found, list[ShownExample]]:
-        """Rows of one shard by the model's loss; `row` counts the ranks."""
-        search = RowSearch.of(query.text, query.only, self.tokenizer)
-        rows, guesses, losses = self._ranked(query.shard, search, self._checkpoint())
-        ranks = np.argsort(-losses, kind="stable")
-        start = max(query.row - PAGE, 0) if query.back else query.row
-        shown = ranks[start : start + PAGE]
-        row_ids = [(query.shard, int(row)) for row in rows[shown]]
-        examples = [
-            self._shown(row_id, guesses[rank], f"loss {losses[rank]:.2f} nats per mask")
-            for row_id, rank in zip(row_ids, shown, strict=True)
-        ]
-        before = (query.shard, start) if start else None
-        after = (query.shard, start + PAGE) if start + PAGE < len(ranks) else None
-        note = "No row of this shard matches."
-        if len(rows):
-            note = (
-                "By the masked-LM loss of the run's newest checkpoint, among the first "
-                f"{len(rows):,} rows of the shard that match."
-            )
-        return Found(row_ids=row_ids, before=before, after=after, note=note), examples
-
-    def _rank(self, shard: int, search: RowSearch, _: object) -> Any:
-        """The checkpoint is a key of the cache, so that a ranking is always the newest one's."""
-        assert self._guess
-        rows = self._matches(shard, search)[:RANKED_ROWS]
-        guesses, losses = self._guess(self._read(shard).take(rows)) if len(rows) else ([], [])
-        return rows, guesses, np.array(losses)
-
-    def _shown(
-        self, row_id: RowId, guesses: Sequence[ShownGuess] | None = None, *notes: str
-    ) -> ShownExample:
+    def _shown(self, row_id: RowId) -> ShownExample:
         shard, row = row_id
-        example = shown_example(
+        return shown_example(
             self._read(shard),
             row,
             self.tokenizer,
             title=f"{self.shards[shard].name}, row {row:,}",
             negative_pairs=self.manifest.config.negative_pairs,
-            guesses=guesses,
         )
-        return replace(example, notes=[*example.notes, *notes])

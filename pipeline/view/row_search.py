@@ -24,7 +24,7 @@ Rows = NDArray[np.int64]
 
 HASH = re.compile(r"(?:0x)?([0-9a-f]{16})")
 SHORT: Final = 0.5  # of max_seq_length
-ALL, RANDOM, UNKNOWN, SHORT_ROWS, WRONG = "all", "random", "unknown", "short", "wrong"
+ALL, RANDOM, UNKNOWN, SHORT_ROWS = "all", "random", "unknown", "short"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class RowSearch:
     @property
     def is_everything(self) -> bool:
         """Whether all rows match, so that none need be read."""
-        return not self.ids and self.document is None and self.only in (ALL, WRONG)
+        return not self.ids and self.document is None and self.only == ALL
 
     def rows(self, examples: Examples, tokenizer: Tokenizer, *, max_seq_length: int) -> Rows:
         """The matching rows of a shard, ascending, int64."""

@@ -21,8 +21,6 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.tokenization.tokenizer import adopt_vocabulary, load_tokenizer
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.inference.fill import mask_ids
-from clozeline.train.view.run_model import RunModel
-from clozeline.train.view.try_it import TryPages
 from tests.support.command import output_of, refused
 from tests.support.small import PUNKT, lists
 from tests.train.test_export import HOSTILE
@@ -327,13 +325,6 @@ def roberta(tmp_path):
     config["mask_token"] = {"content": "<mask>", "lstrip": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     return tmp_path
-
-
-def test_the_form_of_a_run_shows_the_mask_of_its_tokenizer(roberta, tmp_path):
-    pytest.importorskip("jinja2")
-    load_tokenizer(roberta).save(tmp_path / "run" / "tokenizer")
-    tab = TryPages([RunModel(tmp_path / "run")], None).tab()
-    assert tab.values({})["mask"] == "<mask>"
 
 
 def test_special_tokens_are_known_by_their_role(roberta):

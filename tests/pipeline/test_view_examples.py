@@ -11,7 +11,6 @@ from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.shown_example import ShownGuess
 from clozeline.pipeline.view.examples import MOST_ROWS, PAGE, ExamplePages, Query
 from clozeline.pipeline.view.row_search import has_sequence
 from clozeline.pipeline.view.site import Site
@@ -214,50 +213,6 @@ def test_markup_in_tokens_paths_and_searches_stays_text(tmp_path):
     html = (tmp_path / "page.html").read_text()
     assert "&lt;i&gt;x" in html
     assert not re.search("<script|<i>|<b>", html)
-
-
-def test_the_most_wrong_rows_come_first(small_folder):
-    """With a model whose loss for a row is its first token's number."""
-
-    def guess(examples):
-        first = examples.input_ids.values[examples.input_ids.offsets[:-1] + 1]
-        guesses = [
-            [ShownGuess(token="cat", probability=0.5, of_answer=0.25)] * number
-            for number in examples.masked_lm_positions.lengths
-        ]
-        return guesses, first.astype(float).tolist()
-
-    pages = ExamplePages(small_folder, guess=guess)
-    examples = read_shard(small_folder / pages.shards[1].name)
-    first = examples.input_ids.values[examples.input_ids.offsets[:-1] + 1]
-    order = np.argsort(-first.astype(float), kind="stable").tolist()
-    with running(site_of(pages).server()) as server:
-        pages_of_ranks = walk(server, "/examples?only=wrong&shard=1")
-        assert [row for page in pages_of_ranks for _, row in page] == order
-        back = walk(server, f"/examples?only=wrong&shard=1&row={PAGE}", "before")
-        assert back == pages_of_ranks[::-1]
-        html = request(server, "/examples?only=wrong&shard=1").text
-        assert f"loss {first.max():.2f} nats per mask" in html
-        assert "25% ✗ cat 50%" in html
-        empty = request(server, "/examples?only=wrong&shard=2").text
-        assert "No row of this shard matches." in empty
-    with running(site_of(ExamplePages(small_folder)).server()) as server:
-        assert request(server, "/examples?only=wrong").status == 400  # no model was given
-
-
-def test_the_most_wrong_rows_are_those_of_the_newest_checkpoint(small_folder):
-    sign, checkpoint = 1.0, "step-1"
-
-    def guess(examples):
-        none = [[] for _ in range(len(examples))]
-        return none, (sign * np.arange(len(examples))).tolist()
-
-    pages = ExamplePages(small_folder, guess=guess, checkpoint=lambda: checkpoint)
-    first = pages.data({"only": "wrong"})["rows"][0]["row"]
-    sign = -1.0
-    assert pages.data({"only": "wrong"})["rows"][0]["row"] == first  # the same weights
-    checkpoint = "step-2"
-    assert pages.data({"only": "wrong"})["rows"][0]["row"] == 0 != first
 
 
 def test_packed_rows_are_shown_piece_by_piece_and_found_by_the_document_of_any(tmp_path):

@@ -67,7 +67,7 @@ def steps(run):
 
 
 def test_a_run_writes_its_configs_checkpoints_metrics_and_summary(finished):
-    files = ["learning.jsonl", "metrics.jsonl", "run.json", "summary.json"]
+    files = ["metrics.jsonl", "run.json", "summary.json"]
     names = ["checkpoints", *files, "tensorboard", "tokenizer"]
     assert sorted(path.name for path in finished.iterdir()) == names
     assert steps(finished) == [4, 8, 12]
@@ -108,7 +108,6 @@ def test_without_held_out_shards_nothing_is_evaluated(tmp_path):
     assert outcome.is_complete
     assert outcome.heldout is None
     assert read_state(latest_checkpoint(tmp_path / "run")).heldout_loss is None
-    assert not (tmp_path / "run" / "learning.jsonl").exists()
 
 
 def test_another_seed_is_another_run(finished, small_folder, tmp_path):

@@ -1,12 +1,10 @@
 """`clozeline view` in a real browser: Chromium, headless, driven over WebDriver."""
 
 import json
-import re
 import shutil
 
 import pytest
 
-from clozeline.train.artifacts.run import LEARNING
 from clozeline.train.monitoring.metrics import METRICS, read_metrics
 from clozeline.train.view.view import make_site
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
@@ -15,7 +13,7 @@ from tests.support.http_clients import running
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=INSTALL)]
 pytest_plugins = ["tests.support.view_fixtures"]
 TAB, END, HOME, LEFT, RIGHT = "\ue004", "\ue010", "\ue011", "\ue012", "\ue014"  # WebDriver's keys
-PAGES = ("dataset", "examples", "learning", "curves", "classifier", "predictions", "try")
+PAGES = ("dataset", "examples", "curves", "classifier", "predictions")
 #: Elements that are cut off or push the page wider than the window.
 TOO_WIDE = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -70,37 +68,6 @@ def test_the_first_tab_key_skips_to_the_content(browser, server):
     assert browser.run("return location.hash") == "#main"
 
 
-def test_the_slider_shows_each_evaluation(browser, server, run):
-    _, *lines = [json.loads(line) for line in (run / LEARNING).read_text().splitlines()]
-    expected = {line["step"]: [row[0] for row in line["of_answers"]] for line in lines}
-    browser.open(server.url + "/learning")
-    first_percents = (
-        "return [...document.querySelectorAll('[data-row]')]"
-        ".map(row => parseInt(row.querySelector('.guess').textContent))"
-    )
-    for step in (12, 8, 4):
-        assert f"Step {step}:" in browser.text("[data-summary]")
-        value = "return document.querySelector('[data-slider]').getAttribute('aria-valuetext')"
-        assert browser.run(value) == f"step {step}"
-        assert browser.run(first_percents) == pytest.approx(
-            [100 * p for p in expected[step]], abs=0.51
-        )
-        browser.type("[data-slider]", LEFT)
-    browser.click("[data-play]")
-    browser.wait("return document.querySelector('[data-summary]').textContent.includes('Step 12')")
-
-
-def test_right_and_wrong_are_marked_in_words_and_colour(browser, server):
-    browser.open(server.url + "/learning")
-    marks = browser.run(
-        "return [...document.querySelectorAll('[data-row] .right, [data-row] .wrong')]"
-        ".map(chip => [chip.classList.contains('right'), chip.innerText])"
-    )
-    assert marks
-    for is_right, text in marks:
-        assert ("✓" in text, "✗" in text) == (is_right, not is_right)
-
-
 def test_a_growing_run_is_drawn_without_a_reload(browser, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "summary.json").unlink()
@@ -119,13 +86,6 @@ def test_a_growing_run_is_drawn_without_a_reload(browser, run, tmp_path):
         assert "step 99: the gradient norm is 0" in browser.text("[data-warnings]")
         assert browser.run(
             "return document.querySelectorAll('[data-chart=mlm_loss] .warning').length"
-        )
-        browser.open(server.url + "/learning")
-        learned = (copy / LEARNING).read_text().splitlines()
-        with (copy / LEARNING).open("a") as file:
-            file.write(json.dumps({**json.loads(learned[-1]), "step": 99}) + "\n")
-        browser.wait(
-            "return document.querySelector('[data-summary]').innerText.includes('Step 99')"
         )
 
 
@@ -146,30 +106,6 @@ def test_curves_are_read_with_the_keyboard_and_smoothed(browser, server, run):
     assert browser.text(reading) != before
 
 
-def test_masks_are_filled_and_texts_classified(browser, server):
-    browser.open(server.url + "/try")
-    browser.clear("[data-fill] textarea")
-    browser.type("[data-fill] textarea", "the [MASK] sat on the [MASK]")
-    browser.click("[data-fill] button")
-    browser.wait(
-        "return document.querySelectorAll('[data-fill] [data-result] tbody tr').length === 10"
-    )
-    browser.clear("[data-fill] textarea")
-    browser.type("[data-fill] textarea", "the cat")
-    browser.click("[data-fill] button")
-    alert = "return document.querySelector('[data-fill] [role=alert]')?.textContent"
-    assert "no [MASK] in 'the cat'" in browser.wait(alert)
-    browser.clear("[data-classify] textarea")
-    browser.type("[data-classify] textarea", "the cat <b>sat</b>")
-    browser.click("[data-classify] button")
-    browser.wait("return document.querySelector('[data-classify] [data-result] mark')")
-    result = browser.text("[data-classify] [data-result]")
-    assert "<b>good</b>" in result
-    assert "<b>sat</b>" in result
-    assert re.search(r"[+−]\d", browser.text("[data-classify] mark"))
-    browser.log()  # the refused request is in the console, too
-
-
 def test_the_exported_page_works_from_the_disk(browser, small_folder, run, classifier, tmp_path):
     out = tmp_path / "page.html"
     make_site([small_folder, run, classifier]).export(out)
@@ -180,8 +116,6 @@ def test_the_exported_page_works_from_the_disk(browser, small_folder, run, class
         assert browser.run(TOO_WIDE) <= 0
         assert browser.log() == []
         assert browser.run("return document.querySelectorAll('[data-chart]').length") == 8
-        browser.type("[data-slider]", LEFT)
-        assert "Step 8:" in browser.text("[data-summary]")
 
 
 def test_a_page_of_another_site_can_read_nothing(browser, server, tmp_path):

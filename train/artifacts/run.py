@@ -33,7 +33,6 @@ from clozeline.train.store.remote_folder import publish
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
 PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
-LEARNING = "learning.jsonl"
 TRACKERS = "trackers.json"  # ids of tracked runs
 
 
@@ -257,7 +256,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / PROFILE, PROFILE_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, LEARNING, TRACKERS, REPORT, "metrics.jsonl", STARTED, RUN):
+    for name in (SUMMARY, TRACKERS, REPORT, "metrics.jsonl", STARTED, RUN):
         (run / name).unlink(missing_ok=True)
 
 

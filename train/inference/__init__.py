@@ -2,5 +2,4 @@
 
 CLASSIFIER, "A lovely lamp."       ->  positive 98%     (predict, serve)
 RUN, "The lid is [MASK]."          ->  clumsy 16.6%     (fill)
-CLASSIFIER, "A lovely lamp."       ->  what each word adds to the score   (word_effects)
 """

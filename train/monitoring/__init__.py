@@ -3,7 +3,5 @@
     {"step": 100, "mlm_loss": 6.73, "tokens_per_second": 14210.0, ...}
     ->  RUN/metrics.jsonl, TensorBoard events
 
-    held-out rows and the answers of the model at an evaluation  ->  RUN/learning.jsonl
-
 Live warnings and those of the report come from the same rules.
 """

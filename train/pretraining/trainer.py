@@ -31,9 +31,7 @@ from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate_model
-from clozeline.train.evaluation.guesses import guess, held_out_rows
 from clozeline.train.monitoring.health import Health
-from clozeline.train.monitoring.learning import ROWS, LearningLog
 from clozeline.train.monitoring.local_time import LocalTime
 from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
@@ -116,7 +114,6 @@ class Trainer:
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         self.log = _metrics_log(out, training, self.step, world, *tracker)
         self.profile = profiler(out, steps=profile, device=world.device) if profile else None
-        self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
 
     def train(self) -> Outcome:
         """Train until the last step, the end of the time budget, or a stop request."""
@@ -258,7 +255,7 @@ class Trainer:
         if self.validation is None:
             return
         training, world = self.training, self.world
-        rows = self._rows_in_memory()
+        rows = training.rows_per_pass(world.size)  # as in training, so that they fit
         batches = evaluation_batches(
             self.validation,
             batch_size=rows * world.size,
@@ -273,29 +270,12 @@ class Trainer:
             world=world,
             precision=self.autocast,
         )
-        if not self.control.is_stopped:
-            self._record_guesses(self.validation)
         if self.control.is_stopped:
             return
         self.heldout = heldout
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         self.log.write(self.step, values)
         publish(self.out)
-
-    def _record_guesses(self, validation: ShardSet) -> None:
-        """Write the answers for the first held-out rows; every process computes them (FSDP)."""
-        rows = min(self._rows_in_memory(), ROWS)
-        held_out = evaluation_batches(validation, batch_size=rows, limit=ROWS)
-        batches = [loaded.batch for loaded in self._until_stopped(held_out)]
-        if self.control.is_stopped:
-            return
-        guesses = guess(self.model, batches, precision=self.autocast)
-        if self.learning:
-            self.learning.write(self.step, held_out_rows(batches), guesses)
-
-    def _rows_in_memory(self) -> int:
-        """Rows per forward pass in training."""
-        return self.training.rows_per_pass(self.world.size)
 
     def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:
         """The batches until a stop request, or a bad shard; all processes stop at the same batch.

@@ -126,9 +126,9 @@ def _lines_of_run(
 def view(folders: tuple[AnyPath, ...], port: int, file: AnyPath | None) -> None:
     """Browse a data set, runs and a classifier in a web browser.
 
-    Examples as coloured tokens, with search; what a run learned, step by step; its curves, also
-    while it trains; and forms to fill masks and classify texts. The page is only for this machine
-    (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
+    Examples as coloured tokens, with search; a run's curves, also while it trains; a classifier's
+    scores and predictions. The page is only for this machine (127.0.0.1) and loads nothing from the
+    network. Ctrl-C ends it.
     """
     if file and port:
         raise InputError("--port is for the live page; leave it out with --export.")

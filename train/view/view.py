@@ -1,12 +1,11 @@
 """The site of `clozeline view` for the given folders, and of `clozeline report`.
 
-a data set   Data set, Examples     a run        Curves, Learning, Try it
-a classifier Classifier, Try it     a data set and a run: Examples, most wrong first
+a data set   Data set, Examples     a run   Curves     a classifier   Classifier, Predictions
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
@@ -16,8 +15,6 @@ from clozeline.pipeline.view.dataset import dataset_tab
 from clozeline.pipeline.view.examples import ExamplePages
 from clozeline.pipeline.view.site import Site
 
-if TYPE_CHECKING:
-    from clozeline.train.view.run_model import RunModel
 #: How many folders of each kind the pages can show together.
 MOST = {"data set": 1, "run": 4, "classifier": 1}
 
@@ -50,37 +47,20 @@ def make_site(folders: Sequence[AnyPath]) -> Site:
 def _with_models(
     site: Site, data_sets: list[AnyPath], runs: list[Any], classifiers: list[Any]
 ) -> Site:
+    from clozeline.train.view.classifier_page import ClassifierPages
     from clozeline.train.view.curves import curve_tab
-    from clozeline.train.view.learning import LearningPages
     from clozeline.train.view.predictions import PredictionPages
-    from clozeline.train.view.run_model import RunModel
-    from clozeline.train.view.try_it import ClassifierPages, TryPages
 
-    models = [RunModel(run) for run in runs]
     classifier = ClassifierPages(classifiers[0]) if classifiers else None
-    forms = TryPages(models, classifier)
-    tabs = [*site.tabs, *(_examples(folder, models).tab() for folder in data_sets)]
-    actions: dict[str, Any] = {}
+    tabs = [*site.tabs, *(ExamplePages(folder).tab() for folder in data_sets)]
     downloads = {}
     if runs:
-        tabs += [curve_tab(runs), LearningPages(runs).tab()]
-        actions["/fill"] = forms.fill
+        tabs.append(curve_tab(runs))
     if classifier:
         predictions = PredictionPages(classifier.predictions)
         tabs += [classifier.tab(), predictions.tab()]
-        actions["/classify"] = classifier.classify
         downloads["/predictions.csv"] = predictions.csv
-    return replace(site, tabs=[*tabs, forms.tab()], actions=actions, downloads=downloads)
-
-
-def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
-    """With the guesses of the first run, if there is one."""
-    if not models:
-        return ExamplePages(folder)
-    model = models[0]
-    pages = ExamplePages(folder, guess=model.guess_rows, checkpoint=model.newest_weights)
-    model.check_fits(folder, pages.manifest)
-    return pages
+    return replace(site, tabs=tabs, downloads=downloads)
 
 
 def _name(folder: AnyPath) -> str:
