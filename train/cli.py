@@ -24,6 +24,7 @@ from clozeline.pipeline.commandline.config_options import (
 )
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
+from clozeline.pipeline.commandline.removed_options import removed_command
 from clozeline.pipeline.common.errors import (
     ClozelineError,
     InputError,
@@ -130,6 +131,13 @@ class InOrder(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if message := removed_command(args[0]):
+            raise click.UsageError(message, ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from clozeline.pipeline.commandline.config_file import plain_values, read_config
+from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import causes
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
@@ -52,6 +53,14 @@ class Command(click.Command):
         self.kept = kept  # what an interrupted command has kept, and how to continue
         if all(param.name != "config" for param in self.params):
             self.params.append(_config_option())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if message := removed_option(str(ctx.info_name), error.option_name):
+                raise click.UsageError(message, ctx) from error
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of each group; all descriptions begin in the same column."""

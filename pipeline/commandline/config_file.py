@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import local_path
@@ -49,6 +50,8 @@ def read_config(path: str, context: click.Context) -> dict[str, Any]:
     for key, value in given.items():
         param = params.get(key.replace("-", "_"))
         if param is None:
+            if message := removed_option(name, f"--{key.replace('_', '-')}"):
+                raise InputError(f"{path}: {message}")
             raise InputError(
                 f"{path}: {key} is not an option of `clozeline {name}`{_nearest(key, params)}."
             )

@@ -1,0 +1,32 @@
+"""Options and commands that were removed, and what to use instead.
+
+clozeline evaluate work/run --ngrams 3  ->  Error: --ngrams was removed; compare with ...
+
+A new row is all that a removal needs; `tests/repository/test_removed_options.py` runs every row.
+"""
+
+EVERY = "every command"
+
+#: By command, then by option, both as a user typed them; the text follows "was removed; ".
+OPTIONS: dict[str, dict[str, str]] = {
+    EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
+    "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
+    "export": {"--test": "evaluate the folder with `clozeline predict --engine onnx`"},
+}
+#: By name of the command.
+COMMANDS: dict[str, str] = {
+    "average": "use examples/average_checkpoints.py",
+    "completion": "set _CLOZELINE_COMPLETE=bash_source, as docs/manual/commands.md shows",
+}
+
+
+def removed_option(command: str, option: str) -> str | None:
+    """ "--ngrams was removed; compare with ..."; None for an option that no version had."""
+    instead = (OPTIONS[EVERY] | OPTIONS.get(command, {})).get(option)
+    return instead and f"{option} was removed; {instead}."
+
+
+def removed_command(command: str) -> str | None:
+    """As `removed_option`, for a command."""
+    instead = COMMANDS.get(command)
+    return instead and f"`clozeline {command}` was removed; {instead}."
