@@ -1,4 +1,4 @@
-# Training, fine-tuning and serving on NVIDIA GPUs. From the root of a checkout:
+# Training and fine-tuning on NVIDIA GPUs. From the root of a checkout:
 #
 #     docker build -f deploy/cuda.Dockerfile -t clozeline:cuda .
 #     docker run --rm --gpus all --ipc host clozeline:cuda clozeline --help
@@ -12,7 +12,7 @@ WORKDIR /src
 COPY . .
 # shellcheck disable=SC2086
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/clozeline/bin/pip install -c requirements.lock ".[baseline,onnx,serve]" ${STORES} \
+    /opt/clozeline/bin/pip install -c requirements.lock ".[baseline,onnx]" ${STORES} \
     && mv deploy /opt/clozeline/deploy
 
 FROM python:3.11.14-slim-bookworm

@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import shlex
 import sys
 import time
@@ -18,7 +17,6 @@ from clozeline.pipeline.commandline.command import Command, grouped_option, is_i
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
     LocalPath,
-    config_or_usage_error,
     option,
     options_of,
 )
@@ -34,19 +32,17 @@ from clozeline.pipeline.common.errors import (
     one_line,
 )
 from clozeline.pipeline.common.folder_kind import kind_of
-from clozeline.pipeline.common.packages import check_packages, missing_package, own_version
+from clozeline.pipeline.common.packages import missing_package, own_version
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
-from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.pretraining.cli import pretrain
 from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import inspect, report, view
 
 OUT = Folder(writes=True)
 OTHERS_WAIT = 3.0  # seconds; torchrun sees within a tenth of one that a process has ended
-HOST = re.compile(r"[^/:]+|\[[^/\]]+\]")  # a name or an IPv4 address, or an IPv6 address
 Engine = Literal["torch", "onnx"]
 ENGINE = "`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU."
 
@@ -74,31 +70,6 @@ class PredictOptions:
         type=LocalPath(),
         metavar="FILE",
     )
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Where the server listens, and what answers."""
-
-    host: str = option(
-        "127.0.0.1",
-        "Address to listen on; 0.0.0.0 is every network of this machine, without authentication.",
-        group="Server",
-    )
-    port: int = option(
-        8000, "Port; 0 takes a free one.", group="Server", type=click.IntRange(0, 65535)
-    )
-    allowed_host: tuple[str, ...] = option(
-        (),
-        "Further value of the Host header that is answered, besides the address and localhost; "
-        "repeatable.",
-        group="Server",
-        metavar="NAME",
-    )
-    text_pair: str | None = option(
-        None, "Make a model in HF_DIR read pairs of texts; any name will do.", group="Model"
-    )
-    engine: Engine = option("torch", ENGINE, group="Model")
 
 
 @dataclass(frozen=True)
@@ -250,35 +221,6 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         click.echo(f"note: no text to classify in {', '.join(map(as_given, files))}", err=True)
     if out:
         click.echo(f"predictions: {as_given(out)}")
-
-
-@main.command(cls=Command, example="clozeline serve work/classifier --port 8000")
-@click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=Folder())
-@options_of(ServeOptions)
-@options_of(Limits)
-def serve(classifier: Path, text_pair: str | None, engine: Any, **options: Any) -> None:
-    """Answer requests for a classifier over HTTP.
-
-    POST /classify takes {"texts": [...]} and returns the label and the probabilities of each text.
-    Texts of concurrent requests share a forward pass. GET /health and /metrics (Prometheus). On
-    SIGTERM or SIGINT, requests that have begun are answered first.
-    """
-    limits = config_or_usage_error(Limits, options)
-    for name in options["allowed_host"]:
-        if not HOST.fullmatch(name):
-            raise click.UsageError(f"--allowed-host {name!r}: give a host's name, without a port.")
-    check_packages("serve", "starlette", "uvicorn", "prometheus_client")
-    from clozeline.train.inference.predict import load_any_classifier
-    from clozeline.train.inference.serve import classifier_server
-
-    server = classifier_server(
-        load_any_classifier(classifier, text_pair=text_pair, engine=engine),
-        host=options["host"],
-        port=options["port"],
-        limits=limits,
-        allowed_hosts=options["allowed_host"],
-    )
-    server.run_until_signal(click.echo)
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')

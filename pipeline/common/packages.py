@@ -13,7 +13,7 @@ EXTRAS = {
     **dict.fromkeys(("apache_beam", "datasets", "jinja2", "matplotlib"), "pipeline"),
     **dict.fromkeys(("mwparserfromhell", "nltk", "psutil", "regex", "webdataset"), "pipeline"),
     **dict.fromkeys(("dask", "distributed"), "dask"),
-    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("starlette", "uvicorn"), "pipeline"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "sklearn": "baseline",
     "wandb": "wandb",

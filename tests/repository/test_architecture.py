@@ -13,7 +13,7 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 ONLY_INSIDE_FUNCTIONS = (
     "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
     "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath", "onnx", "onnxruntime",
-    "onnxscript", "wandb", "mlflow", "starlette", "uvicorn", "h11", "prometheus_client",
+    "onnxscript", "wandb", "mlflow", "starlette", "uvicorn", "h11",
 )  # fmt: skip
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {
@@ -34,7 +34,6 @@ BEAM = ("clozeline.pipeline.job.beam_graph", "clozeline.pipeline.job.beam_worker
 #: The servers, which their commands import.
 SERVERS = (
     "clozeline.pipeline.common.http_server", "clozeline.pipeline.view.server",
-    "clozeline.train.inference.serve",
 )  # fmt: skip
 #: What training needs of the pipeline: no Beam, no job.
 TRAIN_MAY_IMPORT = {
@@ -152,7 +151,7 @@ def test_what_only_some_need_is_imported_where_it_is_needed():
     for path in SOURCES:
         allowed = {"apache_beam"} if module(path) in BEAM else set()
         if module(path) in SERVERS:
-            allowed = {"starlette", "uvicorn", "h11", "prometheus_client"}
+            allowed = {"starlette", "uvicorn", "h11"}
         at_the_top = roots(imported(tree(path).body)) & {*ONLY_INSIDE_FUNCTIONS}
         assert at_the_top <= allowed, path
 

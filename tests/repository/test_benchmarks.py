@@ -60,7 +60,6 @@ SMALL = {
     "sampled_words_speed": ("bert-tiny:2x16:3:500:100", "--rounds", 1),
     "sentences_icu": (),
     "sentences_speed": (0.2,),
-    "serve_speed": (20,),
     "tokens_speed": (4,),
     "training_speed": ("bert-mini", "--rounds", 1),
     "word_vectors_speed": (),

@@ -52,7 +52,6 @@ Commands:
   baseline   Train and test the bag-of-words baseline.
   benchmark  Fine-tune a pretrained model on several tasks, such as GLUE's.
   predict    Classify texts, files or standard input.
-  serve      Answer requests for a classifier over HTTP.
   fill       Fill in each [MASK] of the texts.
   export     Convert a run or a classifier for other libraries.
 """

@@ -2,17 +2,24 @@
 
 import io
 import runpy
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
+import uvicorn
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
+from clozeline.train.finetuning.classifier import load_classifier
 from tests.support.command import output_of, refused
+from tests.support.http_clients import ask_once
+from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -79,6 +86,48 @@ def test_the_mean_of_checkpoints_is_a_run_that_cannot_be_continued(tmp_path, cap
         average(run, tmp_path / "other", last=4)
     with pytest.raises(SystemExit, match=f"{out} exists"):
         average(run, out, last=3)
+
+
+@contextmanager
+def served(classifier):
+    """The URL of `examples/serve.py`, in this process."""
+    app = runpy.run_path(str(ROOT / "examples" / "serve.py"))["app"](classifier)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_classifier_is_served(tmp_path):
+    classifier = load_classifier(write_small_classifier(tmp_path / "one"))
+    with served(classifier) as url:
+        answer = ask_once(url, "/classify", {"texts": ["the cat", "a dog", "\ud83d"]})
+        assert ask_once(url, "/classify", {"texts": []}).json == {"predictions": []}
+        assert ask_once(url, "/health").status == 200
+        bad = [
+            b"{",
+            b"[" * 10_000,
+            {"text": "a"},
+            {"texts": 5},
+            {"texts": [5]},
+            {"texts": [["a", 5]]},
+        ]
+        for body in bad:
+            reply = ask_once(url, "/classify", body)
+            assert (reply.status, reply.json["error"][:9]) == (400, "send JSON"), body
+        reply = ask_once(url, "/classify", {"texts": [["a", "b"]]})
+        assert (reply.status, reply.json["error"]) == (400, "the classifier reads single texts.")
+        assert ask_once(url, "/classify", b" " * 1_000_001).status == 413
+    expected = classifier.classify(["the cat", "a dog", "\ufffd"])
+    for row, one in zip(expected, answer.json["predictions"], strict=True):
+        assert [one["probabilities"][x] for x in classifier.names] == pytest.approx(row.tolist())
+        assert one["label"] == classifier.names[int(row.argmax())]
+        assert one["probability"] == max(one["probabilities"].values())
 
 
 @pytest.mark.slow

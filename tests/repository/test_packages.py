@@ -47,7 +47,6 @@ LINES = {
     "pretrain {}/shards --preset bert-tiny --out {}/new --track wandb": "wandb",
     "baseline {}/a.csv --test {}/a.csv": "baseline",
     "predict {}/classifier cat": None,
-    "serve {}/classifier": "serve",
     "export {}/run --format onnx --out {}/onnx": "onnx",
 }
 

@@ -5,7 +5,6 @@ and no search for a learning rate.
 """
 
 import csv
-import json
 import os
 import re
 import shlex
@@ -22,9 +21,7 @@ from clozeline.pipeline.sources.sample.reviews import make_reviews
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.onnx_classifier import load_onnx_classifier
 from clozeline.train.labelled.rows import Texts
-from tests.support.http_clients import ask_once
-from tests.support.printed_commands import PAGES, README, ROOT, blocks, commands
-from tests.support.small_classifier import write_small_classifier
+from tests.support.printed_commands import PAGES, README, ROOT, commands
 from tests.support.small_jobs import articles, write_parquet
 
 pytest.importorskip("onnxruntime")
@@ -49,7 +46,6 @@ SMALLER = (
 NOT_RUN = {
     "torchrun": "eight GPUs; test_distributed.py runs torchrun",
     "--runner=": "a cluster; test_reproducible.py runs Dask on this machine",
-    "clozeline serve": "it does not end; below it does",
     "/mnt/": "a folder that machines share",
     "$CLOZELINE_DATA/dumps/": "a dump; test_languages.py reads it",
     "$CLOZELINE_DATA/amazon_polarity/": "labels of CLOZELINE_DATA",
@@ -154,29 +150,3 @@ def test_every_printed_command_ends_well(page, home, tmp_path, monkeypatch):
         run("pretrain work/shards --preset bert-mini --out work/run", tmp_path)
     for line in lines:
         run(line, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_printed_request_is_answered_as_printed(tmp_path):
-    """Of the manual's page on serving."""
-    text = (ROOT / "docs/manual/serving.md").read_text()
-    (line,) = [line for line in commands(text) if "serve" in line]
-    (exchange,) = [block for _, block in blocks(text) if "curl" in block]
-    request, answer = exchange.removeprefix("$ ").strip().split("\n")
-    write_small_classifier(tmp_path / "work/classifier")
-    words = words_of(line.replace("8000", "0"))
-    command = [sys.executable, "-m", "clozeline", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        url = process.stdout.readline().strip()
-        *_, address, _, header, _, body = shlex.split(request)
-        name, kind = header.split(": ")
-        path = address.removeprefix("localhost:8000")
-        found = ask_once(url, path, body.encode(), **{name: kind})
-        process.terminate()
-    assert found.status == 200
-    (prediction,), (printed,) = found.json["predictions"], json.loads(answer)["predictions"]
-    assert prediction.keys() == printed.keys()

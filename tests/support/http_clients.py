@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPMessage
@@ -83,24 +82,3 @@ def request(
 def post(server: HttpServer, path: str, values: Any) -> Answer:
     """Values as the pages' own scripts send them."""
     return ask_once(server.url, path, values)
-
-
-def latencies(url: str, texts: list[str], *, clients: int, requests: int) -> list[float]:
-    """Seconds of each of `requests` requests of one text, by concurrent clients."""
-    found: list[float] = []
-
-    def client(number: int) -> None:
-        with closing(connect(url)) as connection:
-            for index in range(number, requests, clients):
-                start = time.perf_counter()
-                answer = ask(connection, "/classify", {"texts": [texts[index % len(texts)]]})
-                assert answer.status == 200, answer
-                found.append(time.perf_counter() - start)
-
-    threads = [Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == requests
-    return found

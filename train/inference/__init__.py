@@ -1,5 +1,5 @@
-"""A finished model to answers: on the command line, for a file, or over HTTP.
+"""A finished model to answers: for single texts or a file.
 
-CLASSIFIER, "A lovely lamp."       ->  positive 98%     (predict, serve)
+CLASSIFIER, "A lovely lamp."       ->  positive 98%     (predict)
 RUN, "The lid is [MASK]."          ->  clumsy 16.6%     (fill)
 """

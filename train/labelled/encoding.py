@@ -13,8 +13,7 @@ time. Where the middle is cut, a quarter of what is kept is the start of the tex
 a long text has several windows, as few as cover it, evenly spread; its logits are their mean.
 Batches are padded to one of four fixed widths: short texts cost less, and there are still few
 shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU). In evaluation on a
-CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
-(`tests/benchmarks/serve_speed.py`).
+CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second.
 """
 
 from collections.abc import Iterator
