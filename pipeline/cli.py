@@ -116,7 +116,7 @@ def shards(
     output or a MediaWiki dump; a data set of the Hub, as hf://DATASET?split=train; or generated
     text, as sample:articles?size=250MB or sample:reviews?rows=5000.
     Any SOURCE has options, as in "a.jsonl?text=title,content&limit=1000&repeat=2"; instead of
-    repeat, give tokens=50M, or mix=NAME for --mix.
+    repeat, give tokens=50M.
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """

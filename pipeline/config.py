@@ -1,7 +1,6 @@
 """The data config: together with the text and the tokenizer, it decides every example."""
 
 import math
-import re
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, Final, Literal, Self
@@ -13,7 +12,6 @@ from clozeline.pipeline.common.config_checks import (
     check_field_names,
     check_types,
 )
-from clozeline.pipeline.common.units import token_number
 
 PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
 Masking = Literal["tokens", "whole-words"]
@@ -98,16 +96,6 @@ class DataConfig:
     exclude_ngram: int = _curation(
         13, "Words in a row that a document may not share with --exclude."
     )
-    mix: str = _curation(
-        "",
-        "Fraction of the tokens that the sources of a name (?mix=wiki) give, as in "
-        "wiki=0.7,reviews=0.3; with --tokens.",
-    )
-    tokens: str = _curation(
-        "",
-        "Tokens of the training documents in all, such as 200M, with --mix; documents are left out "
-        "or repeated.",
-    )
     format: Literal["arrow", "webdataset"] = _shards("arrow", "File format of the shards.")
     compression: Literal["none", "lz4", "zstd"] = _shards(
         "none", "Compression inside a shard; `none` lets the loader memory-map it."
@@ -142,11 +130,6 @@ class DataConfig:
             check_between("max_predictions_per_seq", self.max_predictions_per_seq, 1, 65_535)
         if not self.text_columns:
             raise ValueError("text_columns is empty; name the column that holds the text.")
-        if bool(self.mix) != bool(self.tokens):
-            raise ValueError(
-                "--mix and --tokens need each other: --mix wiki=0.7,reviews=0.3 --tokens 50M."
-            )
-        _ = self.budgets  # checks both
 
     @property
     def predictions(self) -> int:
@@ -179,22 +162,6 @@ class DataConfig:
     def keep_token_prob(self) -> float:
         """Fraction of masked tokens that stay as they are."""
         return 1.0 - (self.mask_token_prob + self.random_token_prob)
-
-    @property
-    def budgets(self) -> dict[str, int]:
-        """The tokens of each name in `mix`. Raises ValueError if it cannot be read."""
-        if not self.mix:
-            return {}
-        parts = [part.partition("=") for part in self.mix.split(",")]
-        shares = {name: float(f) for name, _, f in parts if re.fullmatch(r"0?\.[0-9]+|1(\.0+)?", f)}
-        if "" in shares or len(shares) < len(parts) or not all(shares.values()):
-            raise ValueError(f"mix is {self.mix!r}; give fractions, as in wiki=0.7,reviews=0.3.")
-        if abs(sum(shares.values()) - 1) > 1e-6:
-            raise ValueError(
-                f"mix is {self.mix!r}; its fractions sum to {sum(shares.values()):g}, not 1."
-            )
-        tokens = token_number(self.tokens, "tokens")
-        return {name: round(tokens * share) for name, share in shares.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the manifest stores them; of curation, what is not the default."""

@@ -35,36 +35,23 @@ def mixture_hashes(high: UInt64Array, low: UInt64Array) -> UInt64Array:
     return random_bits(random_bits(stream_key(0, "mixture"), high), low)
 
 
-def budgets_of(blocks: Sequence[Block], mix: Mapping[str, int]) -> dict[str, int]:
-    """The tokens of each source or name, by name. Raises InputError for options that contradict.
+def budgets_of(blocks: Sequence[Block]) -> dict[str, int]:
+    """The tokens of each source that has a budget, by name.
 
-    `mix` are those of --mix and --tokens.
+    Raises InputError for two budgets of one source, and for one that its text cannot fill.
     """
-    given: dict[str, int | None] = {}
-    columns: dict[str, tuple[str, ...]] = {}
+    given: dict[str, tuple[int | None, tuple[str, ...]]] = {}
     for block in blocks:
-        if mix and block.tokens is not None:
-            raise InputError(f"{block.share}: leave out tokens=; --mix and --tokens decide it.")
-        first = columns.setdefault(block.share, block.text_columns)
-        if block.tokens is not None and first != block.text_columns:
+        tokens, columns = given.setdefault(block.share, (block.tokens, block.text_columns))
+        if block.share and columns != block.text_columns:
             raise InputError(
-                f"{block.share} is given twice with tokens=, for the columns {','.join(first)} and "
-                f"{','.join(block.text_columns)}, which would share one budget; name each with "
-                "?mix=NAME, and give their fractions with --mix and --tokens."
+                f"{block.share} is given twice with tokens=, for the columns {','.join(columns)} "
+                f"and {','.join(block.text_columns)}, which would share one budget; give the "
+                "columns together, as in ?text=title,content, or make a data set of each."
             )
-        if given.setdefault(block.share, block.tokens) != block.tokens:
+        if tokens != block.tokens:
             raise InputError(f"{block.share}: two numbers of tokens; give one.")
-    if mix and "" in given:
-        source = next(block.path for block in blocks if not block.share)
-        raise InputError(f"{source} has no name in --mix; add one, as in ?mix={next(iter(mix))}.")
-    if missing := sorted(mix.keys() - given.keys()):
-        raise InputError(f"--mix names {missing[0]}, and no source has ?mix={missing[0]}.")
-    found = {name: mix.get(name, tokens) for name, tokens in sorted(given.items()) if name}
-    for name, tokens in found.items():
-        if tokens is None:
-            known = f"; it names {', '.join(mix)}" if mix else f", as in --mix {name}=1"
-            raise InputError(f"a source has ?mix={name}, which --mix does not name{known}.")
-    budgets = {name: tokens for name, tokens in found.items() if tokens is not None}
+    budgets = {name: tokens for name, (tokens, _) in sorted(given.items()) if tokens is not None}
     for name, tokens in budgets.items():  # before shards are planned for that many
         size = sum(block.text_bytes for block in blocks if block.share == name)
         _check_uses(f"{name} has about {size:,} bytes of text", size, tokens)

@@ -67,7 +67,7 @@ class ExcludedSource:
 class MixedSource:
     """A source with a budget of tokens, and how often its training documents are used."""
 
-    source: str  #: or the name in --mix
+    source: str
     budget: int  #: tokens asked for
     available: int  #: tokens of its documents, after dropping
     documents: int

@@ -46,14 +46,14 @@ class JobContext:
     tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
     excluded: tuple[tuple[str, tuple[Block, ...]], ...] = ()  #: sources of --exclude
     partitions: int = 1  #: of the search for near-duplicates
-    budgets: tuple[tuple[str, int], ...] = ()  #: tokens of sources, or names in --mix, by name
+    budgets: tuple[tuple[str, int], ...] = ()  #: tokens of the sources that have a budget, by name
     replaces: bool = False  #: whether another data set stays in `out_dir` until all text is read
 
     def reading(self, blocks: Sequence[Block]) -> Self:
         """The context of a job over these blocks. Raises InputError for a wrong mixture."""
         return replace(
             self,
-            budgets=tuple(budgets_of(blocks, self.config.budgets).items()),
+            budgets=tuple(budgets_of(blocks).items()),
             inputs=tuple(self.file_groups(blocks)),
             tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
         )
@@ -186,8 +186,8 @@ def check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
     """
     for name, blocks in excluded:
         for block in blocks:
-            given = "repeat" if block.repeat > 1 else "tokens" if block.tokens else "mix"
-            if block.repeat > 1 or block.share:
+            given = "repeat" if block.repeat > 1 else "tokens"
+            if block.repeat > 1 or block.tokens:
                 raise InputError(
                     f"--exclude {name}: {given}= is for text to train on and does nothing here; "
                     "leave it out (limit=N takes the first N documents)."

@@ -217,7 +217,7 @@ def plan_job(
     loaded = load_tokenizer(tokenizer)
     check_config(config, loaded)
     text_bytes = sum(block.text_bytes for block in blocks)
-    budget = sum(budgets_of(blocks, config.budgets).values())
+    budget = sum(budgets_of(blocks).values())
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
     quality_of(config.quality)  # raises for an unknown rule
     excluded = excluded_blocks(config)

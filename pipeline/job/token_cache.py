@@ -59,7 +59,7 @@ class CacheInput(NamedTuple):
 
     name: str
     repeat: int = 1  #: its documents make this many times as many training examples
-    share: str = ""  #: the source or name in --mix whose tokens its documents share
+    share: str = ""  #: the source with ?tokens= whose budget its documents share
 
 
 class Loaded(NamedTuple):

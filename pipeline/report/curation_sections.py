@@ -5,7 +5,7 @@ from collections import Counter
 from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.report.charts import draw_bars
 from clozeline.pipeline.report.dataset_summary import DatasetSummary, DroppedDocument
-from clozeline.pipeline.report.dropped import mixture_shares, uses_in_words
+from clozeline.pipeline.report.dropped import uses_in_words
 from clozeline.pipeline.report.html import Chart, Section, Table
 from clozeline.pipeline.sources.documents import TRUNCATED
 
@@ -77,20 +77,17 @@ def mixture(summary: DatasetSummary) -> Section | None:
     sources = summary.manifest.mixture
     if not sources:
         return None
-    shares = mixture_shares(summary.manifest)
     rows = [
         (
             source.source,
             f"{source.budget:,}",
             f"{source.available:,}",
             f"{source.used:,}",
-            *([f"{shares[source.source]:.1%}"] if shares else []),
             uses_in_words(source),
         )
         for source in sources
     ]
-    share = ["share"] if shares else []
-    heads = ("source", "tokens asked for", "available", "used", *share, "documents")
+    heads = ("source", "tokens asked for", "available", "used", "documents")
     return Section(
         heading="Mixture",
         sentence="Tokens of the training documents of each source with a budget, before pairs and "

@@ -73,24 +73,10 @@ def _totals(manifest: Manifest) -> dict[str, int]:
 def mixture_lines(manifest: Manifest) -> Iterator[str]:
     """A line for each source with a budget of tokens.
 
-    wiki gives 210,010 tokens (70.0%): 497 of 1,933 documents once
     a.jsonl gives 20,394 tokens: 49 of 381 documents once
     """
-    shares = mixture_shares(manifest)
     for source in manifest.mixture:
-        share = f" ({shares[source.source]:.1%})" if shares else ""
-        yield f"{source.source} gives {source.used:,} tokens{share}: {uses_in_words(source)}"
-
-
-def mixture_shares(manifest: Manifest) -> dict[str, float]:
-    """The part of all tokens that each name of --mix gives; empty without --mix.
-
-    Only --mix covers all sources, and tokens of a source without a budget are not counted.
-    """
-    if not manifest.config.mix:
-        return {}
-    total = sum(source.used for source in manifest.mixture)
-    return {source.source: source.used / total for source in manifest.mixture}
+        yield f"{source.source} gives {source.used:,} tokens: {uses_in_words(source)}"
 
 
 def uses_in_words(source: MixedSource) -> str:

@@ -34,7 +34,7 @@ class Block:
     max_document_bytes: int = 64_000_000  #: longer documents are rejected
     documents: int | None = None  #: only the first documents of the block
     repeat: int = 1  #: its documents make this many times as many examples
-    share: str = ""  #: the source or name in --mix whose tokens its documents share
+    share: str = ""  #: the source with ?tokens= whose budget its documents share
     tokens: int | None = None  #: how many tokens the source gives
     query: str = ""  #: those of its source's options that every source has, such as "repeat=2"
 

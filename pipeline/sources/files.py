@@ -86,7 +86,7 @@ def find_files(source: str) -> list[File]:
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
         is_query = re.search(r"\?\w+=", source)
-        options = ", or the option: text, repeat, limit, tokens or mix" if is_query else ""
+        options = ", or the option: text, repeat, limit or tokens" if is_query else ""
         raise InputError(f"{source} matches no file; check the path{options}")
     return files
 

@@ -140,7 +140,7 @@ def list_blocks(
             "text_columns": options.text_columns or text_columns,
             "max_document_bytes": max_document_bytes,
             "repeat": options.repeat,
-            "share": name if options.tokens else options.mix,
+            "share": name if options.tokens else "",
             "tokens": options.tokens,
             "query": options.query,
         }

@@ -14,12 +14,11 @@ from urllib.parse import unquote
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import token_number
 
-COMMON = ("text", "repeat", "limit", "tokens", "mix")
+COMMON = ("text", "repeat", "limit", "tokens")
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
 QUERY = re.compile(rf"\?((?:{'|'.join(COMMON)})=[^?]*)$")
 LOCAL = ("file", "local", "hf")  #: schemes of URLs that may name a folder of this machine
 MAX_REPEAT = 1000
-MIX_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,6 @@ class SourceOptions:
     repeat: int = 1  #: how many times as many examples are made
     limit: int | None = None  #: only the first documents
     tokens: int | None = None  #: how many tokens of its documents are used
-    mix: str = ""  #: its name in --mix
     query: str = ""  #: the options as they were given, in a fixed order
 
 
@@ -66,14 +64,11 @@ def _parse_options(source: str, query: str) -> SourceOptions:
     if limit == 0:
         raise InputError(f"{source}: limit is 0; give at least 1")
     tokens = token_number(given["tokens"], f"{source}: tokens") if "tokens" in given else None
-    mix = given.get("mix", "")
-    if "mix" in given and not MIX_NAME.fullmatch(mix):
-        raise InputError(f"{source}: mix is a name, as in mix=wiki, not '{mix}'")
-    if len({"repeat", "tokens", "mix"} & given.keys()) > 1:
-        raise InputError(f"{source}: give one of repeat, tokens and mix")
+    if {"repeat", "tokens"} <= given.keys():
+        raise InputError(f"{source}: give one of repeat and tokens")
     ordered = "&".join(f"{name}={given[name]}" for name in COMMON if name in given)
     return SourceOptions(
-        text_columns=columns, repeat=repeat, limit=limit, tokens=tokens, mix=mix, query=ordered
+        text_columns=columns, repeat=repeat, limit=limit, tokens=tokens, query=ordered
     )
 
 

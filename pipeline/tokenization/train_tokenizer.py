@@ -333,10 +333,9 @@ def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]
     """
     blocks = list_blocks(sources, block_bytes=SMALL_BLOCK, text_columns=text_columns)
     for block in blocks:
-        if block.share:
-            given = "tokens" if block.tokens else "mix"
+        if block.tokens:
             raise InputError(
-                f"{block.path}: {given}= is for `clozeline shards` and does nothing here; leave it "
+                f"{block.path}: tokens= is for `clozeline shards` and does nothing here; leave it "
                 "out (limit=N takes the first N documents, repeat=N counts them N times)."
             )
     blocks = [block for block in blocks for _ in range(block.repeat)]

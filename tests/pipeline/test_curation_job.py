@@ -51,6 +51,7 @@ FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 FILES_OF_PHASES = (".excluded", ".words", ".pairs", ".edges", ".drops", ".mixture", ".shard.json")
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=64)
 NEAR = replace(CONFIG, deduplicate="near")
+BUDGET = "?tokens=70k"  #: of the corpus of `curated`
 #: dataset_digest, and SHA-256 of the manifest without what depends on the source's file, before
 #: there was any curation.
 DEFAULT = (
@@ -89,14 +90,11 @@ def make(folder: Path, config: DataConfig, texts: list[str], **context: object) 
     return job_context(folder, config, tokenizer, text_bytes=1, **context)
 
 
-def query_of(config: DataConfig) -> str:
-    """The query that names the corpus `all` in a mix; empty without a mix."""
-    return "?mix=all" if config.mix else ""
-
-
-def build(context: JobContext, *sources: str, block_bytes: int = 1 << 20) -> Manifest:
+def build(
+    context: JobContext, *sources: str, block_bytes: int = 1 << 20, query: str = ""
+) -> Manifest:
     """All phases, one item after the other, over the corpus of `make` or other sources."""
-    corpus = f"{context.out_dir.parent}/corpus.jsonl{query_of(context.config)}"
+    corpus = f"{context.out_dir.parent}/corpus.jsonl{query}"
     blocks = list_blocks(sources or [corpus], block_bytes=block_bytes)
     context = context.reading(blocks)
     steps = Steps(context)
@@ -117,8 +115,7 @@ class Curated(NamedTuple):
     def options(self) -> list[str]:
         """Its config on the command line."""
         quality = [f"--quality={name}" for name in self.config.quality]
-        mix = (f"--mix={self.config.mix}", f"--tokens={self.config.tokens}")
-        return ["--deduplicate=near", *quality, f"--exclude={self.config.exclude[0]}", *mix]
+        return ["--deduplicate=near", *quality, f"--exclude={self.config.exclude[0]}"]
 
     def assert_same_bytes(self, folder: Path) -> None:
         """Shards, and the manifest but for the digests of the source files."""
@@ -150,8 +147,9 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> Curated:
     folder = tmp_path_factory.mktemp("curated")
     tests = write_texts(folder / "test.jsonl", [text[:300] for text in articles(9)])
     chosen = {"exclude": (str(tests),), "quality": ("gopher", "min_words=250")}
-    config = replace(NEAR, **chosen, mix="all=1", tokens="70k")
-    manifest = build(make(folder / "work", config, planted(), excluded=excluded_blocks(config)))
+    config = replace(NEAR, **chosen)
+    context = make(folder / "work", config, planted(), excluded=excluded_blocks(config))
+    manifest = build(context, query=BUDGET)
     reasons = ("duplicate_document", "near_duplicate", "excluded", "quality_min_words")
     assert all(manifest.dropped[reason] > 1 for reason in reasons)
     [source] = manifest.mixture
@@ -176,7 +174,7 @@ def test_neither_partitions_nor_blocks_nor_order_change_a_byte(curated: Curated,
     random.Random(1).shuffle(texts)
     given = {"partitions": 7, "excluded": excluded_blocks(curated.config)}
     context = make(tmp_path / "work", curated.config, texts, **given)
-    build(context, block_bytes=20_000)
+    build(context, block_bytes=20_000, query=BUDGET)
     curated.assert_same_bytes(context.out_dir)
 
 
@@ -192,7 +190,7 @@ def command(folder: Path, texts: list[str], *options: object, query: str = "") -
 def command_of(curated: Curated, folder: Path, *options: object) -> list[object]:
     """The arguments that build the same data set, in more blocks."""
     options = (*curated.options, "--block-bytes=50000", *options)
-    return command(folder, planted(), *options, query=query_of(curated.config))
+    return command(folder, planted(), *options, query=BUDGET)
 
 
 @pytest.mark.parametrize("runner", [("--workers=2",), ("--workers=1", "--", FN_API)])
@@ -218,12 +216,12 @@ def test_whatever_files_are_lost_are_made_again(curated: Curated, tmp_path: Path
     """A killed job leaves any of its files, each of them whole."""
     given = {"partitions": 2, "excluded": excluded_blocks(curated.config)}
     context = make(tmp_path / "work", curated.config, planted(), **given)
-    build(context, block_bytes=50_000)
+    build(context, block_bytes=50_000, query=BUDGET)
     files = [*sorted(context.cache_dir.iterdir()), *sorted(context.out_dir.glob("*-of-*"))]
     for file in random.Random(seed).sample(files, len(files) // 2):
         file.unlink()
     (context.out_dir / MANIFEST).unlink()
-    build(context, block_bytes=50_000)
+    build(context, block_bytes=50_000, query=BUDGET)
     curated.assert_same_bytes(context.out_dir)
 
 
@@ -368,7 +366,6 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
         (["--exclude={}/bad.jsonl"], "bad.jsonl:2: not a JSON object; fix it first."),
         (["--exclude={}/short.jsonl?tokens=5M"], ": tokens= is for text to train on and does no"),
         (["--exclude={}/short.jsonl?repeat=3"], "short.jsonl?repeat=3: repeat= is for text to tr"),
-        (["--exclude={}/short.jsonl?mix=wiki"], ": mix= is for text to train on and does nothing"),
         (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
     ],
 )

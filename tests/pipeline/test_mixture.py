@@ -37,11 +37,11 @@ from tests.pipeline.test_curation_job import build as build_all
 from tests.support.command import invoke
 from tests.support.small_jobs import articles, shard_digests, write_texts, write_tokenizer
 
-CONFIG = replace(NEAR, pairs="none", mix="wiki=0.6,news=0.4", tokens="60k")
+CONFIG = replace(NEAR, pairs="none")
 #: The same on the command line.
 OPTIONS = (
     *("--num-shards=3", "--validation=0.2", "--max-seq-length=64", "--pairs=none"),
-    *(f"--mix={CONFIG.mix}", "--tokens=60k", "--deduplicate=near"),
+    "--deduplicate=near",
 )
 
 
@@ -83,7 +83,7 @@ def sources(folder: Path) -> list[str]:
     folder.mkdir(exist_ok=True)
     wiki = write_texts(folder / "first.jsonl", planted()[:140])
     news = write_texts(folder / "second.jsonl", [*articles(130)[100:], *articles(5)])
-    return [f"{wiki}?mix=wiki", f"{news}?mix=news"]
+    return [f"{wiki}?tokens=36k", f"{news}?tokens=24k"]
 
 
 def build(folder: Path, given: list[str], config: DataConfig = CONFIG, **options: int) -> Manifest:
@@ -102,8 +102,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_source_gives_its_tokens(mixed: Path):
     """One is cut, the other is repeated; the shards have the tokens that the manifest says."""
     manifest = read_manifest(mixed)
-    news, wiki = manifest.mixture
-    assert (news.source, wiki.source) == ("news", "wiki")
+    wiki, news = manifest.mixture
+    assert (wiki.source, news.source) == ("first.jsonl", "second.jsonl")
     assert (news.budget, wiki.budget) == (24_000, 36_000)
     longest = 2000
     assert all(0 <= source.used - source.budget < longest for source in (news, wiki))
@@ -115,14 +115,13 @@ def test_each_source_gives_its_tokens(mixed: Path):
     assert manifest.dropped["beyond_budget"] >= wiki.documents - wiki.more
     assert manifest.counts["repeat"] == news.repeat + (news.more > 0)
     lines = list(mixture_lines(manifest))
-    total = news.used + wiki.used
-    assert f"wiki gives {wiki.used:,} tokens ({wiki.used / total:.1%}): " in lines[1]
-    assert f"{wiki.more:,} of {wiki.documents:,} documents once" in lines[1]
+    assert f"first.jsonl gives {wiki.used:,} tokens: " in lines[0]
+    assert f"{wiki.more:,} of {wiki.documents:,} documents once" in lines[0]
     summary = summarize_dataset(mixed)
     [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
     table = section.tables[0]
-    assert [row[0] for row in table.rows] == ["news", "wiki"]
-    assert table.rows[1][table.heads.index("share")] == f"{wiki.used / total:.1%}"
+    assert [row[0] for row in table.rows] == ["first.jsonl", "second.jsonl"]
+    assert table.rows[0][table.heads.index("used")] == f"{wiki.used:,}"
 
 
 def test_held_out_documents_come_from_the_same_mixture_once(mixed: Path):
@@ -167,9 +166,6 @@ def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_
     assert shard_digests(tmp_path / "out") == shard_digests(mixed)
     assert all(line in done.stderr for line in mixture_lines(read_manifest(mixed)))
     assert list(verify(tmp_path / "out", given)) == []
-    plain = [source.partition("?")[0] for source in given]
-    with pytest.raises(InputError, match="has no name in --mix"):
-        list(verify(tmp_path / "out", plain))
 
 
 def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path: Path):
@@ -189,7 +185,7 @@ def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path: Pat
 
 def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: Path):
     """As many tokens as a source has change nothing; three times as many are `repeat=3`."""
-    config = replace(CONFIG, mix="", tokens="", deduplicate="exact")
+    config = replace(CONFIG, deduplicate="exact")
     first = str(write_texts(tmp_path / "first.jsonl", articles(30)))
     second = str(write_texts(tmp_path / "second.jsonl", articles(45)[30:]))
 
@@ -201,12 +197,7 @@ def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: P
     assert source.source == "second.jsonl"
     assert (source.repeat, source.more < source.documents) == (0, True)
     used = f"{source.more} of {source.documents} documents once"
-    # No share: how many tokens the first source has is not counted.
     assert list(mixture_lines(cut)) == [f"second.jsonl gives {source.used:,} tokens: {used}"]
-    summary = summarize_dataset(tmp_path / "cut" / "out")
-    [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
-    table = section.tables[0]
-    assert (len(table.rows[0]), "share" in table.heads) == (len(table.heads), False)
     plain, every = built("plain", ""), built("every", f"?tokens={source.available}")
     thrice, budget = built("3", "?repeat=3"), built("budget", f"?tokens={3 * source.available}")
     assert plain.dataset_digest == every.dataset_digest
@@ -215,49 +206,38 @@ def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: P
 
 
 def test_with_all_copies_each_counts(tmp_path: Path):
-    config = replace(CONFIG, deduplicate="none", tokens="20k")
+    config = replace(CONFIG, deduplicate="none")
     first = write_texts(tmp_path / "first.jsonl", articles(20) * 2)
     second = write_texts(tmp_path / "second.jsonl", articles(30)[15:])
-    given = [f"{first}?mix=wiki", f"{second}?mix=news"]
+    given = [f"{first}?tokens=12k", f"{second}?tokens=8k"]
     copies = build(tmp_path / "copies", given, config).mixture
     exact = build(tmp_path / "exact", given, replace(config, deduplicate="exact")).mixture
-    assert copies[0].documents == exact[0].documents  # news, by name before wiki
-    assert copies[1].documents > exact[1].documents
+    assert copies[0].documents > exact[0].documents  # its articles are there twice
+    assert copies[1].documents > exact[1].documents  # and five of the second are in the first
 
 
 # What cannot be done
 
 
 @pytest.mark.parametrize(
-    ("queries", "options", "message"),
+    ("queries", "message"),
     [
-        (["", ""], {"mix": "a=1"}, "--mix and --tokens need each other"),
-        (["", ""], {"tokens": "5M"}, "--mix and --tokens need each other"),
-        (["", ""], {"mix": "a=0.5,b=0.6", "tokens": "5M"}, "its fractions sum to 1.1, not 1"),
-        (["", ""], {"mix": "a=0.5,a=0.5", "tokens": "5M"}, "give fractions, as in wiki=0.7"),
-        (["", ""], {"mix": "a=2", "tokens": "5M"}, "give fractions"),
-        (["", ""], {"mix": "a", "tokens": "5M"}, "give fractions"),
-        (["", ""], {"mix": "a=1", "tokens": "5 apples"}, "give a number of tokens, such as 50M"),
-        (["", ""], {"mix": "a=1", "tokens": "0"}, "give a number of tokens"),
-        (["?mix=a", ""], {"mix": "a=1", "tokens": "5M"}, "second.jsonl has no name in --mix"),
-        (["?mix=a", "?mix=b"], {"mix": "a=1", "tokens": "5M"}, "has ?mix=b, which --mix does not"),
-        (["?mix=a", "?mix=a"], {"mix": "a=.5,b=.5", "tokens": "5M"}, "no source has ?mix=b"),
-        (["?mix=a", "?tokens=5"], {"mix": "a=1", "tokens": "5M"}, "leave out tokens="),
-        (["?mix=a", ""], {}, "has ?mix=a, which --mix does not name, as in --mix a=1"),
-        (["?mix=a&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
-        (["?tokens=5M&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
-        (["?mix=", ""], {}, "mix is a name, as in mix=wiki"),
-        (["?tokens=much", ""], {}, "give a number of tokens"),
-        (["?tokens=5B", ""], {}, " bytes of text, and 5,000,000,000 tokens would use each more"),
-        (["?tokens=9M", ""], {}, " tokens, and 9,000,000 tokens would use each more than 1,000 ti"),
+        (["?tokens=5 apples", ""], "give a number of tokens, such as 50M"),
+        (["?tokens=0", ""], "give a number of tokens"),
+        (["?tokens=5M&repeat=2", ""], "give one of repeat and tokens"),
+        (["?tokens=much", ""], "give a number of tokens"),
+        (["?tokens=5B", ""], " bytes of text, and 5,000,000,000 tokens would use each more"),
+        (["?tokens=9M", ""], " tokens, and 9,000,000 tokens would use each more than 1,000 ti"),
+        (["?mix=wiki", ""], "matches no file; check the path, or the option: text, repeat, limit"),
+        (["?limit=5&mix=a", ""], "no option 'mix'; the options are text, repeat, limit, tokens"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, queries, options, message):
+def test_bad_input_is_one_line(tmp_path: Path, queries, message):
     write_texts(tmp_path / "first.jsonl", articles(9))
     write_texts(tmp_path / "second.jsonl", articles(2))
     given = [f"{tmp_path}/{n}.jsonl{x}" for n, x in zip(("first", "second"), queries, strict=True)]
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the config's own, or an InputError)
-        build(tmp_path / "work", given, replace(CONFIG, **{"mix": "", "tokens": ""} | options))
+        build(tmp_path / "work", given)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -265,13 +245,13 @@ def test_bad_input_is_one_line(tmp_path: Path, queries, options, message):
 def test_a_source_without_text_is_named(tmp_path: Path):
     first = write_texts(tmp_path / "first.jsonl", articles(9))
     second = write_texts(tmp_path / "second.jsonl", ["short"] * 9)
-    with pytest.raises(InputError, match="wiki: no training text is left"):
-        build(tmp_path / "work", [f"{first}?mix=news", f"{second}?mix=wiki"])
+    with pytest.raises(InputError, match=r"second\.jsonl: no training text is left"):
+        build(tmp_path / "work", [f"{first}?tokens=2k", f"{second}?tokens=20"])
 
 
 def test_one_source_may_have_one_budget_only(tmp_path: Path):
     source = write_texts(tmp_path / "first.jsonl", articles(1))
     with pytest.raises(InputError, match="two numbers of tokens; give one"):
-        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=6"]), {})
+        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=6"]))
     with pytest.raises(InputError, match=r"twice with tokens=, for the columns text and title"):
-        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=5&text=title"]), {})
+        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=5&text=title"]))

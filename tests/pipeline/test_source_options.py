@@ -73,7 +73,7 @@ def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("text=a&size=3", "no option 'size'; the options are text, repeat, limit, tokens, mix"),
+        ("text=a&size=3", "no option 'size'; the options are text, repeat, limit, tokens"),
         ("text=", "text names columns, as in text=title,content"),
         ("text=a&text=b", "text is given 2 times; give it once (several columns are text=title"),
         ("text=a,,b", "text names columns"),

@@ -276,11 +276,10 @@ def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["tokens=5M", "mix=wiki"])
-def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(option, tmp_path, corpus):
+def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(tmp_path, corpus):
     out = tmp_path / "out"
-    said = refused("tokenizer", f"{corpus}?{option}", "--vocab-size", "200", "--out", out)
-    assert said.startswith(f"{corpus}: {option.partition('=')[0]}= is for `clozeline shards`")
+    said = refused("tokenizer", f"{corpus}?tokens=5M", "--vocab-size", "200", "--out", out)
+    assert said.startswith(f"{corpus}: tokens= is for `clozeline shards`")
     assert not out.exists()
 
 

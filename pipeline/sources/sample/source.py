@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
 
 SCHEME = "sample:"
 LABELS = ("negative", "positive")
-OTHERS = ("repeat", "limit", "tokens", "mix")  #: options of every source
+OTHERS = ("repeat", "limit", "tokens")  #: options of every source
 MOST_BYTES = 10**12  #: of text; the list of its blocks is in memory
 MOST_ROWS = 1_000_000  #: of a table, which is in memory: about 4 GB while it is made
 
