@@ -12,6 +12,10 @@ OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
     "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
     "export": {"--test": "evaluate the folder with `clozeline predict --engine onnx`"},
+    "shards": {
+        "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
+        "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
+    },
 }
 #: By name of the command.
 COMMANDS: dict[str, str] = {
