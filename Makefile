@@ -242,8 +242,7 @@ ON_GPU = $(or $(GPU_PYTHON),$(BIN)/python)
 gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests that need it, then measure its speed: a table in $(WORK)/gpu.md; DRY=--dry-run tries it without one
 	$(ON_GPU) tests/support/gpu_report.py $(WORK)/gpu.md $(DRY)
 
-# Without the one that measures a given model.
-BENCHMARKS := $(filter-out %/int8_cost.py,$(wildcard tests/benchmarks/*.py))
+BENCHMARKS := $(wildcard tests/benchmarks/*.py)
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in $(BENCHMARKS); do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 

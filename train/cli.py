@@ -81,12 +81,6 @@ class ExportOptions:
         "Library that reads the folder; `onnx` takes every preset.",
         group="Output",
     )
-    int8: bool = option(
-        False,
-        "With `onnx`: int8 weights, a quarter of the size.",
-        group="Model",
-        is_flag=True,
-    )
     overwrite: bool = option(False, "Replace an existing export.", group="Output", is_flag=True)
 
 
@@ -250,7 +244,7 @@ def fill(run: Path, texts: tuple[str, ...], top: int) -> None:
 def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
     """Convert a run or a classifier for other libraries.
 
-    An ONNX graph is compared with the model in torch, and the speed of both is printed.
+    An ONNX graph is compared with the model in torch.
     """
     from clozeline.train.export.export import export as run_export
 

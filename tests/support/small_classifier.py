@@ -57,7 +57,6 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
         ),
         mistakes=(Mistake(row=7, text="<script>", label="bad", predicted="good", confidence=0.99),),
         class_counts={"bad": 500, "good": 500},
-        near_copies=3,
         excluded={"test": 2, "imdb": None},
         notes=("something to know",),
         sources={"run": "r", "train": "a.csv", "test": "b.csv"},

@@ -9,14 +9,12 @@ import torch
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import check_room
-from clozeline.train.finetuning.job import HELD_OUT, digests_by_number
 from clozeline.train.finetuning.results import (
     Candidate,
     ModelKey,
     ModelResult,
     ResultStore,
     is_unfinished,
-    job_differences,
 )
 from clozeline.train.labelled.scores import Correlations, Scores
 
@@ -73,23 +71,6 @@ def test_overwriting_drops_results_of_another_job_or_without_resume(tmp_path, jo
     written(tmp_path)
     other = store(tmp_path, job, resume=resume, overwrite=True)
     assert not is_there(other, with_weights=False)
-
-
-def test_seeds_with_held_out_rows_of_their_own_are_not_compared_with_others(tmp_path):
-    """An earlier version had begun the comparison."""
-    written(tmp_path)
-    message = r"\(rows held out 'by seed' there, 'for all seeds' now\).* --overwrite to start again"
-    with pytest.raises(InputError, match=message):
-        store(tmp_path, {**JOB, HELD_OUT: "for all seeds"}, resume=True)
-
-
-def test_test_sets_of_an_earlier_version_are_compared_by_their_rows_and_not_their_sources():
-    there = {"tests": ["a.csv", "test"], "training rows": "0", "test rows": "1", "a.csv rows": "2"}
-    assert job_differences(there, {"training rows": "0", **digests_by_number(["1", "2"])}) == []
-    assert job_differences(there, digests_by_number(["2", "1"])) == [
-        "the same test sets in another order"
-    ]
-    assert job_differences(there, digests_by_number(["3", "2"])) == ["test rows '1' there, '3' now"]
 
 
 def test_results_of_a_regression_are_not_called_unfinished(tmp_path):

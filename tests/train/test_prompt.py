@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.model.heads import BertForClassification, BertForPretraining, load_encoder
-from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import write_json
-from clozeline.train.artifacts.classifier_folder import CLASSIFIER, read_metadata
+from clozeline.train.artifacts.classifier_folder import read_metadata
 from clozeline.train.finetuning import hyperparameters, one_model
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
@@ -103,21 +101,6 @@ def test_a_new_classifier_of_one_word_a_class_has_the_logits_of_the_masked_lm(na
         logits = pretrained(ids, types, mask, torch.full((3, 1), 3))[0][:, 0, [7, 9]]
         bias = weights.get("mlm_head.bias", torch.zeros(config.vocab_size))[[7, 9]]
         torch.testing.assert_close(model(ids, types, mask), logits - bias)
-
-
-def test_classifiers_of_before_have_no_prompt(folder, tmp_path):
-    config = FinetuneConfig(epochs=1, learning_rate=1e-2, baseline=False)
-    finetune(folder / "run", str(folder / "rows.csv"), out=tmp_path / "out", config=config)
-    path = tmp_path / "out" / CLASSIFIER
-    values = json.loads(path.read_bytes())
-    assert (values.pop("prompt"), values.pop("mask_position")) == (None, 0)
-    for name in ("prompt", "label_words"):
-        del values["job"][name]
-    write_json(path, values)
-    path.with_name(SUMS).unlink()
-    assert load_classifier(tmp_path / "out").encoder.prompt_ids == []
-    kept = finetune(folder / "run", str(folder / "rows.csv"), out=tmp_path / "out", config=config)
-    assert not kept.is_new
 
 
 def test_no_class_is_ahead_of_the_others_before_the_training(folder, tmp_path):

@@ -27,10 +27,10 @@ from clozeline.train.artifacts.partial_folder import restore_folder
 CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
 TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
 METADATA = (
-    *("model", "names", "max_seq_length", "pooling", "temperature", "job"),
-    *("text", "text_pair", "tokenizer_digest"),
+    *("model", "names", "max_seq_length", "pooling", "mask_position", "temperature", "job"),
+    *("text", "text_pair", "prompt", "truncate", "tokenizer_digest"),
 )
-REPORTED = ("finetuned", "results", "near_copies", "excluded", "notes", "mistakes")
+REPORTED = ("finetuned", "results", "excluded", "notes", "mistakes")
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (

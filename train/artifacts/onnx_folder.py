@@ -11,14 +11,12 @@ has segments. B and S are free; S is at most the number of the model's positions
 
 import importlib
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,17 +34,8 @@ ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4  # largest difference from torch
 CHECKED = ((1, 5), (3, 16), (2, 1024))  # rows and tokens, at most those that the model reads
-TIMED_BATCH, TIMED_SECONDS = (8, 64), 1.0
 
 Arrays = list[NDArray[Any]]
-
-
-class Comparison(NamedTuple):
-    """A graph in onnxruntime, compared with the same model in torch, on the CPU."""
-
-    difference: float  # largest of all outputs at tokens
-    onnx_speed: float  # tokens per second, padding included
-    torch_speed: float
 
 
 class OnnxGraph:
@@ -73,8 +62,8 @@ class OnnxGraph:
         return outputs
 
 
-def write_run_graphs(folder: Path, model: BertForPretraining) -> Comparison:
-    """Write encoder.onnx and model.onnx; the comparison is that of model.onnx.
+def write_run_graphs(folder: Path, model: BertForPretraining) -> float:
+    """Write encoder.onnx and model.onnx; returns the largest difference of its logits from torch.
 
     Raises InputError where a package is missing, or where a graph differs from the model.
     """
@@ -89,36 +78,11 @@ def write_run_graphs(folder: Path, model: BertForPretraining) -> Comparison:
     return _write_graph(folder / MODEL, _Graph(model, logits), ["logits"])
 
 
-def write_classifier_graph(
-    folder: Path, model: BertForClassification, temperature: float
-) -> Comparison:
-    """Write model.onnx, with logits divided by the temperature; raises as `write_run_graphs`."""
+def write_classifier_graph(folder: Path, model: BertForClassification, temperature: float) -> float:
+    """As `write_run_graphs`: model.onnx, with logits divided by the temperature."""
     shortest = model.mask_position + 1
     graph = _Graph(model, lambda *inputs: model(*inputs) / temperature, shortest=shortest)
     return _write_graph(folder / MODEL, graph, ["logits"])
-
-
-def quantize_graph(path: Path) -> None:
-    """Give a graph int8 weights, in place. Raises InputError where a package is missing.
-
-    MatMul of float32 [S, H] and float32 [H, 4H]
-    ->  DynamicQuantizeLinear, MatMulInteger of uint8 [S, H] and int8 [H, 4H], scaled back
-
-    Weights have a scale per column. Activations are quantized while the graph runs, so no text is
-    needed to calibrate them.
-    """
-    quantization = _import_package("onnxruntime.quantization")
-    smaller = path.with_name(f"int8-{path.name}")
-    with _quiet_logs(""):  # its advice to optimize the graph first, which the exporter has done
-        quantization.quantize_dynamic(
-            path,
-            smaller,
-            weight_type=quantization.QuantType.QInt8,
-            per_channel=True,
-            # 7 bits: with 8, a sum of two products saturates on processors without VNNI.
-            reduce_range=True,
-        )
-    smaller.replace(path)
 
 
 def read_onnx_metadata(folder: Path) -> dict[str, Any]:
@@ -153,7 +117,7 @@ class _Graph(nn.Module):
         return self.outputs(input_ids, types, attention_mask.bool())
 
 
-def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> Comparison:
+def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
     onnx = _import_package("onnx")
     _import_package("onnxscript")
     graph.eval()
@@ -161,7 +125,7 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> Comparison:
     length = max(graph.shortest, min(16, config.max_position_embeddings))
     example = _batch(config, rows=2, length=length)
     axes = {0: "batch", 1: "sequence"}
-    with warnings.catch_warnings(), _quiet_logs("torch.onnx"):
+    with warnings.catch_warnings(), _quiet_exporter():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         program = torch.onnx.export(
             graph,
@@ -178,11 +142,11 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> Comparison:
         del node.metadata_props[:]
     del proto.graph.metadata_props[:]
     onnx.save(proto, path)
-    return _compare(OnnxGraph(path), graph, path)
+    return _largest_difference(OnnxGraph(path), graph, path)
 
 
-def _compare(found: OnnxGraph, graph: _Graph, path: Path) -> Comparison:
-    """Raises InputError where the outputs differ by more than the tolerance."""
+def _largest_difference(found: OnnxGraph, graph: _Graph, path: Path) -> float:
+    """Of all outputs at tokens, from torch. Raises InputError beyond the tolerance."""
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:
         length = max(graph.shortest, min(length, config.max_position_embeddings))
@@ -199,20 +163,7 @@ def _compare(found: OnnxGraph, graph: _Graph, path: Path) -> Comparison:
             f"{path.name} differs from the model by {largest:.1e} in onnxruntime; export with "
             "other versions of torch and onnxruntime."
         )
-    in_torch = tokens_per_second(partial(_run_torch, graph), config)
-    return Comparison(largest, tokens_per_second(found.run, config), in_torch)
-
-
-def tokens_per_second(run: Callable[[dict[str, Tensor]], object], config: BertConfig) -> float:
-    """The speed of a model, padding included."""
-    rows, length = TIMED_BATCH
-    batch = _batch(config, rows=rows, length=min(length, config.max_position_embeddings))
-    run(batch)  # the first one allocates
-    start, calls = time.perf_counter(), 0
-    while time.perf_counter() - start < TIMED_SECONDS:
-        run(batch)
-        calls += 1
-    return calls * batch["input_ids"].numel() / (time.perf_counter() - start)
+    return largest
 
 
 @torch.no_grad()
@@ -234,9 +185,9 @@ def _batch(config: BertConfig, *, rows: int, length: int) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _quiet_logs(name: str) -> Iterator[None]:
-    """Silence a logger's warnings, such as the exporter's that torchvision is not installed."""
-    logger = logging.getLogger(name)
+def _quiet_exporter() -> Iterator[None]:
+    """Silence the exporter's warnings, such as that torchvision is not installed."""
+    logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -26,7 +26,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
-from clozeline.pipeline.common.json_files import add_to_json, json_values, write_json
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
@@ -36,9 +36,6 @@ from clozeline.train.artifacts.onnx_folder import (
     ENCODER,
     METADATA,
     MODEL,
-    OnnxGraph,
-    quantize_graph,
-    tokens_per_second,
     write_classifier_graph,
     write_run_graphs,
 )
@@ -86,7 +83,6 @@ def export(
     *,
     out: GivenPath,
     form: Format = "transformers",
-    int8: bool = False,
     overwrite: bool = False,
 ) -> Exported:
     """Write the latest weights of a run, or a classifier, in the layout of another library.
@@ -94,18 +90,16 @@ def export(
         >>> export("work/run", out="work/huggingface").is_new
         True
 
-    With `int8` an ONNX graph gets int8 weights. Raises InputError if `source` is neither, if the
-    library cannot express the model, and if `out` holds anything but an export.
+    Raises InputError if `source` is neither, if the library cannot express the model, and if `out`
+    holds anything but an export.
     """
     with local_folder(source) as source, local_folder(out, writes=True) as out:
         # Follow a link: renaming would replace the link, not its folder.
-        return _export(source, out.resolve(), form, int8=int8, overwrite=overwrite)
+        return _export(source, out.resolve(), form, overwrite=overwrite)
 
 
-def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: bool) -> Exported:
+def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Exported:
     check_word("form", form, get_args(Format))
-    if int8 and form != "onnx":
-        raise InputError("--int8 is for --format onnx; add it, or leave --int8 out.")
     kind = kind_of_model(source)
     if kind == "Hugging Face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
@@ -127,8 +121,6 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
             "sentence-transformers": _write_sentence_transformers,
         }[form]
         description = write(found, partial)
-        if int8:
-            description += _quantize(found, partial)
         if is_edited(out / CARD):
             shutil.copyfile(out / CARD, partial / CARD)
             description += f"; {CARD}, of an earlier version or edited, is kept as it was"
@@ -246,32 +238,17 @@ def _write_onnx(found: _Source, partial: Path) -> str:
     if found.truncate != "end":
         values["truncate"] = found.truncate
     if classifier := found.classifier:
-        compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
+        difference = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
         if classifier.prompt:
             values |= {"prompt": classifier.prompt, "prompt_ids": classifier.encoder.prompt_ids}
     else:
         assert isinstance(found.model, BertForPretraining)
-        compared = write_run_graphs(partial, found.model)
+        difference = write_run_graphs(partial, found.model)
     write_json(partial / METADATA, values)
-    return (
-        f"ONNX graph of {count_parameters(found.model):,} parameters, within "
-        f"{compared.difference:.0e} of torch, {compared.onnx_speed:,.0f} tokens per second in "
-        f"onnxruntime, {compared.torch_speed:,.0f} in torch"
-    )
-
-
-def _quantize(found: _Source, partial: Path) -> str:
-    """Give the graphs int8 weights; returns what that changes."""
-    model, bytes_before = partial / MODEL, (partial / MODEL).stat().st_size
-    for name in (ENCODER, MODEL):
-        if (partial / name).exists():  # a classifier has one graph
-            quantize_graph(partial / name)
-    add_to_json(partial / METADATA, {"int8": True})
-    smaller = bytes_before / model.stat().st_size
-    speed = tokens_per_second(OnnxGraph(model).run, found.model.config)
-    return f"; with int8 {smaller:.1f} times smaller, {speed:,.0f} tokens per second"
+    parameters = count_parameters(found.model)
+    return f"ONNX graph of {parameters:,} parameters, within {difference:.0e} of torch"
 
 
 def _heldout(run: Path, step: int) -> dict[str, float] | None:

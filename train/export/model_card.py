@@ -89,7 +89,7 @@ def run_card(
 def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     """The card of a classifier, from the contents of classifier.json and report.json."""
     job, plan, finetuned = metadata["job"], report["plan"], report["finetuned"]
-    lost = metadata.get("truncate", "end")
+    lost = metadata["truncate"]
     trained: Values = {
         "classes": ", ".join(metadata["names"]),
         "text column": metadata["text"],

@@ -38,7 +38,8 @@ from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Floats, Texts, given_texts
 from clozeline.train.store.local_folder import local_folder
 
-PLAIN = ("text", "text_pair", "max_seq_length", "temperature")  # stored as they are
+#: Stored as they are.
+PLAIN = ("text", "text_pair", "max_seq_length", "temperature", "prompt", "truncate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +101,6 @@ def save_classifier(
         "mask_position": classifier.model.mask_position,
         "names": list(classifier.names),
         **{name: getattr(classifier, name) for name in PLAIN},
-        "prompt": classifier.prompt,
-        "truncate": classifier.truncate,
         "tokenizer_digest": classifier.tokenizer.digest,
         "job": job,
         "options": options or {},
@@ -150,7 +149,7 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
                 config,
                 len(names),
                 pooling=metadata["pooling"],
-                mask_position=metadata.get("mask_position", 0),  # of earlier versions: no prompt
+                mask_position=metadata["mask_position"],
             )
             model.load_state_dict(load_file(folder / MODEL))
         except (OSError, SafetensorError, RuntimeError, ValueError) as error:
@@ -163,8 +162,6 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
             model=model.to(device).eval(),
             tokenizer=tokenizer,
             names=names,
-            prompt=metadata.get("prompt"),
-            truncate=metadata.get("truncate", "end"),
             **{name: metadata[name] for name in PLAIN},
         )
 

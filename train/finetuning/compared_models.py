@@ -65,15 +65,12 @@ class ComparedModels:
             if seed == config.seed or size < total or start != "bag_of_words"
         ]
 
-    def restored(self, key: ModelKey, candidate: Candidate) -> tuple[BertForClassification, Logits]:
+    def restored(self, candidate: Candidate) -> tuple[BertForClassification, Logits]:
         """The model of a candidate, and its logits for the test rows, [N, C]."""
         trainer = self._trainer("pretrained", World(0, 1, self._device))
         model = trainer.new_model(self._config.seed)
         model.load_state_dict(candidate.weights)
-        if candidate.logits is not None:
-            return model, candidate.logits
-        rows = {TEST: self.test_rows[TEST]}
-        return model, trainer.test_logits(model, rows, title=key.title)[TEST]
+        return model, candidate.logits
 
     def is_candidate(self, key: ModelKey) -> bool:
         is_whole = key.examples == len(self.labels)

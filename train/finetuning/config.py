@@ -86,9 +86,6 @@ class FinetuneConfig:
         "auto",
         "Peak learning rate; `auto` tries three to five on rows held out of the training rows.",
     )
-    layer_decay: float = _training(
-        1.0, "Multiplies the learning rate once more for each layer further down; 1 disables it."
-    )
     warmup: float = _training(
         0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
     )
@@ -122,7 +119,6 @@ class FinetuneConfig:
         check_between("test_share", self.test_share, 0.001, 0.9)
         check_between("warmup", self.warmup, 0, 0.99)
         check_between("dropout", self.dropout, 0, 0.99)
-        check_between("layer_decay", self.layer_decay, 0.01, 1)
         if self.max_seq_length is not None:
             check_between("max_seq_length", self.max_seq_length, 8, 65_535)
         if self.max_examples is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -35,15 +36,10 @@ from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import HELD_OUT, TEST, Job, read_job
+from clozeline.train.finetuning.job import TEST, Job, read_job
 from clozeline.train.finetuning.label_efficiency import no_gain, points_of
 from clozeline.train.finetuning.report import FinetuneReport, summarize
-from clozeline.train.finetuning.results import (
-    ModelResult,
-    ResultStore,
-    is_unfinished,
-    job_differences,
-)
+from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import MOST_WINDOWS
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
@@ -127,7 +123,7 @@ def _write_best(
     job, notes = compared.job, [*notes, *_no_gain(run, compared.job, results)]
     candidates = [result for result in results if compared.is_candidate(result.key)]
     best = min(candidates, key=lambda result: result.chosen.held_out.loss)
-    model, logits = compared.restored(best.key, store.read_candidate(best.key))
+    model, logits = compared.restored(store.read_candidate(best.key))
     classifier = Classifier(
         model=model,
         tokenizer=job.start.tokenizer,
@@ -180,8 +176,7 @@ def _kept_report(
     """The report of a classifier that stays, or None. Raises InputError for one of another job."""
     if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
         return None
-    there = {HELD_OUT: job.get(HELD_OUT)} | read_metadata(out)["job"]  # finished: nothing is mixed
-    if differs := job_differences(there, job):
+    if differs := differences(read_metadata(out)["job"], job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."

@@ -37,8 +37,6 @@ from clozeline.train.labelled.rows import (
 )
 
 TEST = "test"  # the name of the test rows that decide the score
-TRAINING = "training rows"  # a key of the digests
-HELD_OUT = "rows held out"  # a key of the digests: seeds are compared on the same training rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class Job:
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
-        trained, is_compared = self.start.trained_positions, self.names and self.config.seeds > 1
+        trained = self.start.trained_positions
         return {
             **asdict(self.config),
             "max_seq_length": self.start.max_seq_length,
@@ -66,9 +64,8 @@ class Job:
             "pooling": self.start.pooling,
             "pretrained": values_digest(self.start.weights),
             **({} if trained is None else {"trained_positions": trained}),
-            **({HELD_OUT: "for all seeds"} if is_compared else {}),
             "tokenizer": self.start.tokenizer.digest,
-            TRAINING: self.train.digest(),
+            "training rows": self.train.digest(),
             **digests_by_number([rows.digest() for rows in self.tests.values()]),
         }
 

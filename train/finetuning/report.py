@@ -22,7 +22,6 @@ from clozeline.train.finetuning.label_efficiency import (
 from clozeline.train.finetuning.results import SHOWN, ModelKey, ModelResult
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.calibration import Calibration
-from clozeline.train.labelled.duplicates import near_duplicates
 from clozeline.train.labelled.encoding import ends_of
 from clozeline.train.labelled.predictions import Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
@@ -53,7 +52,6 @@ class FinetuneReport:
     calibration: Calibration
     mistakes: tuple[Mistake, ...]  # the most confident first
     class_counts: dict[str, int]  # training rows
-    near_copies: int  # test rows that have a near copy among the training rows
     #: Texts of each test set found in the pretraining corpus and dropped; None: not checked
     excluded: dict[str, int | None]
     notes: tuple[str, ...]  # what the user should know
@@ -88,7 +86,6 @@ class FinetuneReport:
             "calibration": asdict(self.calibration),
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
             "class_counts": self.class_counts,
-            "near_copies": self.near_copies,
             "excluded": self.excluded,
             "notes": list(self.notes),
             "results": [result.to_dict() for result in self.results],
@@ -103,7 +100,6 @@ class FinetuneReport:
             calibration=Calibration(**values["calibration"]),
             mistakes=tuple(Mistake(**mistake) for mistake in values["mistakes"]),
             class_counts=values["class_counts"],
-            near_copies=values["near_copies"],
             excluded=values["excluded"],
             notes=tuple(values["notes"]),
             sources={name: values[name] for name in ("run", "train", "test")},
@@ -126,8 +122,6 @@ class FinetuneReport:
                 if calibration.temperature != 1
                 else "; no temperature was fitted that is sure to lower it"
             ),
-            f"{self.near_copies:,} of {result.scores.examples:,} test rows have a near copy among "
-            "the training rows",
             *(f"{name} rows: {exclusion(found)}" for name, found in self.excluded.items()),
             *(f"note: {note}" for note in self.notes),
         ]
@@ -160,7 +154,6 @@ def summarize(
     if len({result.key.examples for result in results}) > 1 and not find_spec("matplotlib"):
         notes.append("no figure was drawn: matplotlib is not installed.")
     temperature = best.chosen.held_out.temperature
-    is_near_copy = near_duplicates(predictions.texts, job.train.texts.joined())
     return FinetuneReport(
         is_new=True,
         results=tuple(results),
@@ -168,7 +161,6 @@ def summarize(
         calibration=Calibration.of(logits, predictions.labels, temperature=temperature),
         mistakes=tuple(_mistakes(predictions, job.start.truncate)),
         class_counts=class_counts,
-        near_copies=int(is_near_copy.sum()),
         excluded=job.excluded,
         notes=tuple(notes),
         sources=sources,

@@ -28,7 +28,6 @@ from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.attempt_store import leave_mark
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
-from clozeline.train.finetuning.job import HELD_OUT, TRAINING, digests_by_number
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.scores import Correlations, Scores
 from clozeline.train.store.remote_folder import publish
@@ -36,8 +35,6 @@ from clozeline.train.store.remote_folder import publish
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
 TEST_LOGITS = "logits of the test rows"  #: beside the weights, which have other names
 ADVICE = "give --overwrite to start again"
-#: What earlier versions did, and did not record.
-EARLIER = {"truncate": "end", HELD_OUT: "by seed"}
 AnyScores = TypeVar("AnyScores", Scores, Correlations)  # of classes, or of a regression
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
@@ -112,7 +109,7 @@ class Candidate:
     """A model that may become the classifier: its weights, and what it says of the test rows."""
 
     weights: dict[str, Tensor]
-    logits: Logits | None  # [N, C] of the test rows; None: an earlier version did not keep them
+    logits: Logits  # [N, C] of the test rows
 
 
 class ResultStore:
@@ -142,7 +139,7 @@ class ResultStore:
                 f"{out} holds an unfinished fine-tuning; add --resume to continue it, or "
                 "--overwrite to start again."
             )
-        if differs := job_differences(_read(self._folder / JOB), job):
+        if differs := differences(_read(self._folder / JOB), job):
             raise InputError(
                 f"{out} holds a fine-tuning with another config ({'; '.join(differs)}). Give "
                 "another --out, or --overwrite to start again."
@@ -194,8 +191,7 @@ class ResultStore:
         values = result.to_dict()
         if candidate is not None:
             kept = {name: x.cpu().contiguous() for name, x in candidate.weights.items()}
-            if candidate.logits is not None:
-                kept[TEST_LOGITS] = torch.from_numpy(candidate.logits)
+            kept[TEST_LOGITS] = torch.from_numpy(candidate.logits)
             path = self._path(result.key, "safetensors")
             partial = path.with_suffix(".partial")
             try:
@@ -210,8 +206,7 @@ class ResultStore:
 
     def read_candidate(self, key: ModelKey) -> Candidate:
         weights = load_file(self._path(key, "safetensors"))
-        logits = weights.pop(TEST_LOGITS, None)
-        return Candidate(weights, None if logits is None else logits.numpy())
+        return Candidate(weights, weights.pop(TEST_LOGITS).numpy())
 
     def _is_regression(self) -> bool:
         """Whether the results have the scores of a regression."""
@@ -241,22 +236,7 @@ class ResultStore:
 def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
     """Whether the folder holds results of this job. Raises InputError if they cannot be read."""
     path = out / RESULTS / JOB
-    return path.exists() and not job_differences(_read(path), job)
-
-
-def job_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """One phrase for each difference."""
-    tests, tests_now = map(_digests_of_tests, (there, now))
-    is_sorted_otherwise = tests != tests_now and sorted(tests) == sorted(tests_now)
-    given = tests_now if is_sorted_otherwise else tests
-    numbered = digests_by_number(given) if given else {}  # none in a damaged file
-    order = ["the same test sets in another order"] * is_sorted_otherwise
-    return [*differences(EARLIER | there | numbered, now), *order]
-
-
-def _digests_of_tests(job: dict[str, Any]) -> list[str]:
-    """In order; earlier versions named them after their sources."""
-    return [str(job[key]) for key in job if key.endswith(" rows") and key != TRAINING]
+    return path.exists() and not differences(_read(path), job)
 
 
 def _read(path: Path) -> Any:

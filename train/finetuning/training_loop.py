@@ -36,7 +36,7 @@ Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 class Plan:
     """The learning rate and the number of epochs of a training."""
 
-    learning_rate: float  # peak, of the top layers
+    learning_rate: float  # peak
     epochs: int  # over which it warms up and decays to 0
 
 
@@ -73,7 +73,7 @@ def train_classifier(
             done = (step + 0.5) / total
             factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
             for group in optimizer.param_groups:
-                group["lr"] = plan.learning_rate * factor * group["scale"]
+                group["lr"] = plan.learning_rate * factor
             own = batch[world.rank :: world.size]
             for part in rows.parts(own, batch_size) if len(own) else ():
                 with autocast(precision, device):
@@ -153,30 +153,16 @@ def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
 def build_optimizer(
     model: BertForClassification, config: FinetuneConfig, world: World
 ) -> torch.optim.Optimizer:
-    """AdamW, or Muon with AdamW; the `scale` of each group multiplies its learning rate.
-
-    A layer that is d layers below the top has scale `layer_decay ** d` (Howard & Ruder 2018, 3.3;
-    Clark et al. 2020, appendix). Norms and biases have no weight decay.
-    """
-    matrices: dict[tuple[float, float], dict[str, Any]] = {}
-    rest: dict[tuple[float, float], dict[str, Any]] = {}
+    """AdamW, or Muon with AdamW. Norms and biases have no weight decay."""
+    matrices: dict[float, dict[str, Any]] = {}
+    rest: dict[float, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
-        scale = config.layer_decay ** _depth(name, len(model.encoder.layers))
         is_muons = config.optimizer == "muon" and is_hidden_matrix(name, parameter)
-        group = {"params": [], "lr": 0.0, "scale": scale, "weight_decay": decay}
+        group = {"params": [], "lr": 0.0, "weight_decay": decay}
         groups = matrices if is_muons else rest
-        groups.setdefault((scale, decay), group)["params"].append(parameter)
+        groups.setdefault(decay, group)["params"].append(parameter)
     adamw = torch.optim.AdamW(list(rest.values()), betas=(0.9, 0.98), eps=1e-6, fused=True)
     if not matrices:
         return adamw
     return MuonWithAdamW(list(matrices.values()), adamw, dtype=products_dtype(world))
-
-
-def _depth(name: str, layers: int) -> int:
-    """Layers between a parameter and the output: 0 in the head and above the last layer."""
-    if name.startswith("encoder.embeddings."):
-        return layers + 1
-    if name.startswith("encoder.layers."):
-        return layers - int(name.split(".")[2])
-    return 0

@@ -100,7 +100,7 @@ class Scores:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         names, confusion = tuple(values["names"]), np.array(values["confusion"], dtype=np.int64)
-        if len(names) > MOST_STORED and confusion.shape[1] == 3:  # not of an earlier version
+        if len(names) > MOST_STORED:
             labels, predicted, rows = confusion.T
             confusion = np.zeros((len(names), len(names)), np.int64)
             confusion[labels, predicted] = rows

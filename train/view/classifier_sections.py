@@ -224,7 +224,6 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     yield "macro F1", f"{scores.macro_f1:.4f}"
     yield "training rows", f"{report.rows:,}"
     yield "test rows", f"{scores.examples:,}"
-    yield "test rows with a near copy in training", f"{report.near_copies:,}"
     found = report.excluded[TEST]
     known = "not checked" if found is None else f"{found:,}, excluded from it"
     yield "test rows found in the pretraining corpus", known
