@@ -295,6 +295,7 @@ def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
     found["finetuned"]["f1"] = {"a|b": 0.5}
     metadata = {"names": ["a|b"], "text": "t", "text_pair": None, "max_seq_length": 8}
     metadata |= {"model": asdict(TINY), "job": {"batch_size": "auto", "pretrained": "5f"}}
+    metadata["truncate"] = "end"
     card = classifier_card(metadata, found, folder="out")
     assert "| F1 of a\\|b | 0.5 |" in card
     assert f"| batch size | {rows_per_step(found['examples'], 'auto')} |" in card  # not "auto"
