@@ -5,24 +5,27 @@ Commands run in-process where a process of its own is not the point.
 """
 
 import bz2
+import gzip
 import json
 import os
 import random
+import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
+from clozeline.pipeline.job.beam_graph import _nearest
 from tests.faults.artifacts import dump_of
+from tests.faults.trials import TRIALS, make_folder
 from tests.support.command import invoke, refused
 from tests.support.files import no_file_longer_than
-from tests.support.small import small_tokenizer
-from tests.support.small_jobs import articles, clozeline, write_parquet, write_tokenizer
-from tests.support.small_runs import write_small_run
-from tests.support.small_training import TINY
+from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 
 GOOD = "A line that is long enough to be a paragraph. It has two sentences."
 
@@ -63,31 +66,6 @@ def leftovers(out):
 
 
 # --- sources --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("empty.txt", b"", "empty.txt; give a source that is not empty."),
-        ("blank.txt", b" \n\n\t\n \n", "there is no document in the sources; give text"),
-        ("short.txt", b"One.\n\nTwo.\n", "short_document 2"),
-        ("pretty.json", b'{\n  "text": "One."\n}\n', "every document was rejected, 3 in all; "),
-    ],
-)
-def test_a_source_without_text_is_named(name, data, message, folder, tmp_path):
-    (folder / name).write_bytes(data)
-    assert message in refused(*shards_line(folder / name, tmp_path / "out"))
-    assert not (tmp_path / "out" / MANIFEST).exists()
-
-
-def test_all_rejected_is_said_so_whatever_may_be_rejected(folder, tmp_path):
-    (folder / "none.jsonl").write_text('{"body": "One.", "id": 1}\n' * 4)
-    line = refused(*shards_line(folder / "none.jsonl", tmp_path / "out", "--max-rejected=1"))
-    assert line == (
-        f"every document was rejected, 4 in all; the first is {folder / 'none.jsonl'}:1 (no 'text' "
-        "in the JSON object; its keys are body, id). Check --text-columns and the format of the "
-        "sources."
-    )
 
 
 def test_an_error_in_a_worker_process_is_the_same_line(folder, tmp_path):
@@ -177,31 +155,7 @@ def test_what_beam_refuses_is_one_line(folder, tmp_path):
 # --- tokenizers -----------------------------------------------------------------------------------
 
 
-def test_a_tokenizer_needs_text(tmp_path):
-    (tmp_path / "blank.txt").write_text(" \n\n")
-    (tmp_path / "body.jsonl").write_text('{"body": "One."}\n' * 4)
-    line = refused(
-        "tokenizer", tmp_path / "body.jsonl", "--vocab-size=200", "--out", tmp_path / "t"
-    )
-    assert line.startswith("every document was rejected, 4 in all; the first is ")
-    assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
-    assert not (tmp_path / "t").exists()
-
-
 # --- folders --------------------------------------------------------------------------------------
-
-
-def test_folders_that_are_files_are_named(folder, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    good, file = folder / "good.parquet", tmp_path / "file"
-    learn = ("tokenizer", good, "--vocab-size=200", "--out")
-    for line in (shards_line(good, file), [*learn, file]):
-        assert refused(*line) == f"{file} is a file; give --out a folder."
-    for line in (shards_line(good, file / "out"), [*learn, file / "out"]):
-        assert refused(*line).endswith(" (Not a directory); give another path.")
-    line = refused(*shards_line(good, tmp_path / "out", "--token-cache", file))
-    assert line == f"cannot create the folder {file} (File exists); give another path."
-    assert file.read_text() == "mine"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -211,21 +165,6 @@ def test_a_folder_that_may_not_be_written_is_named(folder, tmp_path):
     assert str(closed) in refused(*shards_line(folder / "good.parquet", closed))
     learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out", closed)
     assert str(tmp_path / "closed") in refused(*learn)
-
-
-def test_verify_names_the_shard_that_is_not_what_it_was(folder, tmp_path):
-    out = tmp_path / "out"
-    build(folder / "good.parquet", out, "--num-shards=2")
-    shard = out / "train-00001-of-00002.arrow"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-    result = invoke("verify", out)
-    assert (result.exit_code, result.stdout) == (1, "")
-    progress, finding, last = result.stderr.splitlines()
-    assert progress.startswith("verifying: 100% ")
-    assert finding == f"{shard.name}: the file does not have the manifest's sha256"
-    assert last.startswith("Error: 1 problem")
 
 
 # --- disks ----------------------------------------------------------------------------------------
@@ -245,14 +184,87 @@ def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder
     assert invoke("verify", out).exit_code == 0
 
 
-# --- files of our own that hold other JSON than we wrote -----------------------------------------
+# --- damages and wrong commands, a row each -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def whole(small_folder, tmp_path_factory):
-    run, model = tmp_path_factory.mktemp("whole") / "run", BertForPretraining(TINY)
-    write_small_run(run, model, small_tokenizer(), max_seq_length=16)
-    return {"data": small_folder, "run": run}
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    make_folder(folder)
+    return folder
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+def test_a_fault_is_named_in_one_line(trial, whole, tmp_path, monkeypatch):
+    folder = shutil.copytree(whole, tmp_path / "copy")
+    trial.harm(folder)
+    monkeypatch.chdir(folder)
+    before = {path.name for path in folder.iterdir()}
+    command = [part.replace("{nl}", "\n") for part in trial.command.split(" ")]
+    result = invoke(*command)
+    assert isinstance(result.exception, SystemExit), result.exception
+    lines = [line for line in re.split(r"[\r\n]+", result.stderr) if line]
+    others = re.compile(r"Usage:|Try |.*\[\d\d:\d\d")  # the last is a progress bar
+    lines = [line for line in lines if not others.match(line)]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("Error: ")
+    assert trial.line in lines[0]
+    assert result.exit_code == trial.exit_code
+    assert {path.name for path in folder.iterdir()} - before <= {"c", "out"}
+    assert not (folder / "out" / MANIFEST).exists()
+
+
+def test_an_allowed_cut_source_is_learned_from(whole, tmp_path):
+    source = tmp_path / "a.txt.gz"
+    text = (whole / "text.txt").read_bytes() * 300
+    source.write_bytes(gzip.compress(text)[:-20])
+    line = ["tokenizer", source, "--vocab-size=100", "--out", tmp_path / "t"]
+    assert invoke(*line).exit_code == 1
+    assert invoke(*line, "--allow-truncated").exit_code == 0
+
+
+def test_a_misspelt_beam_option_names_the_nearest():
+    known = ["--flink_master", "--parallelism"]
+    assert _nearest(["--flink_mastr=a:1"], known=known) == " (did you mean --flink_master?)"
+    assert _nearest(["--something_else", "x"], known=known) == ""
+
+
+def test_an_interrupt_during_the_imports_is_no_traceback():
+    code = (
+        "import sys, builtins\n"
+        "real = builtins.__import__\n"
+        "def stop(name, *rest):\n"
+        "    if name == 'click':\n"
+        "        raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = stop\n"
+        "from clozeline.__main__ import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, b"")
+
+
+LIMITED = """
+import resource, runpy, sys
+import clozeline.train.cli, clozeline.model.heads, clozeline.train.inference.fill
+most = int(sys.argv.pop(1))
+used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if "VmSize" in line)
+resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
+runpy.run_module("clozeline", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_too_little_memory_is_named(whole):
+    line = [sys.executable, "-c", LIMITED, "100000", "fill", whole / "run", "[MASK]"]
+    done = subprocess.run(
+        line, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert "memory" in done.stderr.splitlines()[-1].lower()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +284,7 @@ def test_other_json_is_refused_in_one_line(
     kind, name, command, content, whole, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    folder = shutil.copytree(whole[kind], tmp_path / kind)
+    folder = shutil.copytree(whole / kind, tmp_path / kind)
     (folder / name).write_text(content)
     verb, *rest = command
     assert refused(verb, folder, *rest).startswith(f"{folder / name} cannot be read (")

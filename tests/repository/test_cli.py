@@ -15,8 +15,8 @@ from clozeline.pipeline.commandline.command import Command, group_of
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
-from tests.repository.test_docs import parse
 from tests.support.command import invoke, output_of, refused
+from tests.support.printed_commands import parse
 from tests.support.small_jobs import (
     COMMAND,
     ROOT,

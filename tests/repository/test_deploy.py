@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from operator import attrgetter
 from pathlib import Path
 
@@ -16,9 +15,7 @@ import yaml
 from torch.distributed.run import parse_args
 
 from clozeline.pipeline.common.errors import STOPPED, InputError
-from clozeline.train.monitoring.metrics import read_metrics
-from tests.repository.test_docs import parse as parse_line
-from tests.support.small_data import write_data_set
+from tests.support.printed_commands import parse as parse_line
 from tests.support.waiting import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -230,79 +227,6 @@ def test_a_script_is_executable_and_its_example_is_one_that_is_taken(path):
     (example,) = re.findall(rf"^[# ]+.*deploy/{path.name} (.+)$", path.read_text(), re.M)
     _, _, words = example.rpartition("clozeline pretrain ")
     parse("clozeline", "shards" if path is SLURM_SHARDS else "pretrain", *shlex.split(words))
-
-
-@pytest.fixture
-def start_machine(tmp_path):
-    """A function that starts the part of one of two machines; 300 steps take some seconds."""
-    shards = write_data_set(tmp_path / "shards", train=(20, 12))
-    line = [PRETRAIN, shards, "--out", tmp_path / "run", "--preset", "bert-tiny"]
-    line += ["--batch-size", "8", "--max-steps", "300"]
-    variables = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "HOST": "127.0.0.1",
-        "PORT": str(free_port()),
-        "NODES": "2",
-        "GPUS": "1",
-    }
-    started = []
-
-    def start(address, restarts):
-        own = {"ADDRESS": address, "RESTARTS": str(restarts)}
-        machine = subprocess.Popen(
-            [*map(str, line)],
-            env={**os.environ, **variables, **own},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(machine)
-        return machine
-
-    yield start
-    for machine in started:
-        machine.terminate()  # its processes, too
-        machine.communicate()
-
-
-def wait_for_steps(run_folder, machine):
-    while machine.poll() is None and not read_metrics(run_folder):
-        time.sleep(0.01)
-    assert read_metrics(run_folder)[-1]["step"] < 300
-
-
-def assert_finished(run_folder, *machines):
-    outputs = [machine.communicate(timeout=300)[0] for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], outputs
-    steps = [line["step"] for line in read_metrics(run_folder)]
-    assert steps == sorted(steps)
-    assert steps[-1] == 300
-
-
-MACHINES = ("127.0.0.1", "127.0.0.2")
-
-
-@pytest.mark.slow
-def test_two_machines_stop_together_and_continue(tmp_path, start_machine):
-    """Two launchers on two addresses of this machine; one gets SIGTERM."""
-    first, second = (start_machine(address, 0) for address in MACHINES)
-    wait_for_steps(tmp_path / "run", first)
-    second.terminate()
-    said = first.communicate(timeout=300)[0]
-    assert (first.returncode, second.wait(300)) == (STOPPED, STOPPED), said
-    assert "Stopped at step" in said
-    assert_finished(tmp_path / "run", *(start_machine(address, 0) for address in MACHINES))
-
-
-@pytest.mark.slow
-def test_a_machine_waits_for_the_replacement_of_another(tmp_path, start_machine):
-    first, second = (start_machine(address, 1) for address in MACHINES)
-    wait_for_steps(tmp_path / "run", first)
-    second.terminate()
-    assert second.wait(300) == STOPPED
-    assert_finished(tmp_path / "run", first, start_machine(MACHINES[1], 1))
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------

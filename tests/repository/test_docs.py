@@ -1,44 +1,28 @@
-"""README and manual say what is so: their commands, options, targets, files and columns exist."""
+"""README and manual say what is so, in plain words: commands, options, files and names exist."""
 
 import ast
+import doctest
+import io
 import re
 import runpy
-import shlex
-from pathlib import Path
+import tokenize
 
-import click
 import pytest
 
 import clozeline
+from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.train.cli import main
 from tests.repository.test_architecture import ROOMS
-from tests.support.printed_commands import PAGES as FILES
-from tests.support.printed_commands import blocks, commands
+from tests.support import printed_commands
+from tests.support.printed_commands import blocks, commands, parse
+from tests.support.small_jobs import ROOT, python
 
-ROOT = Path(__file__).parents[2]
-PAGES = {path.name: path.read_text() for path in FILES}
+PAGES = {path.name: path.read_text() for path in printed_commands.PAGES}
 README = PAGES.pop("README.md")
 TEXT = "\n".join([README, *PAGES.values()])
 MAKEFILE = (ROOT / "Makefile").read_text()
 COMMANDS = commands(TEXT)
-
-
-def parse(line: str) -> click.Context:
-    """The context of a command line, parsed and not run."""
-    words = shlex.split(line.partition(" -- ")[0])
-    if "torchrun" in words[0]:
-        words = words[words.index("clozeline") :]
-    words = words[1:]
-    command = main.commands[words[0]]
-    # Under its group, from which it takes -h.
-    group = click.Context(main, **main.context_settings)
-    return command.make_context(words[0], words[1:], parent=group)
-
-
-def test_there_is_something_to_test():
-    assert len(COMMANDS) >= 50
-    assert len(PAGES) >= 12
 
 
 REFERENCE = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))
@@ -170,3 +154,114 @@ def test_the_columns_are_those_of_the_schema():
     rows = re.findall(r"^\| (`[^|]+`) \|", table, re.M)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert named == example_schema(100, "", packed=True).names
+
+
+# Plain words: comments, docstrings, messages and the manual use the field's terms
+
+
+#: What not to write: what to write instead.
+PLAIN = {
+    r"(?:#: |^\"+)(?:Of|Instead of|How often|So many) ": "a phrase that stands alone",
+    r"\bnot given:": "Default: ...",
+    r"(?<!here )\bis no (?!longer|more|less)[a-z]+": "is not a ...",
+    r"(?<!here )\bare no (?!longer|more|less|stale)[a-z]+": "are not ...",
+    r"\bnobody\b": "cannot connect to; unknown",
+    r"\bmend(?:s|ed|able|ing)?\b": "fix",
+    r"\b(?:lives|life)\b": "process, restart; is in",
+    r"\bthe clock\b": "elapsed time",
+    r"(?<!page )(?<!page then )(?<!tests\.)\bfaults\b(?! again|/)": "findings",
+    r"\bstretch(?:es)?\b": "span",
+    r"\brivals?\b": "compared models",
+    r"\bfacts\b": "summary, metadata",
+    r"\b(?:tell|tells|told)\b": "print, report, return",
+    r"\bmade of\b": "built from",
+    r"\bsaid so\b|\bis said\b": "is reported",
+    r"\bgo(?:es)? on\b|\bwent on\b": "continue, resume",
+    # "Look at the pairs." is plain advice: lower case only.
+    r"(?:\blook(?:s|ed|ing)?\b)(?! at the pairs| ?-?(?:up|ahead|behind)| (?:it|them) up| like)":
+        "poll, check",
+}  # fmt: skip
+#: Generated text, not ours to keep plain.
+PROSE = ("pipeline/sources/sample/",)
+
+
+def words_of(path):
+    """Line number and text of every comment and string of a module, or of every line of a text."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return list(enumerate(text.splitlines(), start=1))
+    f_string = getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)  # from Python 3.12
+    kinds = (tokenize.COMMENT, tokenize.STRING, f_string)
+    return [
+        (token.start[0] + offset, line)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type in kinds
+        for offset, line in enumerate(token.string.splitlines())
+    ]
+
+
+def findings(path, pattern):
+    """ "train/cli.py:24: Mend that" """
+    name = path.relative_to(ROOT).as_posix()
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for number, line in words_of(path)
+        if re.search(pattern, line, re.IGNORECASE if pattern[0] == "\\" else 0)
+    ]
+
+
+FILES = [
+    path
+    for pattern in ("pipeline/**/*.py", "model/**/*.py", "train/**/*.py", "**/*.jinja")
+    for path in sorted(ROOT.glob(pattern))
+    if not path.relative_to(ROOT).as_posix().startswith(PROSE)
+] + [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")]
+FILES += sorted(ROOT.glob("docs/manual/*.md")) + sorted(ROOT.glob("deploy/*"))
+
+
+@pytest.mark.parametrize("pattern", PLAIN)
+def test_plain_words(pattern):
+    found = [finding for path in FILES for finding in findings(path, pattern)]
+    assert not found, f"{len(found)} lines; say it as: {PLAIN[pattern]}"
+
+
+# The Python interface: its names are those of the reference, whose examples run
+
+
+def test_type_checkers_and_python_read_the_same_names():
+    body = ast.parse((ROOT / "clozeline/__init__.py").read_text()).body
+    (block,) = (node for node in body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    typed = {alias.name: node.module for node in imports for alias in node.names}
+    assert typed == {name: f"clozeline.{m}" for name, m in clozeline._MODULES.items()}
+
+
+def test_the_examples_of_the_reference_run_one_after_the_other(tmp_path, monkeypatch, capfd):
+    """From generated text to answers, with str and without any Path; and without a word."""
+    monkeypatch.chdir(tmp_path)
+    names = {name: getattr(clozeline, name) for name in REFERENCE["NAMES"]}
+    runner = doctest.DocTestRunner(verbose=False)
+    for name, found in names.items():
+        [test] = doctest.DocTestFinder(recurse=False).find(found, name, module=False, globs=names)
+        assert test.examples, f"{name} has no example"
+        runner.run(test)
+    printed = capfd.readouterr()
+    assert runner.failures == 0, printed.out
+    assert printed.err == ""
+
+
+def test_a_star_brings_all_names_and_the_package_has_its_version():
+    code = (
+        "import clozeline; from clozeline import *; print(Loader.__name__, clozeline.__version__)"
+    )
+    assert python("-c", code) == f"Loader {own_version()}\n"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'clozeline' has no attribute 'Loder'"):
+        clozeline.Loder  # noqa: B018
+
+
+def test_data_names_import_no_torch():
+    code = "import sys; from clozeline import DataConfig, read_manifest; "
+    assert python("-c", code + "print({'torch', 'apache_beam'} & {*sys.modules})") == "set()\n"

@@ -1,6 +1,8 @@
-"""The scripts in examples/ do what they say, at a tiny size."""
+"""The scripts and the notebook in examples/ do what they say, at a tiny size."""
 
 import io
+import json
+import re
 import runpy
 import socket
 import subprocess
@@ -8,9 +10,11 @@ import sys
 import threading
 from contextlib import contextmanager
 
+import nbformat
 import pytest
 import torch
 import uvicorn
+from nbclient import NotebookClient
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
@@ -19,11 +23,50 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.finetuning.classifier import load_classifier
 from tests.support.command import output_of, refused
 from tests.support.http_clients import ask_once
+from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import train
+
+NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
+
+
+def test_the_notebook_is_short_and_has_no_output_that_may_be_out_of_date():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert 8 <= len(cells) <= 12
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+
+
+def test_the_commands_of_the_notebook_are_taken():
+    """With {folder} for each folder."""
+    code = "".join(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells)
+    commands = re.findall(r'^ *clozeline\(f"+(.+?)"+\n?\)', code, re.M | re.S)
+    assert [command.split()[0] for command in commands] == [
+        "tokenizer", "shards", "pretrain", "finetune",
+    ]  # fmt: skip
+    for command in commands:
+        parse(f"clozeline {command}")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's libraries
+def test_the_notebook_runs_from_text_to_a_classifier_and_draws_the_curve(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=300, startup_timeout=200, resources=place).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
+    report = json.loads((tmp_path / "work/notebook/classifier/report.json").read_text())
+    assert report["finetuned"]["accuracy"] > 0.6
+    said = "".join(output.get("text", "") for output in outputs)
+    assert "[MASK]" in said, "a row of a batch"
+    assert "%" in notebook.cells[-1].outputs[0].text
 
 
 def main_of(name):

@@ -8,8 +8,8 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.paths import path_of
-from tests.repository.test_docs import parse
 from tests.support.command import invoke
+from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run

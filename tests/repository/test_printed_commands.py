@@ -15,14 +15,18 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from pyarrow.csv import read_csv
 
+from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.sources.sample.reviews import make_reviews
+from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.onnx_classifier import load_onnx_classifier
 from clozeline.train.labelled.rows import Texts
-from tests.support.printed_commands import PAGES, README, ROOT, commands
-from tests.support.small_jobs import articles, write_parquet
+from tests.support.printed_commands import PAGES, README, commands
+from tests.support.small_huggingface import quiet_transformers
+from tests.support.small_jobs import ROOT, articles, write_parquet
 
 pytest.importorskip("onnxruntime")
 
@@ -47,7 +51,7 @@ NOT_RUN = {
     "torchrun": "eight GPUs; test_distributed.py runs torchrun",
     "--runner=": "a cluster; test_reproducible.py runs Dask on this machine",
     "/mnt/": "a folder that machines share",
-    "$CLOZELINE_DATA/dumps/": "a dump; test_languages.py reads it",
+    "$CLOZELINE_DATA/dumps/": "a dump; below it is read",
     "$CLOZELINE_DATA/amazon_polarity/": "labels of CLOZELINE_DATA",
     "glue/": "the tasks of CLOZELINE_DATA",
     "tutorial/own/classifier": "so small a classifier gives all documents one label",
@@ -150,3 +154,49 @@ def test_every_printed_command_ends_well(page, home, tmp_path, monkeypatch):
         run("pretrain work/shards --preset bert-mini --out work/run", tmp_path)
     for line in lines:
         run(line, tmp_path)
+
+
+# The page on a language of one's own: from real dumps to a folder that `transformers` opens
+
+
+PAGE = (ROOT / "docs" / "manual" / "languages.md").read_text()
+STEPS = [line for line in commands(PAGE) if "--compare" not in line]
+LATGALIAN = "smallwiki-latest-pages-articles.xml.bz2"
+#: The page's dump, and one of two pages in UTF-16; a text of each language.
+DUMPS = {
+    LATGALIAN: "Latgola irā skaista, i myusu volūda dzeivoj.",
+    "bgwiki-latest-pages-articles-shortened.xml.bz2": "България е държава, на 111 000 km².",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("CLOZELINE_DATA"), reason="CLOZELINE_DATA is not set")
+@pytest.mark.parametrize("dump", DUMPS)
+@pytest.mark.parametrize("model", ["bpe", "unigram", "wordpiece"])
+def test_transformers_gives_the_same_ids_and_logits(model, dump, tmp_path):
+    import transformers
+
+    assert len(STEPS) == 4
+    for line in STEPS:
+        smaller = re.sub("--max-steps 2000 --batch-size 32", "--max-steps 2 --batch-size 4", line)
+        smaller = smaller.replace("--model bpe", f"--model {model}").replace(LATGALIAN, dump)
+        words = words_of(smaller)
+        command = [sys.executable, "-m", "clozeline", *words]
+        subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+        )
+    folder = tmp_path / "work" / "huggingface"
+    with quiet_transformers():
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        published = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    ours = load_pretrained(folder)
+    ids = theirs(DUMPS[dump])["input_ids"]
+    [inside] = ours.tokenizer.encode_batch([DUMPS[dump]])
+    assert ids == [ours.tokenizer.cls_id, *inside, ours.tokenizer.sep_id]
+    assert theirs.mask_token_id == ours.tokenizer.mask_id
+    mine = BertForPretraining(ours.model)
+    mine.load_state_dict(ours.weights)
+    rows, every = torch.tensor([ids]), torch.arange(len(ids))[None]
+    with torch.no_grad():
+        logits = mine.eval()(rows, torch.zeros_like(rows), None, every)[0]
+        assert torch.allclose(published(rows).logits, logits[..., : len(theirs)], atol=1e-5)

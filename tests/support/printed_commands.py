@@ -5,7 +5,12 @@ The house.
 """
 
 import re
+import shlex
 from pathlib import Path
+
+import click
+
+from clozeline.train.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -25,3 +30,15 @@ def commands(text: str) -> list[str]:
         for x in lines
     ]
     return [line[1] for line in found if line]
+
+
+def parse(line: str) -> click.Context:
+    """The context of a command line, parsed and not run."""
+    words = shlex.split(line.partition(" -- ")[0])
+    if "torchrun" in words[0]:
+        words = words[words.index("clozeline") :]
+    words = words[1:]
+    command = main.commands[words[0]]
+    # Under its group, from which it takes -h.
+    group = click.Context(main, **main.context_settings)
+    return command.make_context(words[0], words[1:], parent=group)

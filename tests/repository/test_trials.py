@@ -1,0 +1,206 @@
+"""Benchmarks and trials are out of `make test`, but for a small run of each that can fail."""
+
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from clozeline.pipeline.common.errors import InputError
+from tests.faults.engines import ENGINES, fetch
+from tests.faults.mutations import KINDS, mutate
+from tests.faults.soak import Sample, table
+from tests.support.gpu_report import rows_of
+from tests.support.network_hosts import unshare_command
+from tests.support.slurm_cluster import check_programs
+from tests.support.small_jobs import ROOT, python
+
+SCRIPTS = sorted(
+    path
+    for path in Path(__file__).parents[1].glob("*/*.py")
+    if path.parent.name in ("benchmarks", "faults") and path.name != "__init__.py"
+)
+
+
+def ours(path: Path) -> list[tuple[str, str]]:
+    """(module, name) of what a file imports from the project."""
+    return [
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+        if node.module.partition(".")[0] in ("clozeline", "tests")
+        for alias in node.names
+    ]
+
+
+def exists(module: str, name: str) -> bool:
+    """As `from module import name` finds it: what it defines, or a module of a package."""
+    found = import_module(module)
+    is_module = hasattr(found, "__path__") and find_spec(f"{module}.{name}") is not None
+    return is_module or hasattr(found, name)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_imports_what_exists(path):
+    assert [f"{m}.{name}" for m, name in ours(path) if not exists(m, name)] == []
+
+
+# --- benchmarks -----------------------------------------------------------------------------------
+
+
+#: Those of `make bench`, with arguments with which each takes a short time.
+SMALL = {
+    "checkpoint_stall": ("--preset", "bert-tiny", "--rounds", 1),
+    "cpu_kernels_speed": ("--rounds", 1),
+    "estimate_memory": ("bert-tiny",),
+    "kernel_counts": ("bert",),
+    "last_layer_speed": ("bert-tiny:2x16:3", "--rounds", 1),
+    "loader_speed": (50_000,),
+    "many_slices": ("20x10",),
+    "markup_speed": ("--worst",),
+    "memory_use": ("3MB",),
+    "near_duplicates_speed": ("--synthetic", 2000),
+    "pipeline_speed": (0.5,),
+    "sampled_words_speed": ("bert-tiny:2x16:3:500:100", "--rounds", 1),
+    "sentences_icu": (),
+    "sentences_speed": (0.2,),
+    "tokens_speed": (4,),
+    "training_speed": ("bert-mini", "--rounds", 1),
+    "word_vectors_speed": (),
+}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_every_benchmark_of_make_bench_runs_on_little():
+    """One that needs an argument would end `make bench`."""
+    make = ["make", "--no-print-directory", "-n", "bench"]
+    plan = subprocess.run(make, cwd=SCRIPTS[0].parents[2], check=True, capture_output=True)
+    assert set(re.findall(r"benchmarks/(\w+)\.py", plan.stdout.decode())) == set(SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_ends_in_numbers(name):
+    lines = python(f"tests/benchmarks/{name}.py", *SMALL[name]).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert any(character.isdecimal() for character in lines[-1])
+
+
+# --- trials: each prints a table --------------------------------------------------------------
+
+
+def trial(module: str, *words: object) -> list[str]:
+    """The lines that a trial prints; it is skipped where namespaces of Linux are missing."""
+    try:
+        unshare_command()
+    except InputError as error:
+        pytest.skip(str(error))
+    return python("-m", f"tests.faults.{module}", *words).splitlines()
+
+
+@pytest.mark.slow
+def test_five_hundred_mutations_are_named_or_harmless(tmp_path):
+    line = ("-m", "tests.faults.torture", "--trials=500", "--seed=1")
+    assert "500 tried: " in python(*line, f"--out={tmp_path}").splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_host_that_was_killed_or_replaced_returns_and_training_ends_with_the_same_bytes(tmp_path):
+    only = "kill -9 of host-b$|SIGTERM of host-b, with restarts"
+    _, _, undisturbed, killed, replaced = trial("hosts", "--out", tmp_path, "--only", only)
+    assert undisturbed.endswith(" | the same |")
+    assert 'host-a prints "process 1 on host-b stopped answering" after' in killed
+    assert killed.endswith("; host-b starts again, and both continue | the same |")
+    assert "checkpoint saved" in replaced
+    assert replaced.endswith("; host-b starts again, and both continue | the same |")
+
+
+@pytest.mark.slow
+def test_a_requeued_job_of_slurm_trains_to_the_same_bytes(tmp_path):
+    try:
+        check_programs()
+    except InputError as error:
+        pytest.skip(str(error))
+    *_, row = trial("slurm", "--out", tmp_path / "slurm", "--only", "scontrol requeue$")
+    assert row.startswith("| pretraining: scontrol requeue | requeued ")
+    assert row.endswith(" | the same |")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [*(engine.name for engine in ENGINES), "prism"])
+def test_an_engine_writes_the_bytes_of_a_local_job(engine):
+    cache = Path(os.environ.get("CLOZELINE_ENGINES", ROOT / "work" / "engines"))
+    if not (cache / ("prism" if engine == "prism" else f"{engine}/jars")).exists():
+        pytest.skip(f"{cache} does not have {engine}: `make engines` fetches it")
+    rows = [line.split() for line in trial("engines", "--cache", cache, "--only", engine)[1:]]
+    assert [(row[0], row[-1]) for row in rows] == [("local", "same"), (engine, "same")]
+
+
+def test_without_its_tools_a_trial_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="there is no `unshare`; install util-linux"):
+        unshare_command()
+    for name, package in {"java": "openjdk-17", "mvn": "maven"}.items():
+        message = f"there is no `{name}`; install the package {package}"
+        with pytest.raises(InputError, match=message):
+            fetch(ENGINES[0], tmp_path, "mvn")
+        (tmp_path / name).touch(mode=0o755)
+
+
+def test_a_mutation_is_a_function_of_its_seed_and_touches_what_it_says():
+    data = random.Random(1).randbytes(500)
+    kinds = set()
+    for seed in range(400):
+        mutation = mutate(data, random.Random(seed))
+        assert mutation == mutate(data, random.Random(seed))
+        assert mutation.data != data
+        start, after = mutation.start, len(data) - mutation.stop
+        assert mutation.data[:start] == data[:start]
+        assert mutation.data[len(mutation.data) - after :] == data[len(data) - after :]
+        kinds.add(mutation.kind)
+    assert kinds == set(KINDS)
+
+
+def test_the_table_of_the_soak_has_the_medians_of_each_tenth():
+    samples = [Sample(100.0 + (i % 3 == 1) * 50, 7, i // 20, i) for i in range(40)]
+    lines = table(samples)
+    assert len(lines) == 11
+    assert lines[1].split() == ["1", "100", "7", "0", "2"]
+    assert lines[10].split() == ["10", "100", "7", "1", "38"]
+
+
+# --- make gpu -------------------------------------------------------------------------------------
+
+
+def test_a_row_has_a_tests_outcome_and_the_first_line_of_its_reason(tmp_path):
+    (tmp_path / "results.xml").write_text(
+        """<testsuites><testsuite>
+        <testcase name="good" time="1.25"/>
+        <testcase name="bad[a]" time="0"><failure message="a | b&#10;and more"/></testcase>
+        <testcase name="left" time="0"><skipped message="needs two"/></testcase>
+        </testsuite></testsuites>"""
+    )
+    assert list(rows_of(tmp_path / "results.xml")) == [
+        "| good | passed | 1.2 |  |",
+        "| bad[a] | failed | 0.0 | a / b |",
+        "| left | skipped | 0.0 | needs two |",
+    ]
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_the_gpu_tests_ends_in_one_file(tmp_path):
+    """What is left for a GPU is to run them; mistakes in them are found without one."""
+    report = ["tests/support/gpu_report.py", str(tmp_path / "gpu.md"), "--dry-run"]
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, *report], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    text = (tmp_path / "gpu.md").read_text()
+    assert text.count("| passed |") > 30
+    assert "| failed |" not in text
+    assert "H100: " in text
