@@ -240,9 +240,11 @@ check: lint types docs test  ## run lint, types, docs and test, as CI does
 # GPU_PYTHON=python3 uses an environment that is already there.
 ON_GPU = $(or $(GPU_PYTHON),$(BIN)/python)
 gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests that need it, then measure its speed: a table in $(WORK)/gpu.md; DRY=--dry-run tries it without one
-	$(ON_GPU) tests/support/gpu_report.py $(WORK)/gpu.md $(DRY)
+	$(ON_GPU) tests/benchmarks/gpu_report.py $(WORK)/gpu.md $(DRY)
 
-BENCHMARKS := $(wildcard tests/benchmarks/*.py)
+# Without what they share, and the report of `make gpu`.
+NOT_BENCH  := measuring datatrove_minhash gpu_report
+BENCHMARKS := $(filter-out $(NOT_BENCH:%=tests/benchmarks/%.py),$(wildcard tests/benchmarks/*.py))
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in $(BENCHMARKS); do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 

@@ -24,7 +24,7 @@ from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import products_dtype
-from tests.support.measuring import memory_above_now, timed
+from tests.benchmarks.measuring import memory_above_now, timed
 
 ROWS, TOKENS, HEADS, HEAD_SIZE, MASKED, COLUMNS = 32, 128, 4, 64, 20, 30_528
 MASK = torch.arange(TOKENS) < torch.linspace(TOKENS // 2, TOKENS, ROWS)[:, None, None, None]

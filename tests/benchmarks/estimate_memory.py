@@ -20,7 +20,7 @@ from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.fake_step import PARTS, step_cost
 from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import train_step
-from tests.support.measuring import memory_above_now
+from tests.benchmarks.measuring import memory_above_now
 from tests.support.small_jobs import python
 from tests.support.training_configs import training_config
 

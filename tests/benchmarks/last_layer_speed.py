@@ -21,8 +21,8 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.optim import build_optimizer
+from tests.benchmarks.measuring import in_turns
 from tests.benchmarks.training_speed import STILL, one_step
-from tests.support.measuring import in_turns
 from tests.support.training_configs import training_config
 
 CASES = ("nano:128x64:10", "micro:128x64:20", "micro:32x256:39", "bert-base:8x128:20")

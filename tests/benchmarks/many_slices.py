@@ -28,7 +28,7 @@ from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
-from tests.support.measuring import cpu_of_children
+from tests.benchmarks.measuring import cpu_of_children
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import job_context
 

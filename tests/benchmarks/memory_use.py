@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from clozeline.pipeline.sources.formats import list_blocks
-from tests.support.measuring import BERT_VOCABULARY, DATA, WIKIPEDIA, cpu_of_children
+from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, WIKIPEDIA, cpu_of_children
 from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
 
 SECONDS_BETWEEN = 0.2

@@ -45,7 +45,7 @@ from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
-from tests.support.measuring import BERT_VOCABULARY, cpu_of_children, wikipedia
+from tests.benchmarks.measuring import BERT_VOCABULARY, cpu_of_children, wikipedia
 from tests.support.small import PUNKT
 
 KINDS = ("0 %", "1 %", "2 %", "5 %", "10 %", "cut", "boilerplate")
@@ -162,7 +162,7 @@ def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) ->
 
     bands = Bands.for_similarity(similarity)
     before = cpu_of_children()
-    script = Path(__file__).parents[1] / "support" / "datatrove_minhash.py"
+    script = Path(__file__).with_name("datatrove_minhash.py")
     arguments = [python, script, corpus, folder, bands.bands, bands.rows]
     environment = {**os.environ, "PYTHONPATH": ""}
     subprocess.run([*map(str, arguments)], check=True, capture_output=True, env=environment)

@@ -33,7 +33,7 @@ from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
-from tests.support.measuring import BERT_VOCABULARY, DATA, cpu_of_children, timed
+from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, cpu_of_children, timed
 from tests.support.reference_chain import ReferenceChain, nltk_splitter
 from tests.support.small_jobs import clozeline_ok
 

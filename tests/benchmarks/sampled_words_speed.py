@@ -21,8 +21,8 @@ from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.word_sampler import WordSampler
 from tests.benchmarks.last_layer_speed import STEPS, parsed, random_batch
+from tests.benchmarks.measuring import in_turns
 from tests.benchmarks.training_speed import STILL, one_step
-from tests.support.measuring import in_turns
 from tests.support.training_configs import training_config
 
 CASES = (

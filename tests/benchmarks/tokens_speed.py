@@ -24,7 +24,7 @@ from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
-from tests.support.measuring import BERT_VOCABULARY, DATA, wikipedia
+from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, wikipedia
 
 CALL_BYTES = 8_000_000
 Result = TypeVar("Result")

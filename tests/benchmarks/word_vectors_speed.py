@@ -16,7 +16,7 @@ import torch
 
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.pretraining import word_vectors
-from tests.support.measuring import timed
+from tests.benchmarks.measuring import timed
 from tests.support.small_jobs import python
 
 SIZE = 256  # of a vector

@@ -26,7 +26,7 @@ from typing import Final
 import psutil
 
 from clozeline.pipeline.common.errors import InputError
-from tests.support.network_hosts import enter_namespaces
+from tests.faults.network_hosts import enter_namespaces
 from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
 from tests.support.waiting import is_listening, wait_until
 

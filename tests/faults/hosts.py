@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.support.network_hosts import ADDRESSES, Host, TwoHosts, enter_namespaces
+from tests.faults.network_hosts import ADDRESSES, Host, TwoHosts, enter_namespaces
 from tests.support.small_data import write_data_set
 from tests.support.small_training import assert_same_run, numbers
 from tests.support.waiting import wait_until

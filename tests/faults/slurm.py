@@ -27,8 +27,8 @@ from clozeline.train.artifacts.checkpoint import list_checkpoints
 from tests.faults.engines import digests
 from tests.faults.hosts import OPTIONS, UnexpectedError, print_rows
 from tests.faults.hosts import compare as compare_runs
-from tests.support.network_hosts import TwoHosts, enter_namespaces
-from tests.support.slurm_cluster import SECONDS, SlurmCluster, check_programs
+from tests.faults.network_hosts import TwoHosts, enter_namespaces
+from tests.faults.slurm_cluster import SECONDS, SlurmCluster, check_programs
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, clozeline_ok
 from tests.support.waiting import wait_until

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
+from tests.benchmarks.gpu_report import rows_of
 from tests.faults.engines import ENGINES, fetch
 from tests.faults.mutations import KINDS, mutate
+from tests.faults.network_hosts import unshare_command
+from tests.faults.slurm_cluster import check_programs
 from tests.faults.soak import Sample, table
-from tests.support.gpu_report import rows_of
-from tests.support.network_hosts import unshare_command
-from tests.support.slurm_cluster import check_programs
 from tests.support.small_jobs import ROOT, python
 
 SCRIPTS = sorted(
@@ -197,7 +197,7 @@ def test_a_row_has_a_tests_outcome_and_the_first_line_of_its_reason(tmp_path):
 @pytest.mark.slow
 def test_a_dry_run_of_the_gpu_tests_ends_in_one_file(tmp_path):
     """What is left for a GPU is to run them; mistakes in them are found without one."""
-    report = ["tests/support/gpu_report.py", str(tmp_path / "gpu.md"), "--dry-run"]
+    report = ["tests/benchmarks/gpu_report.py", str(tmp_path / "gpu.md"), "--dry-run"]
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, *report], cwd=root, check=True, stdout=subprocess.DEVNULL)
     text = (tmp_path / "gpu.md").read_text()

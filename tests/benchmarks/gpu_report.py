@@ -1,6 +1,6 @@
 """`make gpu`: the tests that need a GPU and the table of speeds, in one file to hand in.
 
-    python tests/support/gpu_report.py OUT.md [--dry-run]
+    python tests/benchmarks/gpu_report.py OUT.md [--dry-run]
 
 A dry run has the CPU in the GPU's place and shows that everything but the GPU is ready. Exits with
 1 where a test or the table failed; the file is written all the same.

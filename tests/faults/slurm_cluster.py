@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError
-from tests.support.network_hosts import Host, TwoHosts
+from tests.faults.network_hosts import Host, TwoHosts
 from tests.support.small_jobs import ROOT
 from tests.support.waiting import wait_until
 
