@@ -1,5 +1,6 @@
 """Names to files, files to bytes; missing, truncated and corrupt files."""
 
+import io
 import lzma
 import os
 from pathlib import Path
@@ -15,6 +16,8 @@ from clozeline.pipeline.sources.files import (
     open_file,
     open_unpacked,
 )
+from clozeline.pipeline.sources.record_boundaries import cut_chunks
+from clozeline.pipeline.sources.text_files import BOUNDARIES
 from tests.support.small_sources import PACKERS
 
 TEXT = b"".join(b"line %d of a file\n" % i for i in range(40_000))
@@ -147,3 +150,40 @@ def test_bare_names_have_no_folder_query_or_compression(path: str, name: str) ->
 def test_an_empty_name_is_no_folder():
     with pytest.raises(InputError, match="a source has an empty name"):
         find_files("")
+
+
+# Where records end, in files of every format (see also tests/pipeline/test_hostile_sources.py)
+
+
+@pytest.mark.parametrize(
+    ("format", "data", "expected"),
+    [
+        ("jsonl", b"{}\n\r\n {}\r\n{}", [b"{}\n\r\n ", b"{}\r\n", b"{}"]),
+        (
+            "text",
+            b"a\r\nb\r\n\r\nc\r\rd\n \t\ne\n",
+            [b"a\r\nb\r\n\r\n", b"c\r\r", b"d\n \t\n", b"e\n"],
+        ),
+        ("wikiextractor", b"<doc 1>\na\n\n<doc 2>\n", [b"<doc 1>\na\n\n", b"<doc 2>\n"]),
+    ],
+)
+def test_documents_begin_after_these(format, data, expected):
+    cut = cut_chunks(io.BytesIO(data), BOUNDARIES[format], chunk_bytes=1)
+    assert [chunk for _, chunk in cut] == expected
+
+
+def test_a_block_inside_a_huge_document_reads_no_further_than_itself():
+    class Counted(io.BytesIO):
+        read_bytes = 0
+
+        def read(self, size=-1):
+            data = super().read(size)
+            self.read_bytes += len(data)
+            return data
+
+    stream = Counted(b"x" * 50_000_000)
+    block = cut_chunks(
+        stream, BOUNDARIES["jsonl"], start=1_000_000, stop=2_000_000, chunk_bytes=1 << 20
+    )
+    assert list(block) == []
+    assert stream.read_bytes < 4_000_000

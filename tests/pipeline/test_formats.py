@@ -80,11 +80,6 @@ def test_a_json_array_is_refused_with_the_command_that_converts_it(name, start, 
         list_blocks([source])
 
 
-def test_an_array_in_a_line_is_a_bad_line(tmp_path):
-    source = write(tmp_path / "a.jsonl", '[1, 2]\n{"text": "a"}\n[{"text": "b"}]\n')
-    found = read(source)
-    assert found.texts == ["a"]
-    assert [bad.reason for bad in found.rejected] == ["not a JSON object"] * 2
 
 
 def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_path):
@@ -214,11 +209,3 @@ def test_bad_options_list_the_good_ones(source, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("size", "size_bytes"),
-    [("2100", 2100), ("64KB", 64_000), ("1.5MB", 1_500_000), ("1gb", 10**9), ("2K", 2000)],
-)
-def test_sizes_have_units(size, size_bytes):
-    blocks = list_blocks([f"sample:articles?size={size}"])
-    assert blocks[-1].stop == count_articles(size_bytes)
-    assert sum(block.text_bytes for block in blocks) == size_bytes

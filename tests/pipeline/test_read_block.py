@@ -411,12 +411,6 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
     assert column == f"hf://{folder} has no column 'body'; its columns are text, label{CHOOSE}"
 
 
-@needs_data
-@pytest.mark.slow
-def test_wikipedia_parquet_has_101533_articles():
-    found = read(f"{DATA}/wikipedia/train-*.parquet")
-    assert len(found.texts) == 101_533
-    assert found.rejected == []
 
 
 @needs_data

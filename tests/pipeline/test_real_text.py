@@ -89,11 +89,3 @@ def test_of_the_paragraphs_that_strip_code_gives_all_but_the_named_ones_are_ours
     assert len(others) <= 15, others  # `markup_speed.py --show 1` prints them
 
 
-@needs_data
-@pytest.mark.slow
-def test_differences_from_strip_code_are_seen():
-    markup = slice_pages()[:4]
-    whole, _ = comparisons((text, strip_markup(text)) for text in markup)
-    halves, remains = comparisons((text, strip_markup(text)[::2]) for text in markup)
-    assert halves[-1].same < whole[-1].same // 10
-    assert any(name.startswith("other: ") for name in remains)

@@ -1,15 +1,21 @@
 """The checks of rows: what holds for every shard, and each way of breaking it."""
 
+import math
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from typing import get_args
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig, Masking, PairScheme
-from clozeline.pipeline.verify.findings import Findings, ShardRows, differing_rows, rows_with
+from clozeline.pipeline.verify import mask_checks
+from clozeline.pipeline.verify.findings import ShardRows, differing_rows
+from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from clozeline.pipeline.verify.row_checks import check_rows
 from tests.pipeline.test_examples import DOCUMENT, TALK, documents_of, examples_of
 from tests.support.small import make_examples, small_tokenizer
@@ -108,14 +114,6 @@ def test_the_fraction_of_random_pairs_has_bounds():
     assert findings_of(remasked(examples.take(fewer[:4000]))) == []  # too few to tell
 
 
-def test_a_data_set_of_one_document_has_no_random_pairs_and_no_findings():
-    config = DataConfig(max_seq_length=8, pairs="sentences")
-    examples, _ = examples_of(documents_of([[[3] * 5000]]), config)
-    assert len(examples) > 4096
-    assert not (examples.next_sentence_label == 1).any()
-    assert findings_of(examples, config) == []
-
-
 def test_rows_without_the_shape_of_examples_are_counted_and_not_checked_further():
     rows = make_examples([[2, 9, 3, 9, 3], [2, 9], [2, 9, 999, 3, 9, 3]], length_a=[3, 2, 4])
     shard = shard_of(rows, replace(CONFIG, pairs="none"))
@@ -125,20 +123,6 @@ def test_rows_without_the_shape_of_examples_are_counted_and_not_checked_further(
         "rows with an empty A, or a length_a beyond the row: 1, the first at 1",
         f"rows with ids beyond the vocabulary of {TOKENIZER.vocab_size}: 1, the first at 2",
     ]
-
-
-def test_findings_of_one_kind_are_one_line():
-    findings = Findings()
-    findings.note(np.array([False, False]), "nothing")
-    findings.note(np.array([False, True, True]), "this", first=1000)
-    findings.add("that")
-    findings.note(np.array([7, 7, 5]), "this")
-    assert findings.lines() == ["this: 4, the first at 5", "that"]
-
-
-def test_rows_with_a_flagged_value():
-    ragged = Ragged(np.zeros(6), offsets_of([2, 0, 3, 1]))
-    assert rows_with(np.array([1, 1, 0, 0, 1, 1], dtype=bool), ragged).tolist() == [0, 2, 3]
 
 
 def test_differing_rows_are_those_with_another_value_in_any_column():
@@ -167,4 +151,143 @@ def test_order_pairs_are_swapped_half_of_the_time_inside_one_document():
     document_b[3] += 1
     assert findings_of(replace(examples, document_b=document_b), order) == [
         "rows with A and B from different documents: 1, the first at 3"
+    ]
+
+
+# --- The checks of masks: bounds that chance does not exceed, and each problem by its own line ----
+WHOLE = replace(CONFIG, masking="whole-words", masked_lm_prob=0.3)
+SEED = "rows with masks other than those of the config and the seed"
+NUMBER = "rows with more or fewer masks than the rules give"
+
+
+@cache
+def many_rows(config=CONFIG):
+    """3,000 rows and more, one of the small vocabulary's "##" pieces every third token."""
+    documents = documents_of([[[6] * 12]] * 1200)
+    ids = documents.ids.copy()
+    pieces = np.flatnonzero(TOKENIZER.is_continuation)
+    ids[1::3] = pieces[np.arange(len(ids[1::3])) % len(pieces)]
+    examples, _ = examples_of(replace(documents, ids=ids), config)
+    assert len(examples) > 3000
+    return examples
+
+
+def mask_findings_of(examples, config=CONFIG):
+    shard = shard_of(examples, config)
+    check_masks(shard)
+    return shard.findings.lines()
+
+
+@pytest.mark.parametrize("config", [CONFIG, WHOLE])
+def test_sound_masks_have_no_findings(config):
+    assert mask_findings_of(many_rows(config), config) == []
+
+
+def test_chance_exceeds_the_bounds_less_than_once_in_25_million():
+    """Against the exact tails of the binomial law."""
+    for size, chance in product([1, 10, 100, 1000], [0.01, 0.1, 0.5, 0.8]):
+        outside = sum(
+            math.comb(size, count) * chance**count * (1 - chance) ** (size - count)
+            for count in range(size + 1)
+            if not within_chance(count, size * chance, size * chance * (1 - chance))
+        )
+        assert outside < 4e-8, (size, chance)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({"mask_token_prob": 0.85, "random_token_prob": 0.05}, "are [MASK], not 80.00%"),
+        ({"mask_token_prob": 0.8, "random_token_prob": 0.05}, "are kept, not 10.2"),
+        ({"mask_token_prob": 0.8, "random_token_prob": 0.15}, "are a random token, not 9.7"),
+    ],
+)
+def test_fractions_other_than_80_10_10(rates, expected):
+    lines = mask_findings_of(remasked(many_rows(), **rates))
+    assert any(f"% of the masked tokens {expected}" in line for line in lines), lines
+
+
+def test_masks_at_the_front_of_the_rows_only():
+    examples = many_rows().unmasked()
+    positions = np.tile(np.arange(1, 5), len(examples)).astype(np.uint16)
+    flat = np.repeat(examples.input_ids.offsets[:-1], 4) + positions
+    offsets = 4 * np.arange(len(examples) + 1)
+    front = replace(
+        examples,
+        masked_lm_positions=Ragged(positions, offsets),
+        masked_lm_labels=Ragged(examples.input_ids.values[flat], offsets),
+    )
+    lines = mask_findings_of(front)
+    assert any(line.startswith("part 1 of 8 of the rows has ") for line in lines), lines
+    assert any(line.startswith("part 8 of 8 of the rows has 0 masks, not ") for line in lines)
+
+
+def with_token(examples, place, token):
+    """Another token at a place in `input_ids.values`."""
+    ids = examples.input_ids.values.copy()
+    ids[place] = token
+    return replace(examples, input_ids=Ragged(ids, examples.input_ids.offsets))
+
+
+def without_first_mask(examples, row):
+    """The first masked token of the row restored and no longer masked."""
+    labels, offsets = examples.masked_lm_labels.values, examples.masked_lm_labels.offsets
+    at, fewer = offsets[row], offsets - (np.arange(len(offsets)) > row)
+    return replace(
+        with_token(examples, examples.flat_positions()[at], labels[at]),
+        masked_lm_positions=Ragged(np.delete(examples.masked_lm_positions.values, at), fewer),
+        masked_lm_labels=Ragged(np.delete(labels, at), fewer),
+    )
+
+
+def row_of_mask(examples, at):
+    return int(np.searchsorted(examples.masked_lm_labels.offsets, at, side="right") - 1)
+
+
+def test_one_mask_too_few():
+    assert mask_findings_of(without_first_mask(many_rows(), 7)) == [
+        f"{NUMBER}: 1, the first at 7",
+        f"{SEED}: 1, the first at 7",
+    ]
+
+
+def test_a_word_that_is_partly_masked():
+    examples = many_rows(WHOLE)
+    starts = np.flatnonzero(TOKENIZER.is_continuation[examples.masked_lm_labels.values])
+    row = row_of_mask(examples, starts[0])
+    examples = without_first_mask(examples, row)
+    lines = mask_findings_of(examples, WHOLE)
+    assert f"{SEED}: 1, the first at {row}" in lines
+    some = remasked(many_rows(WHOLE), CONFIG, masking="tokens", masked_lm_prob=0.3)
+    lines = mask_findings_of(some, WHOLE)
+    assert any(line.startswith("rows with partly masked words: ") for line in lines), lines
+
+
+def test_whole_words_of_which_one_more_would_have_fitted():
+    examples = many_rows(WHOLE)
+    words = ~TOKENIZER.is_continuation[examples.masked_lm_labels.values]
+    whole = np.add.reduceat(words, examples.masked_lm_labels.offsets[:-1])
+    row = int(np.argmax(whole == examples.masked_lm_labels.lengths))  # words of one piece alone
+    lines = mask_findings_of(without_first_mask(examples, row), WHOLE)
+    assert f"{NUMBER}: 1, the first at {row}" in lines, lines
+
+
+@pytest.mark.parametrize("config", [CONFIG, WHOLE])
+def test_small_slabs_give_the_same_findings(monkeypatch, config):
+    examples = without_first_mask(many_rows(config), 1234)
+    whole = mask_findings_of(examples, config)
+    assert f"{SEED}: 1, the first at 1,234" in whole
+    monkeypatch.setattr(mask_checks, "SLAB", 100)
+    assert mask_findings_of(examples, config) == whole
+
+
+@pytest.mark.parametrize("piece", ["[unused0]", "[SEP]"])
+def test_a_random_replacement_that_may_not_be_one(piece):
+    examples = many_rows()
+    shown = examples.input_ids.values[examples.flat_positions()]
+    at = int(np.argmax((shown != TOKENIZER.mask_id) & (shown != examples.masked_lm_labels.values)))
+    row, place = row_of_mask(examples, at), examples.flat_positions()[at]
+    assert mask_findings_of(with_token(examples, place, TOKENIZER.tokens.index(piece))) == [
+        f"rows with a special or unused token as a random replacement: 1, the first at {row}",
+        f"{SEED}: 1, the first at {row}",
     ]

@@ -9,13 +9,13 @@ import pytest
 
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest, write_manifest
-from clozeline.pipeline.dataset.schema import Examples, example_schema
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples, example_schema
 from clozeline.pipeline.dataset.shards import read_shard, write_shard
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import summary, verify
-from tests.pipeline.test_steps import CONFIG, build, work
-from tests.support.small import PUNKT, small_tokenizer
+from tests.pipeline.test_steps import CONFIG, TEXT, build, work
+from tests.support.small import PUNKT, WORDS, small_tokenizer
 from tests.support.small_data import masked
 
 TOKENIZER_FACTS = small_tokenizer(PUNKT)
@@ -116,12 +116,6 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     assert f"; rebuilt from {source}; " in summary(manifest, [source])
 
 
-def test_one_of_a_kind_is_in_the_singular(data_set):
-    manifest = read_manifest(data_set)
-    one = replace(manifest, shards=[replace(manifest.shards[0], rows=1)])
-    assert summary(one).startswith("1 shard with 1 training example is sound: ")
-
-
 def test_a_limit_that_no_example_comes_near_is_said(data_set):
     manifest = read_manifest(data_set)
     longer = replace(manifest, config=replace(manifest.config, max_seq_length=512))
@@ -188,17 +182,6 @@ def test_the_manifest_of_other_rows(data_set):
     ):
         with_first_shard(data_set, **(vars(entry) | wrong))
         assert list(verify(data_set)) == [f"{entry.name}: {expected}"]
-
-
-def test_a_shard_of_another_schema_version(data_set):
-    manifest = read_manifest(data_set)
-    schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
-    newer = schema.with_metadata({"clozeline.schema_version": "9"})
-    path = data_set / name_of(data_set)
-    found = write_shard(path, read_shard(path), newer, format="arrow", compression=None)
-    with_first_shard(data_set, **vars(found))
-    [finding] = verify(data_set)
-    assert "schema version 9, this code reads 1" in finding
 
 
 def test_files_that_the_manifest_does_not_name(data_set):
@@ -330,11 +313,158 @@ def test_a_planted_problem_is_named(data_set, message, spoil):
     assert {line.split(":")[0] for line in found} == {name_of(data_set)}
 
 
-def test_rows_longer_than_the_config_allows(data_set):
-    manifest = read_manifest(data_set)
-    shorter = replace(manifest, config=replace(CONFIG, max_seq_length=8))
-    write_manifest(data_set, shorter)
-    findings = list(verify(data_set))
-    lengths = read_shard(data_set / name_of(data_set)).input_ids.lengths
-    wrong = f"{(lengths > 8).sum()}, the first at {np.argmax(lengths > 8)}"
-    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens: {wrong}" in findings
+# `verify --source`: rows that the sources do not give are named, whatever the manifest says
+SPANS = replace(CONFIG, pairs="none")
+DOCUMENTS = TEXT.split("\n\n")
+
+
+@pytest.fixture(scope="module")
+def both_kinds(tmp_path_factory):
+    """Data sets of two kinds of pairs, each with its source beside it."""
+    folder = tmp_path_factory.mktemp("sound")
+    for name, config in (("segments", CONFIG), ("none", SPANS)):
+        build(*work(folder / name, config))
+    return folder
+
+
+@pytest.fixture
+def segments(both_kinds, tmp_path):
+    """A copy to spoil; its source stays beside it."""
+    return shutil.copytree(both_kinds / "segments", tmp_path / "segments") / "out"
+
+
+@pytest.fixture
+def spans(both_kinds, tmp_path):
+    return shutil.copytree(both_kinds / "none", tmp_path / "none") / "out"
+
+
+def findings_of(out, *sources):
+    """The findings for a data set and the corpus beside it, or other sources."""
+    return list(verify(out, sources or [str(out.parent / "corpus.txt")]))
+
+
+def test_a_corpus_in_parts_and_in_another_order_is_the_same_source(both_kinds, tmp_path):
+    halves = DOCUMENTS[30:], DOCUMENTS[:30]
+    for number, half in enumerate(halves):
+        (tmp_path / f"{number}.txt").write_text("\n\n".join(half))
+    sources = [str(tmp_path / "0.txt"), str(tmp_path / "1.txt")]
+    assert findings_of(both_kinds / "segments" / "out", *sources) == []
+
+
+def test_an_earlier_version_did_not_count_examples_without_masks(tmp_path):
+    text = "\n\n".join(" ".join([f"{word}ing"] * 9) for word in WORDS[:9])  # two tokens each
+    config = replace(SPANS, masking="whole-words", max_predictions_per_seq=1)
+    manifest = build(*work(tmp_path, config, text=text))
+    for counted in (8, 0):
+        counts = manifest.counts | {"without_masks": counted}
+        counts = {name: count for name, count in counts.items() if count}
+        write_manifest(tmp_path / "out", replace(manifest, counts=counts))
+        found = ["manifest.json: counts without_masks is 8, the sources give 9"] if counted else []
+        assert findings_of(tmp_path / "out") == found
+
+
+# ---- rows that the rules allow and the source does not give ------------------------------------
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_a_word_that_is_not_in_the_document(segments, side):
+    def spoil(examples):
+        at = 2 if side == "A" else int(examples.length_a[4]) + 1
+        ids = examples.unmasked().input_ids
+        other = 35 if ids.values[ids.offsets[4] + at] != 35 else 36
+        return remask(change("input_ids", 4, other, at=at)(examples.unmasked()))
+
+    plant(segments, spoil)
+    assert findings_of(segments) == [
+        f"{name_of(segments)}: rows other than the sources give: 1, the first at 4"
+    ]
+    assert list(verify(segments)) == []  # without the source nobody can know
+
+
+def test_the_rows_of_another_document(spans):
+    def spoil(examples):
+        hashes = examples.document_a.copy()
+        hashes[hashes == hashes[0]] = hashes[-1]
+        changed = replace(examples, document_a=hashes, document_b=hashes)
+        return remask(changed.take(np.argsort(hashes, kind="stable")), config=SPANS)
+
+    plant(spans, spoil)
+    start = f"{name_of(spans)}: rows other than the sources give: "
+    assert any(line.startswith(start) for line in findings_of(spans))
+
+
+def test_a_shard_that_lost_the_rows_of_a_document(spans):
+    before = len(read_shard(spans / name_of(spans)))
+    plant(
+        spans,
+        lambda e: remask(e.take(np.flatnonzero(e.document_a != e.document_a[0])), config=SPANS),
+    )
+    after = len(read_shard(spans / name_of(spans)))
+    assert list(verify(spans)) == []
+    assert f"{name_of(spans)}: {after} rows, the sources give {before}" in findings_of(spans)
+
+
+# ---- documents that do not belong there --------------------------------------------------------
+@pytest.mark.parametrize(("shard", "home"), [(3, "validation"), (1, "another shard")])
+def test_a_document_that_belongs_elsewhere(spans, shard, home):
+    """A row of one shard put into another one, in the order of the documents."""
+    row = read_shard(spans / name_of(spans, shard)).unmasked().take(np.arange(1))
+
+    def spoil(examples):
+        both = concatenate_examples([examples.unmasked(), row])
+        return remask(both.take(np.argsort(both.document_a, kind="stable")), config=SPANS)
+
+    plant(spans, spoil)
+    [finding] = findings_of(spans)
+    said = f"{name_of(spans)}: rows whose A is from a document of {home}: 1, the first at "
+    assert finding.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (DOCUMENTS[1:], "rows whose A is from a document in no source: "),
+        ([*DOCUMENTS, "the cat sat on mat. the dog slept."], "rows, the sources give "),
+    ],
+)
+def test_sources_with_a_document_less_or_more(both_kinds, tmp_path, documents, message):
+    source = tmp_path / "other.txt"
+    source.write_text("\n\n".join(documents))
+    findings = findings_of(both_kinds / "segments" / "out", str(source))
+    assert any(message in line for line in findings)
+    assert f"manifest.json: counts documents is 60, the sources give {len(documents)}" in findings
+
+
+@pytest.mark.parametrize("kind", ["segments", "order", "sentences", "none"])
+def test_documents_that_need_not_have_a_row(tmp_path, kind):
+    """One sentence alone, unknown words alone, and the same text twice."""
+    text = "\n\n".join([TEXT, "the cat sat on mat", "Zürich über Köln", DOCUMENTS[7]])
+    manifest = build(*work(tmp_path, replace(CONFIG, pairs=kind), text=text))
+    assert manifest.dropped["duplicate_document"] == 1
+    assert findings_of(tmp_path / "out") == []
+
+
+# ---- the manifest, files and folders -----------------------------------------------------------
+def test_counts_of_the_manifest_that_the_source_does_not_give(segments):
+    manifest = read_manifest(segments)
+    counts = {**manifest.counts, "tokens": manifest.counts["tokens"] + 1}
+    dropped = {**manifest.dropped, "short_document": 0, "duplicate_document": 2}
+    write_manifest(segments, replace(manifest, counts=counts, dropped=dropped))
+    tokens = manifest.counts["tokens"]
+    assert findings_of(segments) == [
+        f"manifest.json: counts tokens is {tokens + 1:,}, the sources give {tokens:,}",
+        "manifest.json: dropped duplicate_document is 2, the sources give 0",
+    ]
+
+
+def test_a_damaged_shard_is_named_and_the_others_are_compared(segments):
+    first, second = (segments / name_of(segments, number) for number in (0, 1))
+    plant(segments, lambda e: remask(change("document_a", 0, 5)(e), shard=1), 1)
+    first.write_bytes(first.read_bytes()[:-1])
+    findings = findings_of(segments)
+    assert {line.split(":")[0] for line in findings} == {first.name, second.name}
+    assert any("from a document in no source: 1, the first at 0" in line for line in findings)
+
+
+def test_nothing_is_left_in_the_temporary_folder(both_kinds, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert findings_of(both_kinds / "none" / "out") == []
+    assert list(tmp_path.iterdir()) == []
