@@ -173,12 +173,12 @@ TRIALS = (
           shards("pretty.json"), "every document was rejected, 3 in all; "),
     Trial("no such column", write("none.jsonl", '{"body": "One.", "id": 1}\n' * 4),
           shards("none.jsonl") + " --max-rejected=1",
-          "none.jsonl:1 (no 'text' in the JSON object; its keys are body, id). Check --text-columns "
-          "and the format of the sources."),
+          "none.jsonl:1 (no 'text' in the JSON object; its keys are body, id). Check "
+          "--text-columns and the format of the sources."),
     Trial("a tokenizer without a text", write("none.jsonl", '{"body": "One."}\n' * 4),
           "tokenizer none.jsonl --vocab-size=200 --out t", "every document was rejected, 4"),
     Trial("a tokenizer from blank lines", write("blank.txt", " \n\n"),
-          "tokenizer blank.txt --vocab-size=200 --out t", "blank.txt"),
+          "tokenizer blank.txt --vocab-size=200 --out t", "the training text: no words: "),
     # --- cut ---
     Trial("a tokenizer from a cut archive", write("text.txt.gz", CUT),
           "tokenizer text.txt.gz --vocab-size=100 --out t", "text.txt.gz is not whole: truncated",

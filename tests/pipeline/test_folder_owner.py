@@ -1,27 +1,35 @@
 """A command writes only into a folder that is empty or of its own kind, and alone."""
 
+import hashlib
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.checksums import SUMS, check_sums, write_sums
+from clozeline.pipeline.common.errors import DivergedError, InputError
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_replaceable, remove_files
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from clozeline.train.artifacts.checkpoint import DAMAGED, list_checkpoints
+from clozeline.train.artifacts.huggingface import load_model
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.export.export import export
+from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.hyperparameters import HeldOut
 from clozeline.train.pretraining.pretrain import pretrain
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import TEXT
 from tests.support.files import contents
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import write_small_classifier
+from tests.support.small_jobs import python
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import SHORT, TINY, train
 
@@ -186,3 +194,210 @@ def test_links_count_as_files_that_would_be_removed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"not part of a thing \(link\)"):
         check_replaceable(tmp_path, "a thing", own=["config.json"])
+
+
+# A folder that is replaced is the old one or the new one, at whatever instant the writer dies
+
+#: Replaces a plain folder, a classifier and an export again and again. The N-th process is killed
+#: at its N-th event: whatever opens (to write or to sync), renames or removes a file; of a
+#: classifier and an export only renames of the folder. Prints what a reader finds after each.
+KILLS = """
+import os, signal, sys
+from itertools import count
+from pathlib import Path
+import torch
+from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
+from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.export.export import export
+from clozeline.train.finetuning.classifier import Classifier, load_classifier, save_classifier
+from tests.support.small import small_tokenizer
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
+
+EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
+folder = Path(sys.argv[1])
+out = folder / "plain" / "out"
+
+def write(seed):
+    with partial_folder(out) as partial:
+        (partial / "deep").mkdir()
+        for name in ("a", "deep/b"):
+            (partial / name).write_text(str(seed))
+        replace_folder(partial, out)
+
+def read():
+    restore_folder(out)
+    names = sorted(str(path.relative_to(out)) for path in out.rglob("*"))
+    return " ".join([*names, (out / "a").read_text(), (out / "deep" / "b").read_text()])
+
+def write_classifier(seed):
+    torch.manual_seed(seed)
+    model = BertForClassification(TINY, 2)
+    torch.nn.init.constant_(model.classifier.bias, seed)
+    classifier = Classifier(model=model, tokenizer=small_tokenizer(), names=("a", "b"),
+                            text="text", text_pair=None, max_seq_length=16)
+    save_classifier(folder / "classifier", classifier, job={}, report={"finetuned": {}}, files={})
+
+def read_classifier():
+    return load_classifier(folder / "classifier").model.classifier.bias[0].item()
+
+for seed in (1, 2):
+    model = BertForPretraining(TINY)
+    torch.nn.init.constant_(model.nsp_head.bias, seed)
+    write_small_run(folder / f"run-{seed}", model, small_tokenizer(), max_seq_length=16)
+
+def write_export(seed):
+    export(folder / f"run-{seed}", out=folder / "export", overwrite=True)
+
+def read_export():
+    return load_pretrained(folder / "export").weights["nsp_head.bias"][0].item()
+
+def die_at(number, is_event):
+    seen = 0
+    def kill(event, arguments):
+        nonlocal seen
+        if is_event(event, arguments):
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)  # raises an event, too, which is not counted
+    sys.addaudithook(kill)
+
+def is_rename(event, arguments):
+    mine = {folder / "classifier", folder / "export"}
+    return event == "os.rename" and not mine.isdisjoint(map(Path, arguments[:2]))
+
+for write, read, is_event in (
+    (write, read, lambda event, arguments: event in EVENTS),
+    (write_classifier, read_classifier, is_rename),
+    (write_export, read_export, is_rename),
+):
+    write(1)
+    for number in count(1):
+        child = os.fork()
+        if not child:
+            die_at(number, is_event)
+            write(2)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.WTERMSIG(status), read())
+        write(1)
+        assert os.listdir(out.parent) == [out.name], "something was left"
+        if status == 0:
+            break
+"""
+
+
+def test_killed_at_any_instant_the_old_or_the_new_folder_is_there(tmp_path):
+    plain, of_models = python("-c", KILLS, tmp_path).split("\n0 a deep deep/b 2 2\n")
+    killed, old, new = plain.splitlines(), "9 a deep deep/b 1 1", "9 a deep deep/b 2 2"
+    assert {*killed} == {old, new}
+    assert killed == sorted(killed), "once it is new, it stays new"
+    assert killed.count(old) > 8
+    assert of_models.splitlines() == 2 * ["9 1.0", "9 1.0", "0 2.0"]
+
+
+def test_what_is_not_put_in_place_is_removed(tmp_path):
+    with partial_folder(tmp_path / "new" / "out") as partial:
+        (partial / "a").write_text("x")
+    with pytest.raises(InputError), partial_folder(tmp_path / "out") as partial:
+        raise InputError("not this one")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new"]
+
+
+def test_leftovers_of_a_killed_process_are_removed_by_the_next_one(tmp_path):
+    out = tmp_path / "a[b]"  # not a pattern
+    end = f"{'0123' * 8}.partial"
+    (tmp_path / f".a[b].{end}" / "deep").mkdir(parents=True)
+    others = [f".a[b].5.{end}", f".another.{end}"]  # being filled, perhaps
+    for name in others:
+        (tmp_path / name).mkdir()
+    with partial_folder(out) as partial:
+        replace_folder(partial, out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "a[b]"]
+
+
+# --- Classifiers and exports are what was written, or they are refused by the name of a file ------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return write_small_run(folder, BertForPretraining(TINY), small_tokenizer(), max_seq_length=16)
+
+
+@pytest.fixture(scope="module")
+def sealed(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sealed")
+    write_small_classifier(folder / "classifier")
+    (folder / "classifier" / "predictions.csv").unlink()  # of test rows; not part of the model
+    export(run, out=folder / "export")
+    return folder
+
+
+LOADERS = {"classifier": load_classifier, "export": load_model}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_every_file_has_the_sum_that_is_listed(kind, sealed):
+    lines = (sealed / kind / SUMS).read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    files = {path for path in (sealed / kind).rglob("*") if path.is_file()}
+    found = {str(path.relative_to(sealed / kind)): path.read_bytes() for path in files}
+    del found[SUMS]
+    found.pop("README.md", None)  # a model card is there to be edited
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in found.items()} == sums
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_wrong_byte_in_any_file_is_refused_by_its_name(kind, sealed, tmp_path):
+    out = shutil.copytree(sealed / kind, tmp_path / "out")
+    LOADERS[kind](out)
+    rng = np.random.default_rng(0)
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        if path.name == "README.md":
+            continue
+        whole = path.read_bytes()
+        for at in rng.integers(0, len(whole), 5):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 7)]) + whole[at + 1 :])
+            with pytest.raises(InputError, match=f"{out}"):
+                LOADERS[kind](out)
+        path.write_bytes(whole)
+    LOADERS[kind](out)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_folder_of_an_earlier_version_is_read(kind, sealed, tmp_path):
+    out = shutil.copytree(sealed / kind, tmp_path / "out")
+    (out / SUMS).unlink()
+    LOADERS[kind](out)
+
+
+def test_a_missing_file_and_a_damaged_list_are_named(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    write_sums(tmp_path, ["a", "b", "missing"])
+    check_sums(tmp_path)
+    (tmp_path / "a").unlink()
+    with pytest.raises(InputError, match=r"a cannot be read \(No such file"):
+        check_sums(tmp_path)
+    check_sums(tmp_path, ["b"])
+    for damaged in (b"\xff" * 100, b"0" * 64 + b"  a\0b\n"):
+        (tmp_path / SUMS).write_bytes(damaged)
+        with pytest.raises(InputError, match=r"SHA256SUMS cannot be read \(it is damaged\)"):
+            check_sums(tmp_path)
+
+
+def test_a_diverged_fine_tuning_leaves_no_classifier(run, tmp_path):
+    rows = write_rows(tmp_path / "rows.parquet")
+    wild = replace(QUICK, learning_rate=1e30)
+    with pytest.raises(DivergedError, match=r"diverged at a learning rate of 1e\+30: .* smaller"):
+        finetune(run, rows, out=tmp_path / "out", config=wild)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_diverged_candidate_is_the_worst():
+    logits, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    finite, diverged = HeldOut.of(logits, labels), HeldOut.of(logits * np.nan, labels)
+    assert finite.loss < diverged.loss
+    assert diverged.loss == np.finfo(float).max  # JSON has no infinity

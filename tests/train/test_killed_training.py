@@ -8,18 +8,28 @@ making. Dropout is on, masks are drawn anew in each epoch, and the learning rate
 step; in one of the two runs the data set and the masking rate change three times, too.
 """
 
+import json
 import os
+import platform
 import random
 import signal
 import subprocess
+from importlib.util import find_spec
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from clozeline.pipeline.common.errors import STOPPED
+from clozeline.pipeline.common.errors import STOPPED, InputError, LostProcessError
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
+from clozeline.train.engine.compiler import missing_compiler, resolve_compile
+from clozeline.train.engine.deterministic import WORKSPACE, deterministic_kernels
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.lost_process import is_lost_process, lost_process_in_one_line
 from tests.support.small_data import write_data_set
-from tests.support.small_jobs import COMMAND, in_own_group
+from tests.support.small_jobs import COMMAND, in_own_group, python
 from tests.support.small_training import assert_same_run, command_line, numbers, preset_of, train
+from tests.support.waiting import free_port
 from tests.train.test_phases import SHORT
 
 KILLS = 10
@@ -91,3 +101,120 @@ def test_asked_to_stop_a_process_saves_where_it_stands(how, small_folder, tmp_pa
     for out in (run, whole):
         train(small_folder, out, model=preset_of(small_folder), resume=out == run, **OPTIONS)
     assert_same_run(run, whole)
+
+
+# --- A process that dies or hangs ends the others, which name it ----------------------------------
+KEEPS_STORE = "the rendezvous store, on the machine of process 0, stopped answering ("
+
+#: How it is lost, seconds of patience, the lost rank, and what the other one says.
+LOST = [
+    ("SIGKILL", 60, 1, f"process 1 on {platform.node()} stopped answering ("),
+    ("SIGSTOP", 2, 1, f"process 1 on {platform.node()} stopped answering ("),
+    ("SIGSTOP", 2, 0, KEEPS_STORE),  # its kernel still accepts connections
+]
+
+
+def test_the_missing_process_is_named_with_its_host():
+    pairs = [f"{kind},{seconds},{lost},{free_port()}" for kind, seconds, lost, _ in LOST]
+    others = json.loads(python("tests/support/lost_rank.py", *pairs))
+    for (*_, start), (code, said) in zip(LOST, others, strict=True):
+        assert code == 1
+        (line,) = said.splitlines()
+        assert line.startswith(start)
+        assert line.endswith("with --resume continues from the newest checkpoint.")
+
+
+def test_a_process_that_was_cut_off_does_not_wait_for_the_store(monkeypatch):
+    """The store itself answers nothing for as long as TCP sends again."""
+    port = free_port()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    world = World(1, 2, None, dist.HashStore())  # type: ignore[arg-type]
+    expected = r"the rendezvous store, on the machine of process 0, stopped answering \(Timed out"
+    with pytest.raises(LostProcessError, match=expected), lost_process_in_one_line(world):
+        raise RuntimeError("Timed out waiting 20000ms for recv operation to complete")
+
+
+def test_other_errors_pass():
+    world = World(0, 2, None)  # type: ignore[arg-type]  # its device is not used
+    with pytest.raises(RuntimeError, match="shapes"), lost_process_in_one_line(world):
+        raise RuntimeError("shapes do not match")
+    alone = World(0, 1, None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="Broken pipe"), lost_process_in_one_line(alone):
+        raise RuntimeError("Broken pipe")
+    assert is_lost_process(dist.DistNetworkError("no route"))
+
+
+# --- `--deterministic`: torch's switch is on while a run trains, and two runs are the same --------
+
+
+def test_two_runs_are_the_same_bits_with_the_switch_on(small_folder, tmp_path):
+    seen = set()
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda *_: seen.add(torch.are_deterministic_algorithms_enabled())
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(WORKSPACE[0], raising=False)
+        for name in ("one", "two"):
+            train(small_folder, tmp_path / name, deterministic=True, max_steps=2, save_every=2)
+        assert os.environ[WORKSPACE[0]] == WORKSPACE[1]
+    hook.remove()
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+    assert seen == {True}
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_kernel_that_is_not_deterministic_is_one_line():
+    x, places = torch.zeros(2), torch.zeros(2, dtype=torch.long)
+    line = r"^--deterministic: .*put_.*Leave the option out"
+    with pytest.raises(InputError, match=line), deterministic_kernels(True):
+        x.put_(places, torch.ones(2), accumulate=False)
+    with deterministic_kernels(False):
+        assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="size"), deterministic_kernels(True):
+        torch.ones(2) @ torch.ones(3)
+
+
+# --- Without a compiler training still runs -------------------------------------------------------
+CPU, GPU = World(0, 1, torch.device("cpu")), World(0, 1, torch.device("cuda", 0))
+
+
+@pytest.fixture
+def no_compiler(tmp_path, monkeypatch):
+    """A machine without any commands."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_without_a_compiler_a_warning_says_what_is_missing(no_compiler, capsys):
+    assert resolve_compile(True, CPU) is False
+    assert capsys.readouterr().err == (
+        "warning: torch.compile needs a compiler (g++ or clang++), which is not installed; "
+        "training runs without it, more slowly. Install it, or give --no-compile.\n"
+    )
+    assert resolve_compile(True, World(1, 2, torch.device("cpu"))) is False
+    assert resolve_compile(None, GPU) is False
+    assert capsys.readouterr().err.count("warning") == 1  # only rank 0 of the two
+
+
+def test_nothing_is_missing_where_nothing_is_wanted(no_compiler, capsys):
+    assert not any(resolve_compile(wanted, CPU) for wanted in (None, False))
+    assert resolve_compile(False, GPU) is False
+    assert capsys.readouterr().err == ""
+
+
+def test_a_compiler_is_found_by_its_variable_or_its_name(tmp_path, no_compiler, monkeypatch):
+    for name in ("my-compiler", "g++"):
+        (tmp_path / name).touch(mode=0o755)
+    assert resolve_compile(True, CPU) is True
+    monkeypatch.setenv("CXX", "absent --flag")
+    assert missing_compiler(torch.device("cpu")) == "a compiler (absent --flag)"
+    monkeypatch.setenv("CXX", "my-compiler --flag")
+    assert missing_compiler(torch.device("cpu")) is None
+
+
+def test_a_gpu_also_needs_triton(tmp_path, no_compiler):
+    (tmp_path / "gcc").touch(mode=0o755)
+    wanted = None if find_spec("triton") else "the package triton"
+    assert missing_compiler(torch.device("cuda")) == wanted

@@ -87,7 +87,6 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The config that was stored; raises ValueError for that of another version."""
-        values = {"trained_before": None} | values  # earlier versions counted all as trained
         check_field_names(cls, values)
         configs = {
             "model": BertConfig.from_dict(values["model"]),
