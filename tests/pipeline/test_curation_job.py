@@ -32,8 +32,8 @@ from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.held_out import held_out_copies
 from clozeline.pipeline.verify.verify import verify
-from tests.pipeline.test_curation_rules import grams
 from tests.pipeline.test_curation_near import plain_words
+from tests.pipeline.test_curation_rules import grams
 from tests.support.command import invoke, output_of
 from tests.support.small_jobs import (
     COMMAND,

@@ -12,7 +12,7 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.formats import check_columns_used, list_blocks
 from clozeline.pipeline.sources.sample.articles import count_articles
-from tests.support.small_sources import read, write
+from tests.support.small_sources import write
 
 WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
 XML = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n</mediawiki>\n'
@@ -78,8 +78,6 @@ def test_a_json_array_is_refused_with_the_command_that_converts_it(name, start, 
     source = write(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
     with pytest.raises(InputError, match=r"is one JSON array; .*: jq -c '\.\[\]' ARRAY\.json > "):
         list_blocks([source])
-
-
 
 
 def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_path):
@@ -207,5 +205,3 @@ def test_bad_options_list_the_good_ones(source, message):
     with pytest.raises(InputError) as error:
         list_blocks([source])
     assert message in str(error.value)
-
-

@@ -411,8 +411,6 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
     assert column == f"hf://{folder} has no column 'body'; its columns are text, label{CHOOSE}"
 
 
-
-
 @needs_data
 def test_a_real_file_of_wikiextractor_gives_as_many_documents():
     found = read(f"{DATA}/wikiextractor/wiki_00")
