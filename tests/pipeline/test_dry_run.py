@@ -1,19 +1,16 @@
 """A dry run estimates what the job will write, from a part of the text, and writes nothing."""
 
-import bz2
 import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job import steps
 from clozeline.pipeline.job.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job
 from clozeline.pipeline.sources.formats import list_blocks
@@ -72,47 +69,9 @@ def test_all_files_of_the_token_cache_are_counted(
     assert found.cache_bytes == pytest.approx(cached, rel=0.03)
 
 
-def test_what_is_done_once_is_not_scaled(
-    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reading the excluded texts, and making the tokenizer's tables, takes 50 seconds each."""
-    waited = 0.0
-
-    def clock() -> float:
-        return waited
-
-    def slow(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
-            nonlocal waited
-            waited += 50
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr("clozeline.pipeline.job.dry_run.time.process_time", clock)
-    for name in ("read_excluded", "ColumnTokenizer"):
-        found = getattr(steps, name)
-        monkeypatch.setattr(steps, name, slow(found))
-    texts = write(tmp_path / "excluded.txt", "These words are in no other text. " * 9)
-    config = replace(CONFIG, exclude=(texts,))
-    job = facts(tokenizer, tmp_path / "out", config, "sample:articles?size=1GB")
-    found = estimate(*job)
-    assert (found.cpu_seconds, found.excluded_seconds) == (0, 50)
-    assert by_name(list(dry_run(*job, workers=5)))["time"].startswith("about 50 s with 5 workers")
-
-
 def by_name(lines: Sequence[str]) -> dict[str, str]:
     """The first word of each line, and the others."""
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
-
-
-def test_each_of_a_few_blocks_is_sampled(tmp_path: Path) -> None:
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(name * 50)
-    blocks = list_blocks([str(tmp_path / "*.txt")])
-    for count in (1, 2, 3):
-        texts = [text for chunk in Sample().read(blocks[:count]) for text in chunk.texts]
-        assert texts == [name * 50 for name in "abc"[:count]]
 
 
 def test_many_small_files_are_not_judged_by_four(tokenizer: Path, tmp_path: Path) -> None:
@@ -179,16 +138,6 @@ def test_what_is_read_in_part_is_scaled_by_that_part(
     kind, _, packed = name.partition(".")
     data = FILES[kind]().encode()
     one_sample(write(tmp_path / f"a.{name}", PACKERS.get(packed, bytes)(data)))
-
-
-def test_a_part_of_a_range_of_streams(one_sample: Callable[..., None], tmp_path: Path) -> None:
-    streams = [bz2.compress("".join(PAGES[i : i + 50]).encode(), 1) for i in range(0, 2000, 50)]
-    offsets = accumulate(map(len, streams[:-1]), initial=0)
-    index = bz2.compress("".join(f"{offset}:1:A\n" for offset in offsets).encode())
-    write(tmp_path / "a-multistream-index.txt.bz2", index)
-    source = write(tmp_path / "a-multistream.xml.bz2", b"".join(streams))
-    blocks = list_blocks([source])
-    one_sample(source, sum(block.text_bytes for block in blocks) // 2)
 
 
 def test_a_part_of_a_table_and_of_the_first_documents(

@@ -21,7 +21,7 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.job.job import JobOptions, build_shards, plan_shards
+from clozeline.pipeline.job.job import JobOptions, build_shards
 from clozeline.pipeline.job.job_log import log_file
 from clozeline.pipeline.report.inspect import inspect_dataset
 from clozeline.pipeline.sources.files import find_files
@@ -111,16 +111,6 @@ def test_overwriting_in_a_store_leaves_nothing_of_the_old(store: Path) -> None:
     found = {name for name in names_in(store / "out") if name.endswith(".arrow")}
     assert found == {entry.name for entry in read_manifest(store / "out").shards}
     assert len(found) == 2
-
-
-def test_a_dry_run_writes_nothing(store: Path) -> None:
-    (store / "corpus.txt").write_text(TEXT)
-    small_tokenizer(PUNKT).save(store / "tokenizer")
-    before = names_in(store)
-    how = {"tokenizer": store / "tokenizer", "out": store / "out", "config": CONFIG}
-    lines = list(plan_shards([str(store / "corpus.txt")], options=OPTIONS, **how))
-    assert [line.split()[0] for line in lines] == ["blocks", "shards", "examples", "disk", "time"]
-    assert names_in(store) == before
 
 
 def test_a_file_in_a_store_is_whole_or_absent(store: Path) -> None:

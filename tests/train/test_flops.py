@@ -19,7 +19,6 @@ from clozeline.train.data.order import POOL_ROWS, pool_rows_for
 from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.flops import mfu, peak_flops, step_flops
 from clozeline.train.engine.gpus import gpu_named
-from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
 from tests.benchmarks.last_layer_speed import random_batch
@@ -28,7 +27,6 @@ from tests.pipeline.test_row_checks import findings_of
 from tests.support.small import make_documents, small_tokenizer
 from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_models import narrow
-from tests.support.small_training import train
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
 
@@ -171,19 +169,3 @@ def test_a_pool_of_long_rows_has_fewer_of_them():
     lengths = (16, 128, 512, 1024, 8192, 65_535)
     found = [pool_rows_for(length) for length in lengths]
     assert found == [POOL_ROWS, POOL_ROWS, POOL_ROWS, 131_072, 16_384, 2_048]
-
-
-@pytest.mark.slow
-def test_a_step_on_rows_of_8192_tokens(folder, tmp_path):
-    model = replace(
-        narrow("modern-mini"),
-        vocab_size=small_tokenizer().vocab_size,
-        max_position_embeddings=LONGEST,
-        num_attention_heads=1,
-        hidden_size=16,
-        intermediate_size=32,
-    )
-    train(folder, tmp_path / "run", model=model, max_steps=1, batch_size=2, micro_batch_size=1)
-    [first, heldout] = read_metrics(tmp_path / "run")
-    assert np.isfinite(first["mlm_loss"])
-    assert heldout["heldout/examples"] == 2

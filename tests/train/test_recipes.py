@@ -58,14 +58,6 @@ def test_eight_gpus_see_the_same_examples_in_larger_batches_and_steps():
     assert found["warmup"] == 0.06  # 10,000 steps would be 8 %
 
 
-def test_a_learning_rate_that_is_large_already_stays_where_published_ones_end():
-    machine = {"device": "cuda", "world_size": 8}
-    rates = {name: numbers(name, **machine)["learning_rate"] for name in PRESETS}
-    assert (rates["nano"], rates["bert-tiny"], rates["modern-base"]) == (3.5e-3, 1e-3, 1e-3)
-    assert numbers("modern-base", **machine)["batch_size"] == 8192
-    assert numbers("bert-base", device="cuda", world_size=512)["learning_rate"] == 5.7e-4
-
-
 @pytest.mark.parametrize(
     ("name", "batch_size", "rate", "rule"),
     [
