@@ -20,7 +20,7 @@ from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
 from tests.benchmarks.measuring import DATA, timed
 from tests.support.hostile_markup import worst_pages
-from tests.support.reference_text import comparisons
+from tests.benchmarks.reference_text import comparisons
 
 DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
 

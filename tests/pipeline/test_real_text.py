@@ -13,7 +13,7 @@ from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import strip_markup
 from clozeline.pipeline.sources.sample.articles import make_articles
 from tests.support.command import output_of
-from tests.support.reference_text import comparisons
+from tests.benchmarks.reference_text import comparisons
 from tests.support.small_jobs import write_tokenizer
 from tests.support.small_sources import read
 
