@@ -19,8 +19,8 @@ import mwparserfromhell
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
 from tests.benchmarks.measuring import DATA, timed
-from tests.support.hostile_markup import worst_pages
 from tests.benchmarks.reference_text import comparisons
+from tests.support.hostile_markup import worst_pages
 
 DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
 

@@ -12,8 +12,8 @@ from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import strip_markup
 from clozeline.pipeline.sources.sample.articles import make_articles
-from tests.support.command import output_of
 from tests.benchmarks.reference_text import comparisons
+from tests.support.command import output_of
 from tests.support.small_jobs import write_tokenizer
 from tests.support.small_sources import read
 
