@@ -10,13 +10,22 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.pipeline.common import errors
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
+from clozeline.pipeline.common import errors, store_lease
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import ClozelineError, InputError
+from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.cache_file import read_ends
 from clozeline.pipeline.report.html import printable
 from clozeline.train.cli import InOrder
+from tests.support.command import invoke
+from tests.support.printed_commands import parse
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_data import write_data_set
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.small_training import command_line
 
 MANUAL = (Path(__file__).parents[2] / "docs/manual/guarantees.md").read_text()
 EXIT_CODES = {
@@ -123,3 +132,88 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_what_to_do(tmp_
         "a.arrow cannot be read (Permission denied); let this user read it (chmod, chown), then "
         "run the command again."
     )
+
+
+# --- The last line of a command is the next one, and clozeline takes it ---------------------------
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    tokenizer = tokenizer_of("the", "of", "and")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
+    write_small_run(folder / "run", model, tokenizer, max_seq_length=16)
+    write_data_set(folder / "shards", train=(40,), validation=(8,), tokenizer=tokenizer)
+    write_small_classifier(folder / "classifier")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("inspect {}/shards -n 1", "pretrain {}/shards --out {}/run"),
+        ("evaluate {}/run {}/shards --limit 8", "finetune {}/run TRAIN.csv --out {}/classifier"),
+        ("fill {}/run [MASK]", "finetune {}/run TRAIN.csv --out {}/classifier"),
+        ("report {}/classifier --out {}/page.html", "predict {}/classifier TEXT"),
+    ],
+)
+def test_what_a_folder_is_decides_what_follows(line, expected, work):
+    """And `parse` takes it."""
+    result = invoke(*(word.replace("{}", str(work)) for word in line.split()))
+    assert result.exit_code == 0, result.output
+    last = result.stderr.splitlines()[-1]
+    assert last == f"Next: clozeline {expected}".replace("{}", str(work))
+    parse(last.removeprefix("Next: "))
+
+
+def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_path):
+    line = command_line(work / "shards", tmp_path / "run", max_steps=1)
+    result = invoke(*line)
+    rows = result.stderr.splitlines()
+    after = f"finetune {tmp_path}/run TRAIN.csv --out {tmp_path}/classifier"
+    assert rows[-1] == f"Next: clozeline {after}"
+    values = dict(row.split(None, 1) for row in rows if ":" not in row.split()[0])
+    assert list(values) == ["model", "device", "data", "training", "end", "files"]
+    assert values["model"].startswith("2 layers of 128: ")
+    assert values["device"].startswith("cpu, fp32, 1 process of ")
+    assert values["data"].endswith("shards: 40 examples of up to 16 tokens, 8 held out")
+    assert values["training"].startswith("steps 1 to 1 of 8 examples: 0.2 epochs; adamw, peak")
+    assert values["end"] == "after step 1; the time is printed when the speed is known"
+    assert values["files"].endswith(f"tensorboard --logdir {tmp_path}/run/tensorboard")
+
+
+def test_folders_in_a_store_have_no_folder_for_a_run_beside_them():
+    assert beside(path_of("memory://bucket/shards"), "run") == "run"
+    assert beside(Path("work/shards"), "run") == "work/run"
+
+
+def test_a_folder_is_not_beside_itself():
+    assert beside(Path("work/run"), "run") == "work/run-2"
+    assert beside(Path("shards"), "shards") == "shards-2"
+
+
+def test_the_next_command_reads_the_same_columns(tmp_path, monkeypatch):
+    """Also if the tokenizer has the name that the shards would have."""
+    monkeypatch.chdir(tmp_path)
+    Path("a b.jsonl").write_text('{"title": "The cat", "body": "It sat on the mat."}\n' * 9)
+    how = "--text-columns title --text-columns body --allow-truncated"
+    done = invoke("tokenizer", "a b.jsonl", "--vocab-size", 100, "--out", "shards", *how.split())
+    expected = f"clozeline shards 'a b.jsonl' {how} --tokenizer shards --out shards-2"
+    assert done.stderr.splitlines()[-1] == f"Next: {expected}"
+    parse(expected)
+
+
+def test_words_are_quoted_and_another_folder_has_nothing_after_it(tmp_path, capsys):
+    print_next("shards", "my texts/*.txt", "--out", "a")
+    assert capsys.readouterr().err == "Next: clozeline shards 'my texts/*.txt' --out a\n"
+    print_next_for(tmp_path)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_export_to_a_store_is_named_as_it_was_given(work, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    out = f"file://{tmp_path}/export"
+    done = invoke("export", work / "run", "--out", f"{out}/")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines()[-1] == f"Next: {out}/README.md shows how to load it"

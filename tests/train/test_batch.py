@@ -1,6 +1,7 @@
 """Collation against a straight-line reference, and the data digest."""
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -8,11 +9,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clozeline.model.attention import Packing, position_ids
+from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
-from clozeline.train.data.batch import collate, digest_text
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.data.batch import Batch, collate, digest_text
+from clozeline.train.data.loader import Loader, evaluation_batches
+from clozeline.train.data.loader_check import check_loader
 from clozeline.train.data.shard_set import blank_examples
-from tests.support.batches import batch_digest, concatenate
+from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.pretraining.more_positions import with_positions
+from tests.support.batches import batch_digest, concatenate, concatenate_unpadded
+from tests.support.small import small_tokenizer
+from tests.support.small_data import packed_examples, write_data_set
+from tests.support.small_models import narrow, shaken
+from tests.support.small_training import STILL, train
 
 S, P, PAD = 9, 3, 5
 
@@ -172,3 +187,184 @@ def test_the_digest_never_changes():
     row = {"ids": [6, 7, 8, 9], "masks": {1: 11, 2: 12}, "length_a": 3, "label": 1}
     assert digest_text(batch_digest(make([row]), 1000)) == "a35c6bb8462d8721"
     assert digest_text(-1) == digest_text(2**64 - 1) == "f" * 16
+
+
+# --- Packed rows in batches and models: attention and positions stay inside each piece ------------
+PACKED = DataConfig(max_seq_length=32, num_shards=2, pairs="packed")
+
+#: Rotary with windows, learned, started at neighbours, sinusoids with a segment for padding.
+KINDS = ["modern-mini", "bert-mini", "nano", "bert-pytorch-base"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """52 training rows of up to four pieces."""
+    out = tmp_path_factory.mktemp("packed")
+    return write_data_set(out, train=(30, 22), validation=(9,), config=PACKED)
+
+
+def loaded(folder, number=1, **options):
+    loader = Loader(folder, **{"batch_size": 4, "seed": 0, "prefetch": 0, **options})
+    return list(islice(loader, number))
+
+
+def test_the_mask_of_a_batch_numbers_the_pieces(folder):
+    [stored] = evaluation_batches(folder, split="train", batch_size=52)
+    shards = [read_shard(folder / entry.name) for entry in read_manifest(folder).of_split("train")]
+    rows = [shard.slice(i, i + 1) for shard in shards for i in range(len(shard))]
+    assert stored.batch.attention_mask.dtype == torch.int64
+    for mask, row in zip(stored.batch.attention_mask.tolist(), rows, strict=True):
+        lengths = row.piece_lengths.values
+        wanted = np.repeat(1 + np.arange(len(lengths)), lengths).tolist()
+        assert mask == wanted + [0] * (32 - len(wanted))
+
+
+def test_positions_start_again_with_each_piece():
+    mask = torch.tensor([[1, 1, 1, 2, 2, 0], [1, 1, 2, 3, 3, 3]])
+    assert position_ids(mask).tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 0, 0, 1, 2]]
+    assert position_ids(mask > 0) is None
+
+
+def forward(model, batch):
+    """Logits of all masked tokens of a batch in use, in the order of the rows, [M, V]."""
+    ids, types, positions = batch.input_ids, batch.token_type_ids, batch.masked_lm_positions
+    if isinstance(batch, Batch):
+        logits, _ = model(ids, types, batch.attention_mask, positions)
+        return logits[batch.masked_lm_weights > 0]
+    packing = Packing(batch.position_ids, batch.cu_seqlens, batch.max_seqlen, batch.row_starts)
+    logits, nsp = model(ids, types, None, positions, packing)
+    assert len(nsp) == len(batch.next_sentence_labels)
+    return logits
+
+
+def of_preset(name):
+    size = small_tokenizer().vocab_size
+    return shaken(replace(narrow(name), vocab_size=size, max_position_embeddings=32)).eval()
+
+
+def pieces_of(batch):
+    """The piece of each slot, counted over the whole batch from 1; 0 at padding, [B * S] or [T]."""
+    if not isinstance(batch, Batch):
+        return (batch.position_ids == 0).cumsum(0)
+    rows = torch.arange(len(batch))[:, None]
+    return torch.where(batch.attention_mask > 0, 10 * rows + batch.attention_mask, 0).flatten()
+
+
+def all_positions(batch):
+    """The batch with a logit for every token."""
+    if not isinstance(batch, Batch):
+        return replace(batch, masked_lm_positions=torch.arange(batch.num_tokens))
+    slots = torch.arange(batch.input_ids.shape[1]).expand(len(batch), -1)
+    weights = (batch.attention_mask > 0).float()
+    return replace(batch, masked_lm_positions=slots, masked_lm_weights=weights)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_piece_in_a_row_gives_what_it_gives_alone(folder, name):
+    model = of_preset(name)
+    batch = loaded(folder, batch_size=8)[0].batch
+    found = forward(model, all_positions(batch))
+    without = forward(model, all_positions(loaded(folder, batch_size=8, unpadded=True)[0].batch))
+    torch.testing.assert_close(without, found, atol=2e-6, rtol=1e-5)
+    start = 0
+    for piece in range(1, int(pieces_of(batch).max()) + 1):
+        ids = batch.input_ids.flatten()[pieces_of(batch) == piece][None]
+        if ids.numel():
+            types, every = torch.zeros_like(ids), torch.arange(ids.shape[1])[None]
+            alone = model(ids, types, None, every)[0][0]
+            there = found[start : start + len(alone)]
+            torch.testing.assert_close(there, alone, atol=2e-6, rtol=1e-5)
+            start += len(alone)
+    assert start == len(found)
+
+
+def test_the_digests_of_both_layouts_agree_also_split_and_with_new_masks(folder):
+    number = 10  # of 8 rows: more than an epoch
+    padded, unpadded = (loaded(folder, number, batch_size=8, unpadded=x) for x in (False, True))
+    assert [x.digest for x in padded] == [x.digest for x in unpadded]
+    assert [x.num_tokens for x in padded] == [x.num_tokens for x in unpadded]
+    for rank in range(2):
+        half = loaded(folder, number, batch_size=8, unpadded=True, rank=rank, world_size=2)
+        for whole, part in zip(unpadded, half, strict=True):
+            rows = [whole.batch.slice(row, row + 1) for row in range(rank, 8, 2)]
+            wanted = concatenate_unpadded(rows).tensors()
+            assert all(torch.equal(part.batch.tensors()[k], x) for k, x in wanted.items())
+    ranks = [loaded(folder, number, batch_size=8, rank=rank, world_size=2) for rank in range(2)]
+    for whole, *parts in zip(padded, *ranks, strict=True):
+        assert digest_text(*(x.digest for x in parts)) == digest_text(whole.digest)
+
+
+def test_masks_of_later_epochs_are_other_ones_and_never_special(folder):
+    tokenizer = small_tokenizer()
+    first, second = (x.batch for x in loaded(folder, 2, batch_size=52))
+    for batch in (first, second):
+        labels = batch.masked_lm_labels[batch.masked_lm_weights > 0]
+        assert not torch.from_numpy(tokenizer.is_special)[labels].any()
+        pieces = batch.attention_mask.max(1).values.sum()
+        assert (batch.input_ids == tokenizer.cls_id).sum() == pieces
+    assert sorted(first.input_ids.tolist()) != sorted(second.input_ids.tolist())
+
+
+def test_tokens_of_packed_rows_attend_to_their_piece(folder):
+    [whole] = loaded(folder, unpadded=True)
+    lengths = np.diff(whole.batch.cu_seqlens.numpy()).tolist()
+    wanted = sum(length * length for length in lengths) / sum(lengths)
+    assert whole.batch.keys_per_token == pytest.approx(wanted)
+    assert wanted < 32
+
+
+def test_length_bins_and_the_check_of_the_order_take_packed_rows(folder):
+    assert "52 training examples" in check_loader(folder)
+    widths = [x.batch.input_ids.shape[1] for x in loaded(folder, 6, length_bins=3)]
+    assert set(widths) == {32}
+
+
+def test_pieces_that_do_not_make_up_a_row_are_refused(tmp_path):
+    def wrong(*arguments, **options):
+        examples = packed_examples(*arguments, **options)
+        values = examples.piece_lengths.values.copy()
+        values[0] += 1
+        return replace(examples, piece_lengths=Ragged(values, examples.piece_lengths.offsets))
+
+    write_data_set(tmp_path, train=(4,), config=PACKED, make=wrong)
+    with pytest.raises(CorruptDataError, match="pieces that do not make up their row"):
+        loaded(tmp_path)
+
+
+def test_training_is_the_same_padded_and_unpadded(folder, tmp_path):
+    size = STILL.vocab_size
+    model = replace(narrow("modern-mini"), vocab_size=size, hidden_size=32, num_attention_heads=2)
+    losses = []
+    for unpadded in (False, True):
+        out = tmp_path / f"run{unpadded}"
+        outcome = train(
+            folder, out, model=model, unpadded=unpadded, micro_batch_size=4, max_steps=4
+        )
+        losses.append([line["mlm_loss"] for line in read_metrics(out) if "mlm_loss" in line])
+        assert "nsp_loss" not in read_metrics(out)[0]
+        again = evaluate(out, folder, split="validation", batch_size=3, limit=None)
+        assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
+        assert again.examples == 9
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_a_packed_run_goes_on_with_rows_four_times_as_long(folder, tmp_path, capsys):
+    size = small_tokenizer().vocab_size
+    short = replace(narrow("modern-mini"), vocab_size=size, max_position_embeddings=32)
+    train(folder, tmp_path / "short", model=short, max_steps=1, micro_batch_size=4)
+    long = replace(PACKED, max_seq_length=128)
+    longer = write_data_set(tmp_path / "long", train=(12,), validation=(4,), config=long)
+    train(
+        longer,
+        tmp_path / "grown",
+        model=with_positions(short, 128),
+        start_from=tmp_path / "short",
+        max_steps=2,
+        micro_batch_size=2,
+        activation_checkpointing=True,
+        unpadded=True,
+    )
+    assert "max_position_embeddings 32 there, 128 now" in capsys.readouterr().err
+    first, *_, heldout = read_metrics(tmp_path / "grown")
+    assert np.isfinite(first["mlm_loss"])
+    assert heldout["heldout/examples"] == 4

@@ -6,17 +6,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.cpu_kernels import sampled_cross_entropies
+from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
 from clozeline.train.pretraining import word_vectors as module
+from clozeline.train.pretraining.step import forward_losses
+from clozeline.train.pretraining.word_sampler import WordSampler
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors, word_vectors
 from tests.support.command import output_of, refused
 from tests.support.small import WORDS, make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_models import gradients
 from tests.support.small_training import STILL, assert_same_run, command_line, go_back, numbers
+from tests.train.test_step import make_batch
 
 TOKENIZER = small_tokenizer()
 ALONE = World(0, 1, torch.device("cpu"))
@@ -142,3 +150,138 @@ def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(small_
         "--no-word-vectors."
     )
     assert not other.exists()
+
+
+# --- The masked-LM loss over a sample of words: its formula, its gradients, and which words -------
+SIZE = 20
+
+
+def losses_with(sample):
+    """The sums of the losses of a batch, and the gradients."""
+    model = BertForPretraining(STILL, seed=3).train()
+    losses, hits = forward_losses(
+        model, make_batch().batch, is_full=False, count_hits=True, sample=sample
+    )
+    losses.sum().backward()
+    return losses.detach(), hits, gradients(model)
+
+
+def test_a_sample_of_all_words_gives_the_loss_and_gradients_of_the_vocabulary():
+    every = torch.randperm(STILL.vocab_size, generator=torch.Generator().manual_seed(0))
+    found = losses_with(WordSample(every, torch.zeros(STILL.vocab_size)))
+    torch.testing.assert_close(found, losses_with(None))
+
+
+def test_a_smaller_sample_is_an_estimate_and_predictions_are_still_of_all_words():
+    sample = WordSampler(np.arange(STILL.vocab_size), SIZE, seed=0).at(1)
+    (found, hits, _), (wanted, all_hits, _) = losses_with(sample), losses_with(None)
+    assert 0.8 * wanted[0] < found[0] < 1.2 * wanted[0]
+    assert found[0] != wanted[0]
+    assert found[1] == wanted[1]  # pairs have two classes
+    assert torch.equal(hits, all_hits)
+
+
+def test_the_mean_over_samples_is_the_denominator_of_all_words():
+    """For a label that is always in the sample, for one that sometimes is, and for both once."""
+    words = 40
+    logits = torch.randn(words, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sampler = WordSampler(np.arange(words)[::-1], SIZE, seed=5)
+    labels = torch.tensor([0, 39])  # the most frequent word, the rarest
+    assert 0 in sampler.frequent
+    total, count = torch.zeros(2, dtype=torch.float64), 1000
+    for step in range(count):
+        sample = sampler.at(step)
+        columns = torch.full((words,), -1)
+        columns[sample.words] = torch.arange(SIZE)
+        rows = (logits[sample.words] + sample.log_weights).float().expand(2, -1)
+        own = logits[labels].float()
+        losses = sampled_cross_entropies(rows.clone(), own, columns[labels])
+        total += (losses + own).double().exp()
+    wanted = logits.exp().sum()
+    torch.testing.assert_close(total / count, wanted.expand(2), rtol=0.01, atol=0.0)
+
+
+@given(
+    rows=st.integers(1, 70),
+    columns=st.integers(1, 40),
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_losses_and_gradients_are_those_of_a_softmax_without_the_label_twice(
+    rows, columns, seed, dtype
+):
+    generator = torch.Generator().manual_seed(seed)
+    logits = (5 * torch.randn(rows, columns, generator=generator)).to(dtype)
+    own = torch.randn(rows, generator=generator)
+    at = torch.randint(-1, columns, (rows,), generator=generator)
+    weights = torch.rand(rows, generator=generator)
+
+    def reference(logits, own):
+        is_own = F.one_hot(at.clamp(min=0), columns).bool() & (at >= 0)[:, None]
+        others = logits.float().masked_fill(is_own, float("-inf"))
+        return F.cross_entropy(
+            torch.cat([own[:, None], others], 1), torch.zeros(rows, dtype=int), reduction="none"
+        )
+
+    def found(losses):
+        inputs = logits.clone().requires_grad_(), own.clone().requires_grad_()
+        values = losses(*inputs)
+        (values * weights).sum().backward()
+        return values.detach(), *(x.grad for x in inputs)
+
+    ours = found(lambda logits, own: sampled_cross_entropies(logits, own, at))
+    tolerance = {"rtol": 0.01, "atol": 1e-3} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(ours, found(reference), **tolerance)
+    assert ours[1].dtype == dtype
+
+
+def test_compiled_losses_are_the_same():
+    logits, own = torch.randn(9, 7), torch.randn(9)
+    columns = torch.arange(9) - 2  # none for two rows
+    columns[columns < 0] = -1
+    inputs = logits, own, columns.clamp(max=6)
+    compiled = torch.compile(sampled_cross_entropies, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*inputs), sampled_cross_entropies(*inputs))
+
+
+def test_samples_are_distinct_words_and_depend_on_seed_and_step_alone():
+    counts = np.random.default_rng(0).integers(0, 1000, 500)
+    first, again = (WordSampler(counts, 100, seed=1) for _ in range(2))
+    frequent = set(np.argsort(-counts, kind="stable")[:10])
+    seen = set()
+    for step in (7, 3, 3000):
+        sample = first.at(step)
+        words = sample.words.tolist()
+        assert len(set(words)) == 100
+        assert set(words[:10]) == frequent
+        assert sample.log_weights[:10].eq(0).all()
+        torch.testing.assert_close(sample.log_weights[10:].exp(), torch.full((90,), 490 / 90))
+        assert sample.words.equal(again.at(step).words)
+        assert not sample.words.equal(WordSampler(counts, 100, seed=2).at(step).words)
+        seen.add(tuple(words))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "drawn"), [(0, None), (1, 1), (499, 499), (500, None), (9999, None)]
+)
+def test_a_sample_is_smaller_than_the_vocabulary_or_there_is_none(size, drawn):
+    sample = WordSampler(np.ones(500), size, seed=0).at(1)
+    assert drawn == (None if sample is None else len(set(sample.words.tolist())))
+
+
+def test_a_resumed_run_continues_with_the_same_samples(small_folder, tmp_path):
+    out, plain, option = tmp_path / "run", tmp_path / "plain", f"--sampled-words={SIZE}"
+    output_of(*command_line(small_folder, out, option))
+    again = go_back(shutil.copytree(out, tmp_path / "again"), 4)
+    output_of(*command_line(small_folder, again, option, "--resume"))
+    assert_same_run(again, out)
+    output_of(*command_line(small_folder, plain, max_steps=1))
+    assert numbers(out)[0]["mlm_loss"] != numbers(plain)[0]["mlm_loss"]
+
+
+def test_a_negative_number_of_words_is_one_line(small_folder, tmp_path):
+    line = command_line(small_folder, tmp_path / "run", "--sampled-words=-1")
+    [*_, last] = output_of(*line, code=2).splitlines()
+    assert last == "Error: --sampled-words is -1; it must be 0 to 1048576."
+    assert not (tmp_path / "run").exists()
