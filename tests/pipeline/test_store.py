@@ -406,4 +406,4 @@ def test_a_data_set_in_a_store_has_one_writer(leased, tmp_path, monkeypatch):
     with locked_folder(leased / "new"):
         with pytest.raises(InputError, match="new is in use by process"):
             shards(tmp_path, out=leased / "new")
-        assert leased.fs.find(f"{folder.path}/new") == [f"{folder.path}/new/{LEASE}"]
+        assert leased.fs.find(f"{leased.path}/new") == [f"{leased.path}/new/{LEASE}"]
