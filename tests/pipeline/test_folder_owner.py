@@ -326,7 +326,8 @@ WITHOUT_SUM = {SUMS, "README.md", "predictions.csv"}
 
 
 def files_of(folder):
-    return [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in WITHOUT_SUM]
+    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return [path for name, path in sorted(paths.items()) if name not in WITHOUT_SUM]
 
 
 @pytest.mark.parametrize("kind", LOADERS)

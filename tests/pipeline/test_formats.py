@@ -197,7 +197,7 @@ def test_corrupt_parquet_is_named(data, tmp_path):
         ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
         ("sample:articles?size=0", "nothing to read in sample:articles?size=0; give a source"),
         ("hf://x?config=1", "no option 'config'; the options are name, split"),
-        ("sample:articles?repeat=2&rows=3", "options are size, seed, repeat, limit, tokens, mix"),
+        ("sample:articles?repeat=2&rows=3", "options are size, seed, repeat, limit, tokens"),
         ("sample:articles?text=title", "sample:articles has no columns"),
     ],
 )

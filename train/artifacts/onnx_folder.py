@@ -146,7 +146,7 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
 
 
 def _largest_difference(found: OnnxGraph, graph: _Graph, path: Path) -> float:
-    """Of all outputs at tokens, from torch. Raises InputError beyond the tolerance."""
+    """Largest difference of all outputs at tokens from torch's; InputError beyond the tolerance."""
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:
         length = max(graph.shortest, min(length, config.max_position_embeddings))
