@@ -13,6 +13,7 @@ The subpackages, in import order (each may import only those above it):
     evaluation   a model and held-out examples to losses
     finetuning   a pretrained model and labelled text to a classifier
     pretraining  shards to a pretrained model
+    estimate     a training config to memory, hours and cost on GPUs
     benchmark    a pretrained model on many tasks to one table of scores
     inference    a model and text to answers
     export       a model to a folder for other libraries

@@ -35,6 +35,7 @@ from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.packages import missing_package, own_version
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark
+from clozeline.train.estimate.cli import estimate
 from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.pretraining.cli import pretrain
@@ -175,7 +176,7 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
         click.echo(check_loader(options["shards"]))
 
 
-for command in (report, view, pretrain, evaluate, finetune, baseline, benchmark):
+for command in (report, view, pretrain, estimate, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 

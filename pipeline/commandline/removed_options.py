@@ -16,6 +16,11 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
     },
+    "pretrain": {
+        "--estimate": "use `clozeline estimate`",
+        "--gpu": "use `clozeline estimate`",
+        "--gpus": "use `clozeline estimate`",
+        "--price-per-hour": "use `clozeline estimate`",
 }
 #: By name of the command.
 COMMANDS: dict[str, str] = {

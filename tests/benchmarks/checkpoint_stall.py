@@ -24,10 +24,10 @@ from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoi
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.monitoring.local_time import LocalTime
-from clozeline.train.pretraining.micro_batch import longest_batch
 from tests.benchmarks.training_speed import one_step
 from tests.support.small_training import STILL
 from tests.support.training_configs import training_config
@@ -68,7 +68,7 @@ def ordinary_step(name: str, rounds: int) -> float:
 
 
 def eight_rows(config: BertConfig) -> LoadedBatch:
-    return longest_batch(8, config, DataConfig(max_seq_length=128), unpadded=False)
+    return longest_batch(8, DataConfig(max_seq_length=128), unpadded=False)
 
 
 def steps(rounds: int) -> dict[str, float]:

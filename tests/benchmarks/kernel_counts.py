@@ -36,8 +36,8 @@ from torch._inductor.virtualized import V
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
+from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.precision import autocast
-from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import forward_losses
 
 CPU, ROWS = torch.device("cpu"), 8
@@ -123,7 +123,7 @@ class Counts:
 def count(case: Case) -> Counts:
     """Trace, fuse and write the kernels of both passes; the passes themselves run in eager mode."""
     counts = Counts()
-    batch = longest_batch(ROWS, case.config, case.data, unpadded=case.is_unpadded).batch
+    batch = longest_batch(ROWS, case.data, unpadded=case.is_unpadded).batch
     torch._dynamo.reset()
     metrics.reset()
 

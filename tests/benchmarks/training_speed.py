@@ -12,7 +12,7 @@ On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads
 the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
 pre-norm and no head without a transform: `nano` is compared with a BERT of the same sizes, on fewer
 examples, because it has logits at all positions. Ids are drawn from the whole vocabulary. Beside
-each row is what `clozeline pretrain --estimate` predicts for this GPU. A row that fails, for lack
+each row is what `clozeline estimate` predicts for this GPU. A row that fails, for lack
 of memory or of `transformers`, is printed with the reason, and the next one follows. A dry run has
 a tiny model on the CPU in their place, uncompiled.
 """
@@ -40,14 +40,13 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.phases import find_phases
 from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.flops import mfu, peak_flops, step_flops
 from clozeline.train.engine.gpus import GPUS, gpu_named
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
+from clozeline.train.estimate.estimate import UTILIZATION, Estimate
 from clozeline.train.monitoring.running_metrics import StepTimer
-from clozeline.train.pretraining.estimate import Estimate
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import tokenizer_of
@@ -225,19 +224,17 @@ def on_cuda(names: Sequence[str], rounds: int, *, is_dry: bool) -> None:
 
 
 def predicted(name: str, folder: Path, examples: int, device: torch.device) -> str:
-    """Tokens (and padding) per second at best and as guessed, and memory, by `--estimate`."""
+    """Tokens (and padding) per second at best and as guessed, and memory, as estimated."""
     known = [gpu for gpu in GPUS if gpu.name in device_name(device)] or [gpu_named("h100")]
-    manifest = read_manifest(folder)
     training = training_config(batch_size=examples, micro_batch_size=examples, precision="bf16")
     found = Estimate(
         gpu=known[0],
         gpus=1,
         model=preset(name),
         training=training,
-        manifest=manifest,
-        phases=find_phases(folder, manifest, training),
+        data=read_manifest(folder).config,
     )
-    speeds = (found.slots / seconds for seconds in (found.at_best, found.guessed))
+    speeds = (found.slots / found.seconds(utilization=x) for x in (1.0, UTILIZATION))
     best, guessed = (f"{speed:,.0f}" for speed in speeds)
     return f"{known[0].name}: {best} at best, {guessed} guessed, {found.cost.peak / 1e9:.1f} GB"
 

@@ -24,8 +24,8 @@ ROOMS = {
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
         "run_parts", "config", "data", "engine", "store", "artifacts", "monitoring", "labelled",
-        "evaluation", "finetuning", "pretraining", "benchmark", "inference", "export", "view",
-        "cli",
+        "evaluation", "finetuning", "pretraining", "estimate", "benchmark", "inference", "export",
+        "view", "cli",
     ),
     "clozeline": ("__main__",),
 }  # fmt: skip

@@ -47,6 +47,7 @@ Commands:
   report     Write the pages of `clozeline view` to one HTML file.
   view       Browse a data set, runs and a classifier in a web browser.
   pretrain   Pretrain a model on shards, in one process or under torchrun.
+  estimate   Print what a run needs on GPUs: memory, speed, hours, cost.
   evaluate   Measure the loss and accuracy of a run on a data set.
   finetune   Fine-tune a pretrained model into a text classifier.
   baseline   Train and test the bag-of-words baseline.
@@ -185,7 +186,8 @@ def test_every_command_has_help_and_an_example_that_it_takes(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_stand_in_groups_of_which_the_last_are_output_and_general(name):
     headings = re.findall(r"^([A-Z][\w -]+):$", help_of(name), re.M)
-    options = [param for param in main.commands[name].params if isinstance(param, click.Option)]
+    params = main.commands[name].params
+    options = [x for x in params if isinstance(x, click.Option) and not x.hidden]
     assert {group_of(option) for option in options} | {"General"} == set(headings) - {"Example"}
     assert "Options" not in headings
     assert headings[-2:] == ["General", "Example"]

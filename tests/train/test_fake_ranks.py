@@ -11,7 +11,7 @@ import torch
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.engine.gpus import GPUS
-from clozeline.train.pretraining.estimate import Estimate
+from clozeline.train.estimate.estimate import Estimate
 from tests.support.fake_gathering import gathered
 from tests.support.fake_ranks import FORMS_AND_PRESETS, run
 from tests.support.training_configs import training_config
@@ -133,7 +133,7 @@ def test_an_estimate_counts_the_bytes_that_the_step_sends(job):
     form, parallel, size = parts_of(job)
     sizes = {"batch_size": size * form.accumulation, "micro_batch_size": 1}
     training = training_config(parallel=parallel, precision=form.precision, **sizes)
-    how = {"gpu": GPUS[0], "gpus": size, "manifest": None, "phases": ()}
+    how = {"gpu": GPUS[0], "gpus": size, "data": None}
     estimate = Estimate(model=form.config, training=training, **how)
     times = {"ddp": {"allreduce": 2}, "fsdp": {"allgather": 1, "reduce_scatter": 1}}[parallel]
     asked = ranks_of(job)[0]["collectives"]

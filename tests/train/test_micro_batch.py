@@ -20,6 +20,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.run import RunConfig, read_run
+from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine import muon, precision
 from clozeline.train.engine.distributed import World
@@ -31,7 +32,6 @@ from clozeline.train.pretraining.micro_batch import (
     check_memory,
     find_micro_batch_size,
     less_memory,
-    longest_batch,
     smaller,
     with_found_size,
 )
@@ -147,13 +147,13 @@ def test_auto_is_the_whole_share_until_a_size_is_found():
 @pytest.mark.parametrize("pairs", ["segments", "none", "packed"])
 def test_the_tried_batch_is_as_long_as_one_can_be(pairs):
     data = DataConfig(max_seq_length=16, pairs=pairs, max_predictions_per_seq=3)
-    batch = longest_batch(6, TINY, data, unpadded=False).batch
+    batch = longest_batch(6, data, unpadded=False).batch
     assert batch.input_ids.shape == (6, 16)
     assert batch.num_tokens == 6 * 16
     assert batch.masked_lm_weights.sum() == 6 * 3
     assert (batch.attention_mask.dtype == torch.int64) == (pairs == "packed")
     assert (batch.token_type_ids.any()) == (pairs == "segments")
-    unpadded = longest_batch(6, TINY, data, unpadded=True).batch
+    unpadded = longest_batch(6, data, unpadded=True).batch
     assert isinstance(unpadded, UnpaddedBatch)
     assert (unpadded.num_tokens, len(unpadded.masked_lm_positions)) == (6 * 16, 6 * 3)
 

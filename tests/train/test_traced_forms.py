@@ -21,12 +21,12 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
+from clozeline.train.estimate.step_cost import WithoutDevice
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.labelled.encoding import training_batches
-from clozeline.train.pretraining.fake_step import WithoutDevice
 from clozeline.train.pretraining.step import forward_losses, is_full, train_step
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import inputs_of, narrow

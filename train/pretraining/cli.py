@@ -1,6 +1,5 @@
 """The command `pretrain`."""
 
-import math
 import os
 import signal
 import sys
@@ -19,7 +18,6 @@ from clozeline.pipeline.commandline.command import Command, grouped_option, reco
 from clozeline.pipeline.commandline.config_options import (
     PathOrUrl,
     config_or_usage_error,
-    option_name,
     options_of,
 )
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -79,23 +77,18 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
-    gpus, sources = _estimated_gpus(run), _sources(run, options)
+    sources = _sources(run, options)
     for name in KEPT_FIELDS:  # in which a continued run has values of its own
         if _source_of(name) is ParameterSource.DEFAULT:
             del options[name]
     chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
-    with _world_of(out, run.timeout, writes=not (run.print_recipe or gpus)) as world:
+    with _world_of(out, run.timeout, writes=not run.print_recipe) as world:
         from clozeline.train.pretraining.plan import make_plan
         from clozeline.train.pretraining.pretrain import train_run
         from clozeline.train.pretraining.start import Start, find_start
 
         start = find_start(Start(out=out, **sources), world)
-        if gpus:
-            from clozeline.train.pretraining.estimate import estimate_lines
-
-            click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
-            return
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe:
@@ -113,29 +106,6 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             options=_reproducing(training, start.existing),
         )
     _report(outcome, out, training)
-
-
-def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | None:
-    """The kinds, numbers and price of the GPUs to estimate for; None without --estimate.
-
-    Raises UsageError.
-    """
-    for name in ("gpu", "gpus", "price_per_hour"):
-        if getattr(run, name) is not None and not run.estimate:
-            raise click.UsageError(
-                f"{option_name(name)} belongs to --estimate; add it, or leave it out."
-            )
-    if not math.isfinite(run.price_per_hour or 0.0):
-        raise click.UsageError(f"--price-per-hour is {run.price_per_hour}; give a finite number.")
-    numbers = (run.gpus or "1").split(",")
-    for number in numbers:
-        if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:
-            raise click.UsageError(
-                f"--gpus {number!r}: give whole numbers from 1 on, as in 1,8,64."
-            )
-    if not run.estimate:
-        return None
-    return run.gpu or "h100", [int(number) for number in numbers], run.price_per_hour
 
 
 @contextmanager

@@ -11,23 +11,17 @@ Sizes whose activations alone exceed the free memory are therefore not tried at 
 
 import gc
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
 from clozeline.pipeline.common.malloc import return_large_blocks
-from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.common.units import counted, size_in_words
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, NO_PAIR, Examples
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.batch import Batch, LoadedBatch, collate
 from clozeline.train.data.batch_reader import SLAB_ROWS, SLAB_TOKENS
-from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
+from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, parallelize, processes_here
 from clozeline.train.engine.host_memory import free_memory
@@ -37,7 +31,6 @@ from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
 
-FIRST_ID = 5  # any token would do
 SPARE_BYTES = 64 << 20
 SLABS_AHEAD = 4  # of batches, at most: see `Loader`
 BYTES_PER_TOKEN = 17  # ids and types in 8, the mask in 1
@@ -153,9 +146,9 @@ def _try_steps(size: int, config: RunConfig, world: World, dtype: torch.dtype) -
     ).train()
     optimizer = build_optimizer(model, training, dtype=dtype)
     passes = 1 if size == training.batch_size // world.size else 2
-    loaded = longest_batch(
-        size * passes, config.model, config.largest_data, unpadded=training.unpadded
-    ).to(world.device)
+    loaded = longest_batch(size * passes, config.largest_data, unpadded=training.unpadded).to(
+        world.device
+    )
     sampler = WordSampler(
         np.ones(config.model.vocab_size), training.sampled_words, seed=0, device=world.device
     )
@@ -171,39 +164,3 @@ def _try_steps(size: int, config: RunConfig, world: World, dtype: torch.dtype) -
             sample=sampler.at(step),
         )
     del set_aside
-
-
-def longest_batch(
-    rows: int, model: BertConfig, data: DataConfig, *, unpadded: bool
-) -> LoadedBatch[Any]:
-    """A batch of rows as long as the data allows, with as many masked tokens."""
-    length, masks = data.max_seq_length, min(data.predictions, data.max_seq_length - 2)
-    ids = np.full(rows * length, min(FIRST_ID, model.vocab_size - 1), np.uint32)
-    every_row = np.arange(rows)
-    documents = every_row.astype(np.uint64)
-    examples = Examples(
-        input_ids=Ragged(ids, offsets_of([length] * rows)),
-        masked_lm_positions=Ragged(
-            np.tile(np.arange(1, masks + 1), rows).astype(np.uint16), offsets_of([masks] * rows)
-        ),
-        masked_lm_labels=Ragged(ids[: rows * masks], offsets_of([masks] * rows)),
-        length_a=np.full(rows, length // 2 if data.has_pairs else length).astype(np.uint16),
-        next_sentence_label=np.full(rows, B_FOLLOWS_A if data.has_pairs else NO_PAIR, np.int8),
-        document_a=documents,
-        document_b=documents,
-    )
-    if data.is_packed:
-        whole = Ragged(np.full(rows, length, np.uint16), offsets_of([1] * rows))
-        of_rows = Ragged(documents, whole.offsets)
-        examples = replace(examples, piece_lengths=whole, piece_documents=of_rows)
-    batch: Batch | UnpaddedBatch
-    if unpadded:
-        batch = collate_unpadded(examples, every_row, max_seq_length=length)
-    else:
-        batch = collate(
-            examples, every_row, max_seq_length=length, max_predictions=data.predictions, pad_id=0
-        )
-    # As if most were padding, so that a step does not leave the attention mask out.
-    return LoadedBatch(
-        batch=batch, next_position=0, num_tokens=0, num_predictions=1, num_pairs=1, digest=0
-    )

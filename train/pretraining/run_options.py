@@ -65,30 +65,6 @@ class RunOptions:
         group="Output",
         is_flag=True,
     )
-    estimate: bool = option(
-        False,
-        "Print memory, speed, hours and cost on GPUs that need not be here, and exit.",
-        group="Estimate",
-        is_flag=True,
-    )
-    gpu: str | None = option(
-        None,
-        "With --estimate: kinds of GPU, such as a100,h100,rtx4090; defaults to h100.",
-        group="Estimate",
-        metavar="NAMES",
-    )
-    gpus: str | None = option(
-        None,
-        "With --estimate: numbers of GPUs, such as 1,8,64; defaults to 1.",
-        group="Estimate",
-        metavar="NUMBERS",
-    )
-    price_per_hour: float | None = option(
-        None,
-        "With --estimate: price of one GPU for an hour.",
-        group="Estimate",
-        type=click.FloatRange(min=0),
-    )
     profile: int | None = option(
         None,
         "Profile this many steps after the first three: OUT/profile gets a trace and a table of "
