@@ -21,6 +21,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--gpu": "use `clozeline estimate`",
         "--gpus": "use `clozeline estimate`",
         "--price-per-hour": "use `clozeline estimate`",
+    },
 }
 #: By name of the command.
 COMMANDS: dict[str, str] = {

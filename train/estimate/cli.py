@@ -49,10 +49,9 @@ def estimate(
     """
     if not math.isfinite(price_per_hour or 0.0):
         raise click.UsageError(f"--price-per-hour is {price_per_hour}; give a finite number.")
-    numbers = gpus.split(",")
-    for number in numbers:
-        if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:
-            raise click.UsageError(f"--gpus {number!r}: give whole numbers from 1 on, as in 1,8.")
+    for text in gpus.split(","):
+        if not text.strip().isdecimal() or not 0 < int(text) <= 1 << 20:
+            raise click.UsageError(f"--gpus {text!r}: give whole numbers from 1 on, as in 1,8.")
     from clozeline.train.data.phases import find_phases
     from clozeline.train.engine.distributed import World
     from clozeline.train.engine.gpus import gpu_named
@@ -64,14 +63,19 @@ def estimate(
     preset, dropout = options.pop("preset"), options.pop("dropout")
     options["precision"] = options["precision"] or "bf16"
     estimates = []
-    for number in dict.fromkeys(map(int, numbers)):
+    for number in dict.fromkeys(map(int, gpus.split(","))):
         world, start = World(0, number, CUDA), Start(out=Path())
         plan = make_plan(manifest, start, world, preset=preset, dropout=dropout, options=options)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
         [phase] = find_phases(shards, manifest, training)
         data = replace(manifest.config, max_predictions_per_seq=phase.max_predictions)
-        how: dict[str, Any] = {"gpus": number, "model": plan.model, "training": training, "data": data}
+        how: dict[str, Any] = {
+            "gpus": number,
+            "model": plan.model,
+            "training": training,
+            "data": data,
+        }
         estimates.append([Estimate(gpu=kind, **how) for kind in kinds])
     rows = [one for of_kind in zip(*estimates, strict=True) for one in of_kind]
     click.echo("\n".join(report(rows, price=price_per_hour)))

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from clozeline.model.bert import Layer
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.pipeline.config import DataConfig
@@ -114,7 +115,9 @@ def _prepared(
 
     if training.activation_checkpointing:
         for layer in model.encoder.layers:  # torch leaves autocast out when it computes them again
-            layer._forward = partial(in_precision, layer._forward)  # type: ignore[assignment]
+            assert isinstance(layer, Layer)
+            forward = partial(in_precision, layer._forward)
+            layer._forward = forward  # type: ignore[method-assign]
     return model
 
 
@@ -188,8 +191,8 @@ def _attention(
         zeros = torch.zeros_like(mask, dtype=query.dtype)
         mask = zeros.masked_fill(~mask, -torch.inf).expand(*query.shape[:3], key.shape[2])
     if query.device.type == "cpu":
-        kernel = partial(aten._scaled_dot_product_flash_attention_for_cpu, attn_mask=mask)
-        outputs = kernel(query, key, value, dropout_prob, False)
+        on_cpu = partial(aten._scaled_dot_product_flash_attention_for_cpu, attn_mask=mask)
+        outputs = on_cpu(query, key, value, dropout_prob, False)
     elif mask is None and query.dtype != torch.float32:
         outputs = aten._scaled_dot_product_flash_attention(query, key, value, dropout_prob)
     else:
