@@ -67,7 +67,6 @@ SMALL: dict[str, tuple[tuple[object, ...], str, float, float]] = {
     "checkpoint_stall": (("--preset", "bert-tiny", "--rounds", 1),
                          r"written in place [\d.]+: ([\d.]+) of the time", 0.01, 0.9),
     "cpu_kernels_speed": (("--rounds", 1), r"cross-entropies +float32, MB .* ([\d.]+) x", 1.5, 6),
-    "estimate_memory": (("bert-tiny",), r"bert-tiny .* ([\d.]+)$", 0.5, 2),
     "kernel_counts": (("modern", "--targets=80,90,100"),
                       r"modern +(\d+) .* \d+ sources for \[80, 90, 100\]: [\d,]+ bytes$", 40, 120),
     "last_layer_speed": (("bert-tiny:2x16:3", "--rounds", 1), r"([\d.]+) times$", 0.3, 1.5),
