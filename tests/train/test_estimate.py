@@ -22,8 +22,8 @@ from clozeline.train.estimate.estimate import UTILIZATION, Estimate
 from clozeline.train.estimate.step_cost import Memory, WithoutDevice, backward, step_cost
 from clozeline.train.pretraining.step import forward_losses, train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
+from tests.benchmarks.measuring import memory_above_now
 from tests.support.command import output_of
-from tests.support.measuring import memory_above_now
 from tests.support.small_jobs import python
 from tests.support.small_models import gradients
 from tests.support.step_forms import FORMS
