@@ -34,7 +34,8 @@ from clozeline.pipeline.sources.sample.articles import count_articles, make_arti
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, cpu_of_children, timed
-from tests.support.reference_chain import ReferenceChain, nltk_splitter
+from tests.benchmarks.reference_chain import ReferenceChain
+from tests.support.nltk_sentences import nltk_splitter
 from tests.support.small_jobs import clozeline_ok
 
 REFERENCE_MB = 8.0

@@ -19,7 +19,7 @@ from clozeline.pipeline.sentences.marks import MARKS
 from clozeline.pipeline.sentences.punkt import PunktData, find_punkt
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from tests.support.languages import LANGUAGES, joined, paragraphs_in
-from tests.support.reference_chain import spans_of
+from tests.support.nltk_sentences import spans_of
 from tests.support.small import PUNKT
 
 #: A mark before an end, and the brackets, quotes and spaces between them.

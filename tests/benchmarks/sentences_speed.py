@@ -13,7 +13,7 @@ from pathlib import Path
 from clozeline.pipeline.sentences.punkt import PunktData, find_punkt, train_punkt
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from tests.benchmarks.measuring import DATA, timed
-from tests.support.reference_chain import nltk_splitter, spans_of
+from tests.support.nltk_sentences import nltk_splitter, spans_of
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text
 

@@ -24,7 +24,7 @@ from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import tokenize_documents
 from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
-from tests.support.reference_chain import line_of, nltk_splitter
+from tests.support.nltk_sentences import line_of, nltk_splitter
 from tests.support.small import PUNKT, small_tokenizer
 
 PARAMETERS = PunktData.from_json({**PUNKT, "abbrev_types": ["dr", "p.m"]})

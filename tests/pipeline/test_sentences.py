@@ -22,7 +22,7 @@ from clozeline.pipeline.sentences.punkt import (
 )
 from clozeline.pipeline.sentences.rules import BEGIN_LOWER, MIDDLE_UPPER, UPPER
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
-from tests.support.reference_chain import line_of, nltk_splitter, spans_of
+from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of
 from tests.support.small_jobs import python
 
 ROOM = "clozeline.pipeline.sentences"
