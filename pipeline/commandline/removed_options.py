@@ -2,7 +2,7 @@
 
 clozeline evaluate work/run --ngrams 3  ->  Error: --ngrams was removed; compare with ...
 
-A new row is all that a removal needs; `tests/repository/test_removed_options.py` runs every row.
+A new row is all that a removal needs; `tests/repository/test_errors.py` runs every row.
 """
 
 EVERY = "every command"

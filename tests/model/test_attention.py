@@ -1,11 +1,35 @@
 """The attention kernels against each other and against the formula."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from clozeline.model.attention import Packing, attend
+from clozeline.model.config import preset
 from clozeline.model.cpu_kernels import Dropout, dropout
+from clozeline.model.heads import BertForPretraining
+from clozeline.model.positions import (
+    TABLE,
+    continued_positions,
+    fixed_positions,
+    initial_positions,
+    neighbour_frequencies,
+    rotate,
+    rotation_at,
+)
+from clozeline.train.artifacts.checkpoint import TrainState, latest_checkpoint, load_weights
+from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.artifacts.run import read_run, trained_positions
+from clozeline.train.data.phased_loader import OTHERS
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.job import load_start
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_models import SMALL as SMALL_MODEL
+from tests.support.small_models import numbers
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.small_training import STILL, go_back, train
 
 LENGTHS = torch.tensor([7, 1, 4])
 MASK = torch.arange(7) < LENGTHS[:, None]
@@ -155,3 +179,142 @@ def test_without_training_or_probability_nothing_is_drawn(module):
     before, x = torch.get_rng_state(), ones(8, 8)
     assert module(x) is x
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- Sinusoids, heads that start by attending to neighbours, and rotary positions -----------------
+NANO = preset("nano", **SMALL_MODEL)
+
+
+def one_qkv(rows=2, length=6):
+    """[B, S, 3, N, D]"""
+    return torch.randn(rows, length, 3, 2, 8, generator=numbers(0))
+
+
+def test_sinusoids_have_the_scale_of_new_word_embeddings():
+    fixed = fixed_positions(replace(NANO, positions="sinusoids"), 32)
+    assert fixed.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
+    learned = BertForPretraining(replace(NANO, positions="learned-from-sinusoids"))
+    assert torch.equal(learned.encoder.embeddings.position_embeddings.weight, fixed)
+
+
+def farthest(layer, positions):
+    """How far from each token each head attends most, [N, S], from positions alone."""
+    x = torch.nn.functional.layer_norm(positions, (256,))
+    query, key, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
+    return (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(len(x))
+
+
+def test_heads_that_start_from_neighbours_attend_ahead_and_back_and_the_others_do_not():
+    """The first two of a layer, beyond the old positions too."""
+    config = preset("nano", vocab_size=200)
+    encoder = BertForPretraining(config, seed=0).encoder
+    table = encoder.embeddings.position_embeddings.weight.detach()
+    longer = continued_positions(table, replace(config, max_position_embeddings=256))
+    for layer, positions in [(encoder.layers[0], longer), *((x, table) for x in encoder.layers)]:
+        found = farthest(layer, positions)
+        hits = [(found == offset).float().mean(1).tolist() for offset in (1, -1)]
+        assert min(hits[0][0], hits[1][1]) > 0.9
+        assert max(hits[0][1:] + hits[1][2:]) < 0.3
+
+
+def test_a_longer_table_keeps_its_rows_and_continues_its_waves():
+    """Each column is a wave of its own frequency, whatever training made of its phase and mean."""
+    nano = preset("nano", hidden_size=32)
+    draws = numbers(0)
+    sizes, phases, means = (torch.rand(32, generator=draws, dtype=torch.float64) for _ in range(3))
+    frequencies = neighbour_frequencies(nano).double().repeat_interleave(2)
+    position = torch.arange(256)[:, None]
+    waves = sizes * (position * frequencies + phases).sin() + means
+    table = waves[:64].float()
+    longer = continued_positions(table, replace(nano, max_position_embeddings=256))
+    assert torch.equal(longer[:64], table)
+    torch.testing.assert_close(longer, waves.float(), atol=1e-4, rtol=0)
+    for between in (65, 100, 128):
+        once = continued_positions(table, replace(nano, max_position_embeddings=between))
+        twice = continued_positions(once, replace(nano, max_position_embeddings=256))
+        assert torch.equal(twice[:between], once)
+        torch.testing.assert_close(twice, waves.float(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("trained", [16, 64, 128])
+def test_a_table_of_which_only_the_first_rows_are_trained_gets_its_own_waves_back(trained):
+    config = replace(preset("nano"), max_position_embeddings=256)
+    whole = initial_positions(config)
+    found = continued_positions(whole[:trained], config)
+    torch.testing.assert_close(found, whole, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("positions", ["learned", "learned-from-sinusoids"])
+def test_other_tables_are_repeated(positions):
+    table = torch.arange(12.0).view(6, 2)
+    config = replace(NANO, positions=positions, max_position_embeddings=15)
+    assert torch.equal(continued_positions(table, config), torch.cat([table, table, table[:3]]))
+
+
+def test_half_precision_is_rounded_once_and_its_angles_never():
+    """bfloat16 cannot represent 401: positions 400 and 401 would be the same."""
+    qkv, positions = one_qkv(1, 2)[0].bfloat16(), torch.tensor([400, 401])
+    exact = rotate(qkv.float(), rotation_at(positions, 8, 1e4))
+    with torch.autocast("cpu", torch.bfloat16):
+        rotated = rotate(qkv, rotation_at(positions, 8, 1e4))
+    assert rotated.dtype == torch.bfloat16
+    assert torch.equal(rotated, exact.bfloat16())
+
+
+def test_a_classifier_of_longer_texts_continues_the_positions_that_were_trained(tmp_path):
+    tokenizer = tokenizer_of("good", "bad")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=1)
+    run = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=12)
+    drawn = model.state_dict()[TABLE]
+    for length in (None, 8, 12):
+        start = load_start(run, FinetuneConfig(max_seq_length=length))
+        assert start.trained_positions is None
+        assert start.continued_weights[TABLE].equal(drawn)
+    start = load_start(run, FinetuneConfig(max_seq_length=13))
+    assert start.trained_positions == 12
+    repeated = torch.cat([drawn[:12], drawn[:4]])  # as plain learned positions are
+    assert start.continued_weights[TABLE].equal(repeated)
+    assert start.weights[TABLE].equal(drawn)
+
+
+def test_only_the_data_sets_that_a_run_has_read_train_its_positions(tmp_path):
+    tokenizer = tokenizer_of("good", "bad")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=1)
+    config = read_run(write_small_run(tmp_path, model, tokenizer, max_seq_length=16))
+    short = replace(config.phases[0], dataset_digest="1" * 64, max_seq_length=8)
+    config = replace(config, phases=(short, *config.phases))
+    main = {"dataset_digest": "0" * 64, "next_position": 0}
+    other = {"dataset_digest": "1" * 64, "next_position": 40}
+    state = TrainState(step=5, loader=main | {OTHERS: [other]})
+    assert trained_positions(config, state) == 8
+    assert trained_positions(replace(config, started_from="0" * 64), state) is None
+    later = TrainState(step=9, loader=main | {"next_position": 8, OTHERS: [other]})
+    assert trained_positions(config, later) == 16
+    for before, found in ((6, 8), (8, 8), (12, 12)):
+        started = replace(config, started_from="0" * 64, trained_before=before)
+        assert trained_positions(started, state) == found
+        assert trained_positions(started, TrainState(step=0)) == before
+    computed = replace(config.model, positions="sinusoids")
+    assert trained_positions(replace(config, model=computed), state) is None
+
+
+def test_positions_that_no_run_of_a_chain_has_read_are_not_trained(small_folder, tmp_path):
+    """Examples of 16 tokens in two runs, and of 32 in a third, which repeats the first 16."""
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    model = replace(STILL, max_position_embeddings=32)
+    train(small_folder, first, model=model, max_steps=2)
+    train(small_folder, second, model=model, start_from=first, seed=1, max_steps=2, save_every=1)
+    stored = (second / "run.json").read_bytes()
+    go_back(second, 1)
+    train(small_folder, second, model=model, resume=True, seed=1, max_steps=2, save_every=1)
+    assert (second / "run.json").read_bytes() == stored
+    assert load_pretrained(second).trained_positions == 16
+
+    data = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5)
+    long = write_data_set(tmp_path / "long", train=(30,), validation=(9,), config=data)
+    still = {"learning_rate": 1e-30, "weight_decay": 0.0}
+    train(long, third, model=model, start_from=second, max_steps=1, **still)
+    before, after = (load_weights(latest_checkpoint(run))[TABLE] for run in (second, third))
+    assert torch.equal(after, before[:16].repeat(2, 1))
+    assert load_pretrained(third).trained_positions == 32
+    assert [read_run(run).trained_before for run in (first, second, third)] == [None, 16, 16]
