@@ -3,9 +3,9 @@
 import bz2
 import gzip
 import json
+import math
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,10 +22,17 @@ from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.finetune import finetune
-from clozeline.train.inference.fill import fill_with
+from clozeline.train.inference.fill import (
+    fill,
+    fill_text,
+    fill_with,
+    mask_ids,
+    masked_probabilities,
+)
 from clozeline.train.inference.predict import Prediction, predict
 from clozeline.train.labelled.rows import Texts
 from tests.support.command import invoke, output_of, refused, standard_input
+from tests.support.files import times
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -51,29 +58,63 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
         assert found["probability"] == found["probabilities"][found["label"]]
 
 
-def test_only_its_own_file_is_replaced(classifier, tmp_path):
+#: Options of `predict`, in a folder with the files of the test below, and the one line.
+REFUSED = {
+    (
+        "a cat",
+        "--out",
+        "rows.jsonl",
+    ): "rows.jsonl exists and has no predictions in it; give another",
+    **{
+        ("a cat", "--out", name): f"{name} is not a file, and would be replaced"
+        for name in ("pipe", "loop", "/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+    },
+    ("a cat", "--out", "lost/x.jsonl"): "--out lost/x.jsonl: there is no folder ",
+    **{
+        ("a cat", "--out", name): "predictions are JSON lines"
+        for name in ("x.csv", "x.TSV", "x.parquet")
+    },
+    ("--file", "a.txt", "--text", "review"): "--text names a column, but no --file is a table; l",
+    ("a", "--text-pair", "review"): "--text-pair names a column, but no --file is a table; leave",
+    ("a", "--text-pair", ""): "--text or --text-pair is empty; name a column, or leave it out.",
+    ("--file", "b.csv", "--text", ""): "--text or --text-pair is empty; name a column, or leave",
+    ("--file", "pipe"): "pipe is a pipe or a device; send it to standard input, with --file -.",
+    ("--file", "?.*"): "b.csv is a table, and the files of ?.* are read",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_what_cannot_be_read_or_would_be_lost_is_refused(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a cat\n")
+    Path("b.csv").write_text("text\na cat\n")
+    Path("rows.jsonl").write_text('{"text": "a cat", "label": "good"}\n')
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
+    pair = "second" if "--text-pair" in words else None
+    folder = write_small_classifier(tmp_path / "classifier", text_pair=pair)
+    before = times(tmp_path)
+    assert REFUSED[words] in refused("predict", folder, *words)
+    assert times(tmp_path) == before
+
+
+def test_predictions_of_before_are_replaced_also_where_a_link_leads_to_them(classifier, tmp_path):
     out = tmp_path / "x.jsonl"
-    words = ("predict", classifier, "a cat", "--out", out)
     for _ in range(2):
-        output_of(*words)
+        output_of("predict", classifier, "a cat", "--out", out)
     (link := tmp_path / "link.jsonl").symlink_to(out)
     output_of("predict", classifier, "a dog", "--out", link)
     assert link.is_symlink()
     assert json.loads(out.read_text())["text"] == "a dog"
-    rows = '{"text": "a cat", "label": "good"}\n'
-    out.write_text(rows)
-    assert refused(*words) == f"{out} exists and has no predictions in it; give another --out."
-    assert out.read_text() == rows
-    os.mkfifo(pipe := tmp_path / "pipe")
-    assert refused(*words[:-1], pipe).startswith(f"{pipe} is not a file, and would be replaced")
-    assert pipe.is_fifo()
-    pipe.unlink()
-    pipe.symlink_to(pipe)
-    assert refused(*words[:-1], pipe).startswith(f"{pipe} is not a file, and would be replaced")
-    for name in ("/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
-        assert refused(*words[:-1], name).startswith(f"{name} is not a file")
-    lost = tmp_path / "lost" / "x.jsonl"
-    assert refused(*words[:-1], lost).startswith(f"--out {lost}: there is no folder {lost.parent}")
+
+
+def test_columns_are_of_the_tables_and_other_files_are_read_by_line(classifier, tmp_path):
+    (tmp_path / "a.txt").write_text("a cat\n")
+    (tmp_path / "b.csv").write_text("review\na dog\n")
+    words = ("--file", tmp_path / "a.txt", "--file", tmp_path / "b.csv", "--text", "review")
+    lines = output_of("predict", classifier, *words).splitlines()
+    assert [line.rpartition("\t")[2] for line in lines] == ["a cat", "a dog"]
+    assert output_of("predict", classifier, "--file", f"{tmp_path}/*.txt").endswith("\ta cat\n")
 
 
 def test_a_path_given_as_text_is_named(classifier, tmp_path):
@@ -125,34 +166,6 @@ def test_an_unknown_engine_is_named(classifier):
         predict(classifier, "a cat", engine="tf")
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.TSV", "x.parquet"])
-def test_json_lines_are_not_called_a_table(classifier, tmp_path, name):
-    message = refused("predict", classifier, "a cat", "--out", tmp_path / name)
-    assert "predictions are JSON lines" in message
-    assert not (tmp_path / name).exists()
-
-
-def test_a_column_of_no_table_is_refused(classifier, tmp_path):
-    (tmp_path / "lines.txt").write_text("a cat\n")
-    words = ("predict", classifier, "a cat", "--file", tmp_path / "lines.txt", "--text", "review")
-    assert refused(*words) == "--text names a column, but no --file is a table; leave it out."
-    (tmp_path / "rows.csv").write_text("review\na dog\n")
-    assert len(output_of(*words, "--file", tmp_path / "rows.csv").splitlines()) == 3
-
-
-def test_a_second_column_of_no_table_and_an_empty_name_are_refused(classifier, tmp_path):
-    pairs = write_small_classifier(tmp_path / "pairs", text_pair="second")
-    words = ("predict", pairs, "a cat\ta dog", "--text-pair")
-    assert refused(*words, "review") == (
-        "--text-pair names a column, but no --file is a table; leave it out."
-    )
-    assert len(output_of(*words, "second").splitlines()) == 1  # as in training
-    empty = "--text or --text-pair is empty; name a column, or leave it out."
-    assert refused(*words, "") == empty
-    (tmp_path / "rows.csv").write_text("text\na dog\n")
-    assert refused("predict", classifier, "--file", tmp_path / "rows.csv", "--text", "") == empty
-
-
 def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_path):
     """A pair without [SEP] would be answered, but the model has never seen one."""
     pairs = load_classifier(write_small_classifier(tmp_path / "pairs", text_pair="second"))
@@ -190,21 +203,6 @@ def test_standard_input_that_is_closed_is_one_line(classifier, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
     with pytest.raises(InputError, match="- is closed; pipe text into the command"):
         list(predict(classifier, files=["-"]))
-
-
-def test_a_pipe_with_a_name_is_called_one(classifier, tmp_path):
-    os.mkfifo(pipe := tmp_path / "pipe")
-    said = refused("predict", classifier, "--file", pipe)
-    assert said == f"{pipe} is a pipe or a device; send it to standard input, with --file -."
-
-
-def test_tables_among_the_files_of_a_glob_are_not_read_by_line(classifier, tmp_path):
-    (tmp_path / "a.txt").write_text("a cat\n")
-    assert output_of("predict", classifier, "--file", f"{tmp_path}/*").endswith("\ta cat\n")
-    (tmp_path / "b.csv").write_text("text\na cat\n")
-    said = refused("predict", classifier, "--file", f"{tmp_path}/*")
-    assert said.startswith(f"{tmp_path}/b.csv is a table, and the files of {tmp_path}/* are read")
-    assert output_of("predict", classifier, "--file", f"{tmp_path}/*.csv").endswith("\ta cat\n")
 
 
 def test_a_character_may_be_cut_where_the_first_part_of_standard_input_ends(
@@ -263,14 +261,83 @@ def test_links_out_of_a_model_folder_are_refused(classifier, tmp_path):
     load_classifier(classifier.rename(cached))  # as the hub's cache links to its blobs
 
 
-@pytest.mark.slow
-def test_an_error_right_after_a_table_ends_with_2_every_time(tmp_path):
-    """A thread of Arrow that still held a Python stream aborted one such process in five."""
-    folder = write_small_classifier(tmp_path / "pairs", text_pair="second")
-    (tmp_path / "x.csv").write_text("text,label\na cat,1\n" * 5)
-    line = [sys.executable, "-m", "clozeline", "predict", str(folder), "--file"]
-    codes = [
-        subprocess.run([*line, str(tmp_path / "x.csv")], capture_output=True).returncode
-        for _ in range(30)
-    ]
-    assert codes == [2] * 30
+# --- `clozeline fill` predicts a token for each [MASK] of the user's text -------------------------
+WORDS_TO_FILL = tokenizer_of("the", "cat", "##s", "sat", "mask", "[", "]", ".")
+MODEL = one_layer(WORDS_TO_FILL, positions=16)
+
+# The probabilities the fixture's model predicts for every mask; other tokens share the rest.
+PROBABILITIES = {"cat": 0.6, "##s": 0.3, "sat": 0.05}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose model predicts the same for every mask: only the decoder bias is not zero."""
+    model = BertForPretraining(MODEL)
+    rest = (1 - sum(PROBABILITIES.values())) / (WORDS_TO_FILL.vocab_size - len(PROBABILITIES))
+    probabilities = [PROBABILITIES.get(token, rest) for token in WORDS_TO_FILL.tokens]
+    with torch.no_grad():
+        model.encoder.embeddings.word_embeddings.weight.zero_()  # tied to the decoder
+        assert model.mlm_head.bias is not None
+        model.mlm_head.bias.copy_(torch.tensor(probabilities).log())
+    folder = tmp_path_factory.mktemp("fill") / "run"
+    return write_small_run(folder, model, WORDS_TO_FILL, max_seq_length=12)
+
+
+def tokens(text):
+    return " ".join(
+        WORDS_TO_FILL.tokens[i] for i in mask_ids(text, WORDS_TO_FILL, max_seq_length=12)
+    )
+
+
+def test_the_mask_token_is_where_the_user_wrote_it():
+    assert tokens("The [MASK] sat.") == "[CLS] the [MASK] sat . [SEP]"
+    assert tokens("[MASK]cats[MASK]") == "[CLS] [MASK] cat ##s [MASK] [SEP]"
+    assert tokens("[MASK][MASK]") == "[CLS] [MASK] [MASK] [SEP]"
+
+
+def test_other_special_tokens_remain_text():
+    assert tokens("[mask] [MASK] [SEP]") == "[CLS] [ mask ] [MASK] [ [UNK] ] [SEP]"
+
+
+def test_guesses_come_best_first_with_their_probabilities(run):
+    (filled,) = fill(run, ["The [MASK] sat. The [MASK]!"], top=WORDS_TO_FILL.vocab_size)
+    assert filled.text == "The cat sat. The cat!"
+    assert len(filled.guesses) == 2
+    for guesses in filled.guesses:
+        assert [guess.token for guess in guesses[:3]] == list(PROBABILITIES)
+        assert [guess.probability for guess in guesses[:3]] == pytest.approx(
+            list(PROBABILITIES.values())
+        )
+        assert math.fsum(guess.probability for guess in guesses) == pytest.approx(1)
+
+
+def test_each_mask_is_predicted_at_its_own_position():
+    model = BertForPretraining(MODEL, seed=3).eval()
+    ids = mask_ids("the [MASK] sat [MASK]", WORDS_TO_FILL, max_seq_length=12)
+    found = masked_probabilities(model, ids, WORDS_TO_FILL.mask_id)
+    batch = torch.tensor([ids]), torch.zeros(1, len(ids), dtype=torch.int64), None
+    for row, position in enumerate((2, 4)):
+        logits, _ = model(*batch, torch.tensor([[position]]))
+        torch.testing.assert_close(found[row], logits[0, 0].softmax(-1)[: WORDS_TO_FILL.vocab_size])
+    assert not torch.allclose(found[0], found[1])
+
+
+def test_tokens_are_filled_into_the_text():
+    filled = fill_text("The [MASK] of [MASK] [MASK].", [" king", " fran", "ce"])
+    assert filled == "The king of france."
+    assert fill_text("[MASK]", ["s"]) == "s"
+
+
+@pytest.mark.parametrize(
+    ("text", "top", "message"),
+    [
+        ("the cat", 5, r"no \[MASK\] in 'the cat'; write \[MASK\] where"),
+        ("the [mask]", 5, r"no \[MASK\]"),
+        ("the " * 10 + "[MASK]", 5, "the text has 13 tokens .* reads at most 12"),
+        ("[MASK]", 0, "top is 0; it must be between 1 and 13"),
+        ("[MASK]", 14, "top is 14"),
+    ],
+)
+def test_bad_input_is_one_clear_error(run, text, top, message):
+    with pytest.raises(InputError, match=message):
+        fill(run, [text], top=top)
