@@ -105,12 +105,6 @@ def test_the_head_has_what_the_hub_requires(small_folder):
     ]
 
 
-def test_sizes_are_spelled_as_the_hub_spells_them():
-    sizes = {999: "n<1K", 1_000: "1K<n<10K", 99_999: "10K<n<100K", 10**6: "1M<n<10M"}
-    for rows, size in {**sizes, 10**12: "n>1T"}.items():
-        assert head(manifest_of(rows))["size_categories"] == [size]
-
-
 def manifest_of(rows):
     digests = {"sha256": "", "rows_sha256": "", "checksum": 0}
     shard = ShardEntry(
@@ -190,9 +184,3 @@ def test_a_card_that_was_edited_is_kept_and_another_is_written_again(data_set):
         (data_set / CARD).write_text(mine)
         assert not write_card(data_set)
         assert (data_set / CARD).read_text() == mine
-
-
-def test_a_large_vocabulary_has_ids_of_32_bits():
-    card = card_text(replace(manifest_of(5), vocab_size=70_000), {})
-    assert card.count("list of uint32") == 2
-    assert "list of uint16" in card  # positions

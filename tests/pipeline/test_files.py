@@ -16,7 +16,6 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.files import (
     CHUNK,
-    bare_name,
     damage,
     find_files,
     open_file,
@@ -140,19 +139,6 @@ def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone\.txt cannot be opened"):
         open_file(str(tmp_path / "gone.txt"))
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("/a.b/wiki_00", "wiki_00"),
-        ("/a/x.jsonl.gz", "x.jsonl"),
-        ("x.xml-p1p99.BZ2", "x.xml-p1p99"),
-        ("https://h/a/x.txt.xz?download=true", "x.txt"),
-    ],
-)
-def test_bare_names_have_no_folder_query_or_compression(path: str, name: str) -> None:
-    assert bare_name(path) == name
 
 
 def test_an_empty_name_is_no_folder():

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -25,7 +25,6 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, side_cut
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.export.export import export
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.finetuning.training_loop import rows_per_step
 from clozeline.train.inference.predict import predict
@@ -334,11 +333,6 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
 
 
-def test_an_unknown_format_is_named(run, tmp_path):
-    with pytest.raises(ValueError, match=r"^form is 'tf'; it must be one of transformers, onnx, "):
-        export(run, out=tmp_path / "out", form="tf")
-
-
 def test_a_model_that_is_no_export_is_never_replaced(run, tmp_path):
     folder = write_folder(tmp_path / "bert", architecture="BertForMaskedLM")
     before = contents(folder)
@@ -356,14 +350,6 @@ def test_what_transformers_cannot_express_leaves_no_folder(other, tmp_path):
     line = refused("export", run, "--out", tmp_path / "out")
     assert "which has no such model; export it with --format onnx." in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_fine_tuning_again_is_no_advice_for_a_model_that_transformers_lacks(rows, tmp_path):
-    model = BertForPretraining(replace(TINY, norm_position="pre", final_norm=True))
-    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
-    finetuned(run, rows, tmp_path / "it", "--truncate", "middle")
-    line = refused("export", tmp_path / "it", "--out", tmp_path / "out")
-    assert line.endswith("which has no such model; export it with --format onnx.")
 
 
 def test_a_full_disk_leaves_no_partial_export(run, tmp_path):

@@ -321,17 +321,6 @@ def test_what_an_earlier_process_left_is_in_the_next_line_to_the_bit(cut):
     assert (found["mlm_loss"], found["nsp_loss"]) == (wanted["mlm_loss"], wanted["nsp_loss"])
 
 
-def test_a_lap_has_what_was_since_the_lap_before():
-    timer = StepTimer()
-    timer.tokens += 30
-    with timer.waiting():
-        sum(range(1000))
-    seconds, waited, tokens = timer.lap()
-    assert 0 < waited <= seconds
-    assert tokens == 30
-    assert timer.lap()[1:] == (0.0, 0)
-
-
 def test_the_time_of_an_evaluation_is_not_that_of_steps():
     begin = time.perf_counter()
     timer = StepTimer()
