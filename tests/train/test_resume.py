@@ -28,6 +28,7 @@ from clozeline.train.artifacts.checkpoint import (
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
+from clozeline.train.pretraining import trainer
 from tests.support.command import invoke, output_of, refused
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small_jobs import ROOT
@@ -215,7 +216,10 @@ def test_a_stop_request_during_an_evaluation_does_not_wait_for_its_end(small_fol
     assert train(small_folder, tmp_path, resume=True, **options).is_complete
 
 
-def test_stopped_in_the_last_evaluation_it_evaluates_again_when_resumed(run, whole, small_folder):
+def test_stopped_in_the_last_evaluation_it_evaluates_again_when_resumed(
+    run, whole, small_folder, monkeypatch
+):
+    monkeypatch.setattr(trainer, "STOP_CHECK_EVERY", 1)  # of three batches
     with stop_requested_in(1, training=False):
         outcome = finish(small_folder, go_back(run, 8))
     assert (outcome.step, outcome.is_complete) == (12, False)
