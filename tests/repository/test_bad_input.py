@@ -22,7 +22,7 @@ import pytest
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from clozeline.pipeline.job.beam_graph import _nearest
 from tests.faults.artifacts import dump_of
-from tests.faults.trials import TRIALS, make_folder
+from tests.faults.trials import TRIALS
 from tests.support.command import invoke, refused
 from tests.support.files import no_file_longer_than
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
@@ -185,13 +185,6 @@ def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder
 
 
 # --- damages and wrong commands, a row each -------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    make_folder(folder)
-    return folder
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)

@@ -10,7 +10,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.commandline.removed_options import COMMANDS, EVERY, OPTIONS
 from clozeline.pipeline.common import errors, store_lease
@@ -23,9 +22,6 @@ from clozeline.pipeline.report.html import printable
 from clozeline.train.cli import InOrder, main
 from tests.support.command import invoke
 from tests.support.printed_commands import parse
-from tests.support.small_classifier import write_small_classifier
-from tests.support.small_data import write_data_set
-from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import command_line
 
 MANUAL = (Path(__file__).parents[2] / "docs/manual/guarantees.md").read_text()
@@ -138,37 +134,26 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_what_to_do(tmp_
 # --- The last line of a command is the next one, and clozeline takes it ---------------------------
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("work")
-    tokenizer = tokenizer_of("the", "of", "and")
-    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
-    write_small_run(folder / "run", model, tokenizer, max_seq_length=16)
-    write_data_set(folder / "shards", train=(40,), validation=(8,), tokenizer=tokenizer)
-    write_small_classifier(folder / "classifier")
-    return folder
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("inspect {}/shards -n 1", "pretrain {}/shards --out {}/run"),
-        ("evaluate {}/run {}/shards --limit 8", "finetune {}/run TRAIN.csv --out {}/classifier"),
+        ("inspect {}/data -n 1", "pretrain {}/data --out {}/run"),
+        ("evaluate {}/run {}/data --limit 8", "finetune {}/run TRAIN.csv --out {}/classifier"),
         ("fill {}/run [MASK]", "finetune {}/run TRAIN.csv --out {}/classifier"),
         ("report {}/classifier --out {}/page.html", "predict {}/classifier TEXT"),
     ],
 )
-def test_what_a_folder_is_decides_what_follows(line, expected, work):
+def test_what_a_folder_is_decides_what_follows(line, expected, whole):
     """And `parse` takes it."""
-    result = invoke(*(word.replace("{}", str(work)) for word in line.split()))
+    result = invoke(*(word.replace("{}", str(whole)) for word in line.split()))
     assert result.exit_code == 0, result.output
     last = result.stderr.splitlines()[-1]
-    assert last == f"Next: clozeline {expected}".replace("{}", str(work))
+    assert last == f"Next: clozeline {expected}".replace("{}", str(whole))
     parse(last.removeprefix("Next: "))
 
 
-def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_path):
-    line = command_line(work / "shards", tmp_path / "run", max_steps=1)
+def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(small_folder, tmp_path):
+    line = command_line(small_folder, tmp_path / "run", max_steps=1)
     result = invoke(*line)
     rows = result.stderr.splitlines()
     after = f"finetune {tmp_path}/run TRAIN.csv --out {tmp_path}/classifier"
@@ -177,8 +162,8 @@ def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_pat
     assert list(values) == ["model", "device", "data", "training", "end", "files"]
     assert values["model"].startswith("2 layers of 128: ")
     assert values["device"].startswith("cpu, fp32, 1 process of ")
-    assert values["data"].endswith("shards: 40 examples of up to 16 tokens, 8 held out")
-    assert values["training"].startswith("steps 1 to 1 of 8 examples: 0.2 epochs; adamw, peak")
+    assert values["data"].endswith(": 57 examples of up to 16 tokens, 23 held out")
+    assert values["training"].startswith("steps 1 to 1 of 8 examples: 0.1 epochs; adamw, peak")
     assert values["end"] == "after step 1; the time is printed when the speed is known"
     assert values["files"].endswith(f"tensorboard --logdir {tmp_path}/run/tensorboard")
 
@@ -211,11 +196,11 @@ def test_words_are_quoted_and_another_folder_has_nothing_after_it(tmp_path, caps
     assert capsys.readouterr().err == ""
 
 
-def test_an_export_to_a_store_is_named_as_it_was_given(work, tmp_path, monkeypatch):
+def test_an_export_to_a_store_is_named_as_it_was_given(whole, tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
     out = f"file://{tmp_path}/export"
-    done = invoke("export", work / "run", "--out", f"{out}/")
+    done = invoke("export", whole / "run", "--out", f"{out}/")
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines()[-1] == f"Next: {out}/README.md shows how to load it"
 

@@ -16,7 +16,6 @@ import torch
 import uvicorn
 from nbclient import NotebookClient
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
@@ -27,7 +26,6 @@ from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
-from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import train
 
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
@@ -89,12 +87,9 @@ def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):
     assert positions(1, "part.pt") == []
 
 
-def test_masks_are_filled_line_by_line(tmp_path, capsys, monkeypatch):
-    tokenizer = tokenizer_of("the", "of", "and")
-    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
-    folder = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=16)
+def test_masks_are_filled_line_by_line(whole, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("the [MASK]\n[MASK] of\n"))
-    main_of("fill_masks.py")(folder)
+    main_of("fill_masks.py")(whole / "run")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("the ")

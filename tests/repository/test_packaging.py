@@ -14,13 +14,8 @@ from zipfile import ZipFile
 import pytest
 import yaml
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.packages import EXTRAS
-from tests.support.small import PUNKT, small_tokenizer
-from tests.support.small_classifier import write_small_classifier
-from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, python
-from tests.support.small_runs import one_layer, write_small_run
 
 PACKAGES = ("clozeline", "pipeline", "model", "train")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -250,37 +245,24 @@ for call in calls:
 print(json.dumps([*((each.exit_code, each.stderr) for each in done), raised]))
 """
 
-#: Command lines, and the extra that each needs; {} is a folder with the files below.
+#: Command lines, and the extra that each needs; {} is the folder `whole`.
 LINES = {
-    "tokenizer {}/a.txt --vocab-size 500 --out {}/tokenizer": "pipeline",
-    "shards {}/a.txt --tokenizer {}/shards/tokenizer --out {}/more": "pipeline",
-    "shards hf://imdb --tokenizer {}/shards/tokenizer --out {}/more": "pipeline",
-    "verify {}/shards --source {}/a.txt": "pipeline",
-    "inspect {}/shards": None,
-    "report {}/shards": "pipeline",
-    "view {}/shards": "pipeline",
-    "pretrain {}/shards --preset bert-tiny --out {}/new --track wandb": "wandb",
-    "baseline {}/a.csv --test {}/a.csv": "baseline",
+    "tokenizer {}/text.txt --vocab-size 500 --out {}/more": "pipeline",
+    "shards {}/text.txt --tokenizer {}/tokenizer --out {}/more": "pipeline",
+    "shards hf://imdb --tokenizer {}/tokenizer --out {}/more": "pipeline",
+    "verify {}/data --source {}/text.txt": "pipeline",
+    "inspect {}/data": None,
+    "report {}/data": "pipeline",
+    "view {}/data": "pipeline",
+    "pretrain {}/data --preset bert-tiny --out {}/new --track wandb": "wandb",
+    "baseline {}/rows.csv --test {}/rows.csv": "baseline",
     "predict {}/classifier cat": None,
     "export {}/run --format onnx --out {}/onnx": "onnx",
 }
 
 
-@pytest.fixture(scope="module")
-def extras_work(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("work")
-    tokenizer = small_tokenizer(PUNKT)
-    write_data_set(folder / "shards", train=(20,), tokenizer=tokenizer)
-    write_small_classifier(folder / "classifier")
-    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
-    write_small_run(folder / "run", model, tokenizer, max_seq_length=16)
-    (folder / "a.txt").write_text("The cat sat on the mat, and then it slept.\n")
-    (folder / "a.csv").write_text("text,label\n" + "the cat,1\na dog,0\n" * 20)
-    return folder
-
-
-def test_a_missing_package_is_one_line_with_its_extra(extras_work):
-    lines = [line.replace("{}", str(extras_work)) for line in LINES]
+def test_a_missing_package_is_one_line_with_its_extra(whole):
+    lines = [line.replace("{}", str(whole)) for line in LINES]
     *printed, raised = json.loads(python("-c", BLOCKED, *lines))
     ending = "which is not installed; run `pip install 'clozeline[{}]'`."
     assert [text.endswith(ending.format("pipeline")) for text in raised] == [True] * 3, raised
