@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unicodedata import category
 
 STOPPED = 75  #: exit code of what is not finished and can be continued
@@ -48,6 +49,12 @@ class InputError(ClozelineError, ValueError):
 
 class CorruptDataError(InputError):
     """A file is damaged: cut off, altered, or not what its name says."""
+
+
+class DamagedFileError(CorruptDataError):
+    """A file of the token cache is missing or damaged; a step makes it again."""
+
+    path: Any  #: of the file
 
 
 class StoreError(ClozelineError):

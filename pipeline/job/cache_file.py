@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import CorruptDataError, unreadable
+from clozeline.pipeline.common.errors import DamagedFileError, unreadable
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.common.store import read_ranges
@@ -60,7 +60,7 @@ class CacheFileEnd:
             found = cls(*numbers)
             if magic == MAGIC and found.to_bytes() == data.to_pybytes():
                 return found
-        raise _damaged(path, "its end is not that of a token cache file")
+        raise damaged(path, "its end is not that of a token cache file")
 
 
 class CacheFileWriter:
@@ -126,7 +126,7 @@ def read_counts(paths: Sequence[AnyPath], *, is_again: bool = False) -> Iterator
         if zlib.crc32(data) == end.counts_crc32:
             yield Counts.from_json(data.to_pybytes())
         elif is_again:
-            raise _damaged(path, "the checksum of its counts differs")
+            raise damaged(path, "the checksum of its counts differs")
         else:
             # Another writer of the same block may have replaced the file. Its CPU seconds differ,
             # and with them the length of the counts; index and slices have the same bytes.
@@ -143,7 +143,7 @@ def read_index(
         ranges.append((path, end.index + buckets.start * row, len(buckets) * row))
     for (path, data), (_, _, size), end in zip(_read(ranges), ranges, ends, strict=True):
         if len(data) != size:
-            raise _damaged(path, "its index is cut off")
+            raise damaged(path, "its index is cut off")
         found.append(np.frombuffer(data, ENTRY).reshape(len(buckets), end.runs))
     return found
 
@@ -155,7 +155,7 @@ def read_slices(parts: Iterable[tuple[AnyPath, Entries]], bucket: int) -> Iterat
     for path, _, length, crc32 in flat:
         data = next(read)[1] if length else b""
         if _checksum(bucket, data) != crc32:
-            raise _damaged(path, "its checksum differs")
+            raise damaged(path, "its checksum differs")
         if length:
             yield data
 
@@ -172,7 +172,7 @@ def read_runs(path: AnyPath, num_buckets: int) -> Iterator[tuple[int, memoryview
             part = view[start : start + length]
             start += length
             if _checksum(bucket, part) != crc32:
-                raise _damaged(path, "its checksum differs")
+                raise damaged(path, "its checksum differs")
             if length:
                 yield bucket, part
 
@@ -192,9 +192,12 @@ def _read(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[tuple[AnyPath,
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
                 raise unreadable(path, error) from error
-            raise _damaged(path, error) from error
+            raise damaged(path, error) from error
         yield path, data
 
 
-def _damaged(path: AnyPath, reason: object) -> CorruptDataError:
-    return CorruptDataError(f"{path} is damaged ({reason}); delete it and rerun the command.")
+def damaged(path: AnyPath, reason: object) -> DamagedFileError:
+    """The error for a file of the token cache that cannot be read as it was written."""
+    error = DamagedFileError(f"{path} is damaged ({reason}); delete it and rerun the command.")
+    error.path = path
+    return error

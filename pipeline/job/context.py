@@ -17,7 +17,7 @@ from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.curation.signatures import Bands
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.token_cache import CacheInput, digest_of, group_files
+from clozeline.pipeline.job.token_cache import TokenFile, digest_of, group_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.sources.source_query import portable_names
@@ -42,8 +42,10 @@ class JobContext:
     sources_digest: str
     timeless_digest: str = ""  #: as `sources_digest`, without the times of change of local files
     allow_truncated: bool = False
-    inputs: tuple[CacheInput, ...] = ()  #: the files of the token cache that shards read
-    tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
+    blocks: tuple[Block, ...] = ()  #: what is tokenized; a block that is given twice is here once
+    tokenized: tuple[str, ...] = ()  #: the names of their files in the token cache
+    merged: tuple[tuple[str, ...], ...] = ()  #: of these, groups that are merged into one file each
+    inputs: tuple[TokenFile, ...] = ()  #: the files of the token cache that shards read
     excluded: tuple[tuple[str, tuple[Block, ...]], ...] = ()  #: sources of --exclude
     partitions: int = 1  #: of the search for near-duplicates
     budgets: tuple[tuple[str, int], ...] = ()  #: tokens of the sources that have a budget, by name
@@ -51,11 +53,15 @@ class JobContext:
 
     def reading(self, blocks: Sequence[Block]) -> Self:
         """The context of a job over these blocks. Raises InputError for a wrong mixture."""
+        files = {self.token_file(block): block for block in blocks}
+        groups = group_files(files)
         return replace(
             self,
             budgets=tuple(budgets_of(blocks).items()),
-            inputs=tuple(self.file_groups(blocks)),
-            tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
+            blocks=tuple(files.values()),
+            tokenized=tuple(sorted({file.name for file in files})),
+            merged=tuple(tuple(names) for names in groups.values() if len(names) > 1),
+            inputs=tuple(groups),
         )
 
     @property
@@ -89,13 +95,9 @@ class JobContext:
         name = digest_of([NEAR_VERSION, self.config.exclude_ngram, *blocks])
         return self.cache_dir / f"{name}.excluded"
 
-    def cache_input(self, block: Block) -> CacheInput:
+    def token_file(self, block: Block) -> TokenFile:
         """The block's token cache file, as an input of shards."""
-        return CacheInput(self.cache_path(block).name, block.repeat, block.share)
-
-    def file_groups(self, blocks: Iterable[Block]) -> dict[CacheInput, list[str]]:
-        """What shards read, and the blocks' token cache files that are merged into each."""
-        return group_files(map(self.cache_input, blocks))
+        return TokenFile(self.cache_path(block).name, block.repeat, block.share)
 
     @property
     def drops_near(self) -> bool:

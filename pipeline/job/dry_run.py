@@ -14,9 +14,8 @@ from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.units import counted, size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.context import JobContext, scratch_context
-from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.token_cache import CacheInput
+from clozeline.pipeline.job.token_cache import TokenFile
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
@@ -79,26 +78,25 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         name = "sample.tokens"
         path = scratch.cache_dir / name
-        steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
+        steps = Steps(replace(scratch, inputs=(TokenFile(name),), tokenized=(name,)))
         excluded_seconds = _get_ready(steps)
         started = time.process_time()
         steps.cache_tokens(path, sample.read(blocks))
         if not sample.documents:
             raise InputError(_no_text(sample.rejected))
-        for phase in chosen_phases(steps.context):
-            for item in phase.items:
-                phase.work(steps, item)
-        record = steps.build_shard(0)
+        steps.choose()
+        record, counts = steps.build_shard(0), steps.counts()
         shard = record.entry
+        counts.add(record.counts)
         seconds = time.process_time() - started
         tokens_bytes, *near_bytes = (file.stat().st_size for file in scratch.files_at(path))
         once_bytes = scratch.excluded_path.stat().st_size if scratch.excluded else 0
-    is_merged = any(len(names) > 1 for names in context.file_groups(blocks).values())
+    is_merged = bool(context.merged)
     cached = tokens_bytes * (2 if is_merged else 1) + sum(near_bytes)
     factor = sum(block.text_bytes for block in blocks) / sample.text_bytes
     used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
     budget = sum(tokens for _, tokens in context.budgets)
-    repeated = used / sample.text_bytes + budget / max(record.counts.read["tokens"], 1)
+    repeated = used / sample.text_bytes + budget / max(counts.read["tokens"], 1)
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),
@@ -109,7 +107,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         rejected=sample.rejected,
         dropped={
             reason: count
-            for reason, count in record.counts.dropped.items()
+            for reason, count in counts.dropped.items()
             if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
         },
     )

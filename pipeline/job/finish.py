@@ -38,7 +38,7 @@ class Totals:
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
         self.shards: list[ShardEntry] = []
-        self.counts = Counts()
+        self.counts = steps.counts()
         self.token_counts = np.zeros(steps.context.vocab_size, np.int64)
         self.repeat, self.peak_memory = 1, 0
 
@@ -154,7 +154,7 @@ def check_examples(steps: Steps) -> None:
 
     Makes the rows of the first shard that has some.
     """
-    total = steps.cache.counts()
+    total = steps.counts()
     check_read(total, steps.context)
     for bucket in range(steps.context.buckets.num_train):
         examples, dropped, _ = steps.make_rows(bucket, StageTimer())

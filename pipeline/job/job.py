@@ -51,7 +51,6 @@ from clozeline.pipeline.job.job_log import (
     logging_to,
     measured,
 )
-from clozeline.pipeline.job.local_workers import run_in_workers, usable_cores
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
@@ -64,10 +63,10 @@ from clozeline.pipeline.job.out_folder import (
     prepare_folders,
     remove_leftovers,
 )
-from clozeline.pipeline.job.phases import Phase, phases, run_here
 from clozeline.pipeline.job.progress import Progress, show_progress
-from clozeline.pipeline.job.steps import Steps, make_splitter
-from clozeline.pipeline.job.tasks import Task, run_task
+from clozeline.pipeline.job.steps import make_splitter
+from clozeline.pipeline.job.tasks import Task, TaskShare
+from clozeline.pipeline.job.workers import Outcome, Share, run_in_workers, usable_cores
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, check_columns_used
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -76,8 +75,8 @@ BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
 
 _job = partial(option, group="Job")
 
-#: Runs the phases and returns when they are done.
-RunGraph = Callable[[Sequence[Phase], JobContext], None]
+#: Runs the graph; returns when it is done.
+RunGraph = Callable[[JobContext], Outcome]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +87,11 @@ class JobOptions:
     16777216
     """
 
-    workers: int = _job(0, "Worker processes on this machine, without Beam; 0 starts one per core.")
+    workers: int = _job(0, "Worker processes on this machine; 0 starts one per core.")
     task: str | None = _job(
         None,
-        "Do one of N shares of the job, 0/N to N-1/N, in one process and without Beam; `slurm` "
-        "takes both numbers from the job array.",
+        "Do one of N shares of the job, 0/N to N-1/N, in one process; `slurm` takes both numbers "
+        "from the job array.",
     )
     wait: str = _job(
         "10m",
@@ -162,7 +161,7 @@ def build_shards(
     refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
     same call continues from there.
     """
-    check_packages("a data set", "nltk", "regex", *(["apache_beam"] if beam_args else []))
+    check_packages("a data set", "nltk", "regex", "apache_beam")
     started = time.time()
     job = plan_job(list(each_given(sources)), tokenizer, path_of(out), config, options)
     if manifest := job.finished():
@@ -173,7 +172,7 @@ def build_shards(
     if not job.options.task:
         return _run_whole(job, beam_args, started), True
     if beam_args:
-        raise InputError("--task does not use Beam; leave out -- and what follows it.")
+        raise InputError("--task runs on this machine; leave out -- and what follows it.")
     return _run_as_task(job)
 
 
@@ -241,14 +240,15 @@ def plan_job(
 
 
 def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
-    """Do the whole job: in this process, in workers on this machine, or with Beam."""
+    """Do the whole job: in workers on this machine, or on another runner of Beam."""
     run_graph = _runner(job, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
         job = replace(job, context=begin_job(job.context, job.tokenizer))
         progress = Progress(job.blocks, job.context)
-        _run(run_graph, job, progress)
+        outcome = _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
         about |= measured(progress, list(beam_args), started)
+        about["counters"] = dict(sorted(outcome.counters.items()))
         add_to_json(job.out_dir / JOB, about)
         remove_leftovers(job.context, keep_cache=job.keep_cache)
         return read_manifest(job.out_dir)
@@ -262,10 +262,13 @@ def _run_as_task(job: Job) -> tuple[Manifest, bool]:
     prepare = partial(prepare_folders, context, job.tokenizer, tasks=tasks)
     wait = seconds(job.options.wait, name="wait", zero=True)
     with naming_store(context.out_dir), locked_folder(context.out_dir, digest, prepare):
-        task = Task.parse(job.options.task)
-        is_last = run_task(task, phases(job.blocks, context), Steps(context), wait=wait)
+        share = TaskShare(Task.parse(job.options.task), wait)
+        try:
+            outcome = _in_workers(context, share, workers=1)
+        except RuntimeError as error:
+            raise error_of_a_worker(error) or error from error
         remove_leftovers(context, keep_cache=job.keep_cache)
-    return read_manifest(job.out_dir), is_last
+    return read_manifest(job.out_dir), outcome.is_last
 
 
 def plan_shards(
@@ -290,19 +293,30 @@ def plan_shards(
 def _runner(job: Job, beam_args: Sequence[str]) -> RunGraph:
     """What runs the job. Raises InputError for options that do not go together."""
     workers = job.options.num_workers
-    if not beam_args and workers == 1:
-        return run_here
-    for folder in (job.context.out_dir, job.context.cache_dir):
-        if str(folder).startswith("memory:"):  # fsspec's
-            raise InputError(f"{folder} is visible to one process only; give --workers 1.")
     if not beam_args:
-        return partial(run_in_workers, blocks=job.blocks, workers=workers)
+        if _is_in_memory(job.context) and workers > 1:
+            raise InputError(f"{job.out_dir} is visible to one process only; give --workers 1.")
+        return partial(_in_workers, workers=workers)
     if job.options.workers > 1:
         raise InputError(
-            f"--workers {job.options.workers} is for jobs without Beam; leave it out, or -- and "
-            "what follows it."
+            f"--workers {job.options.workers} is for this machine, and what follows -- for another "
+            "runner; leave one of them out."
         )
     return _beam_runner(beam_args)
+
+
+def _in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
+    """Run the graph in worker processes, or in this one where no other can see the files."""
+    if not _is_in_memory(context):
+        return run_in_workers(context, share, workers=workers)
+    from clozeline.pipeline.job.graph import run_graph
+
+    return run_graph(context, share)
+
+
+def _is_in_memory(context: JobContext) -> bool:
+    """Whether a folder is in fsspec's memory://, which each process has for itself."""
+    return any(str(folder).startswith("memory:") for folder in (context.out_dir, context.cache_dir))
 
 
 def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
@@ -312,9 +326,10 @@ def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
         try:
             with logging_to(log):
                 # Beam logs while it is imported.
-                from clozeline.pipeline.job.beam_graph import make_pipeline, run_graph
+                from clozeline.pipeline.job.beam_options import make_pipeline
+                from clozeline.pipeline.job.graph import run_graph
 
-                return partial(run_graph, make_pipeline(beam_args))
+                return partial(run_graph, root=make_pipeline(beam_args))
         except SystemExit as error:  # Beam's argument parser has printed the reason and exits
             if not error.code:  # or its help
                 raise
@@ -322,15 +337,16 @@ def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
             raise InputError(f"Beam rejects the options after --: {reason}.") from error
 
 
-def _run(run_graph: RunGraph, job: Job, progress: Progress) -> None:
+def _run(run_graph: RunGraph, job: Job, progress: Progress) -> Outcome:
     context = job.context
     with log_file(context.out_dir) as log:
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
-                run_graph(phases(job.blocks, context), context)
+                outcome = run_graph(context)
             is_old = context.replaces and holds_another(context)
             if is_old or not is_file(context.out_dir / MANIFEST):  # Dask's scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
+            return outcome
         except Exception as error:
             with log.open("a") as file:
                 traceback.print_exc(file=file)

@@ -26,6 +26,11 @@ from clozeline.pipeline.sources.formats import has_scheme
 
 LOG = "job.log"
 TIMELESS = "timeless_digest"  #: key of job.json
+#: Errors that a worker's traceback may name.
+PASSED_ON = (
+    *("InputError", "CorruptDataError", "DamagedFileError", "StoreError", "JobFailedError"),
+    "UnfinishedError",
+)
 JAVA_FRAME = re.compile(r"\s*(at .+\(.*\)|\.\.\. \d+ more)")
 
 
@@ -103,7 +108,9 @@ def _absolute(source: str) -> str:
 
 def error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
     """Our own error, which a runner often passes on only as the text of a traceback."""
-    names = "|".join(("InputError", "CorruptDataError", "StoreError", "JobFailedError"))
+    names = "|".join(
+        ("InputError", "CorruptDataError", "StoreError", "JobFailedError", "UnfinishedError")
+    )
     text = "".join(traceback.format_exception(error))
     found = re.findall(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
     if not found:

@@ -30,28 +30,23 @@ from clozeline.pipeline.job.token_cache import TokenCache, digest_of
 def count_documents(
     context: JobContext, cache: TokenCache, bucket: int, drops: Rows | None
 ) -> None:
-    """Write the documents of a training bucket that may be used, unless they are there."""
-    path = documents_path(context, bucket)
-    if not path.exists():
-        copies = context.config.deduplicate == "none"
-        rows = cache.mixed(bucket, list(dict(context.budgets)), copies=copies, drops=drops)
-        write_rows(path, iter([(0, rows)]), partitions=1)
+    """Write the documents of a training bucket that may be used."""
+    copies = context.config.deduplicate == "none"
+    rows = cache.mixed(bucket, list(dict(context.budgets)), copies=copies, drops=drops)
+    write_rows(documents_path(context, bucket), iter([(0, rows)]), partitions=1)
 
 
 def choose_documents(context: JobContext) -> None:
-    """Write how often documents are used, unless that is there.
+    """Write how often documents are used.
 
     Raises InputError for a source of which no text is left.
     """
-    path = mixture_path(context)
-    if path.exists():
-        return
     budgets = dict(context.budgets)
     histogram = Histogram.of(_documents(context), len(budgets))
     cuts = histogram.cuts(budgets)
     kept = [near_the_cuts(part, cuts) for part in _documents(context)]
     found = mixed_sources(budgets, histogram, cuts, np.concatenate(kept))
-    write_json(path, {"sources": [asdict(source) for source in found]}, seal=True)
+    write_json(mixture_path(context), {"sources": [asdict(source) for source in found]}, seal=True)
 
 
 def read_mixture(context: JobContext) -> list[MixedSource]:

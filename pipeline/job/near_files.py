@@ -19,14 +19,19 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array, uniform_below
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.common.store import read_ranges
 from clozeline.pipeline.curation.near import document_ids
 from clozeline.pipeline.curation.signatures import SHINGLE_WORDS, Bands, band_keys, signatures
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
-from clozeline.pipeline.job.cache_file import CacheFileWriter, read_ends, read_index, read_slices
+from clozeline.pipeline.job.cache_file import (
+    CacheFileWriter,
+    damaged,
+    read_ends,
+    read_index,
+    read_slices,
+)
 
 BYTES_PER_PARTITION: Final = 256 << 20  #: of text, which give about 80 MB of entries
 HEAD_CHARACTERS: Final = 500  #: of a document, to show
@@ -159,7 +164,7 @@ def _document(path: AnyPath, data: Any) -> NearDocument:
         if len(content) == 4 * count + head_bytes and crc32 == _crc32(values, content):
             words = np.frombuffer(content[: 4 * count], "<u4").astype(np.uint32)
             return NearDocument(high, low, words, bytes(content[4 * count :]).decode())
-    raise CorruptDataError(f"{path} is damaged; delete it and rerun the command.")
+    raise damaged(path, "the checksum of a document differs")
 
 
 def _crc32(values: Sequence[int], content: Any) -> int:

@@ -45,10 +45,7 @@ CHAIN: Final = 0.6  #: below this similarity to the kept document, a chain has l
 
 
 def pair_documents(context: JobContext, partition: int) -> None:
-    """Write the pairs of a partition, unless they are there."""
-    path = pairs_path(context, partition)
-    if path.exists():
-        return
+    """Write the pairs of a partition."""
     near = [context.near_paths(name)[0] for name in context.tokenized]
     parts = []
     for number, part in enumerate(read_rows(near, partition, ENTRY)):
@@ -60,14 +57,12 @@ def pair_documents(context: JobContext, partition: int) -> None:
     pairs = np.zeros(len(left), PAIR)
     for side, rows in (("left", left), ("right", right)):
         pairs[side], pairs[f"{side}_at"] = entries["id"][rows], entries["at"][rows]
-    write_rows(path, partitioned(pairs, "left", context.partitions), partitions=context.partitions)
+    path, partitions = pairs_path(context, partition), context.partitions
+    write_rows(path, partitioned(pairs, "left", partitions), partitions=partitions)
 
 
 def compare_documents(context: JobContext, partition: int) -> None:
-    """Write the edges of a partition, unless they are there."""
-    path = edges_path(context, partition)
-    if path.exists():
-        return
+    """Write the edges of a partition."""
     paths = [pairs_path(context, number) for number in range(context.partitions)]
     pairs = np.concatenate(list(read_rows(paths, partition, PAIR)))
     pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
@@ -75,14 +70,11 @@ def compare_documents(context: JobContext, partition: int) -> None:
     differs = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
     is_new = np.append(True, differs)[: len(pairs)]
     edges = (_compared(batch, context) for batch in _batches(pairs[is_new]))
-    write_rows(path, ((0, part) for part in edges), partitions=1)
+    write_rows(edges_path(context, partition), ((0, part) for part in edges), partitions=1)
 
 
 def connect_documents(context: JobContext) -> None:
-    """Write which documents of each bucket are dropped, unless that is there."""
-    path = context.drops_path
-    if path.exists():
-        return
+    """Write which documents of each bucket are dropped."""
     paths = [edges_path(context, number) for number in range(context.partitions)]
     edges = np.concatenate(list(read_rows(paths, 0, EDGE)))
     ids, kept = components(edges["left"], edges["right"])
@@ -96,7 +88,7 @@ def connect_documents(context: JobContext) -> None:
     hashes = np.sort(twins["right_hash"], order=("high", "low"))
     buckets = context.buckets.of(hashes["high"], hashes["low"])
     parts = ((int(bucket), hashes[buckets == bucket]) for bucket in np.unique(buckets))
-    write_rows(path, parts, partitions=len(context.buckets), counts=counts)
+    write_rows(context.drops_path, parts, partitions=len(context.buckets), counts=counts)
 
 
 def _twins(edges: Rows, dropped: UInt64Array, kept: UInt64Array) -> Rows:

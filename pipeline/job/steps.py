@@ -1,4 +1,4 @@
-"""The two large steps of a job; `phases.py` lists all of them.
+"""The two large steps of a job; `graph.py` has all of them.
 
     tokenize_block    block   ->  token cache file
     build_shard       bucket  ->  shard, and a ShardRecord beside the token cache
@@ -9,20 +9,20 @@ repeated by any process.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.counts import Counts, StageTimer
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import DamagedFileError, InputError
 from clozeline.pipeline.common.json_files import MALFORMED, json_digest, sealed, unsealed
-from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.paths import AnyPath, make_folder, whole_file
 from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.exclusion import Excluded
 from clozeline.pipeline.curation.rules import quality_of
@@ -33,11 +33,28 @@ from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.excluded import read_excluded
+from clozeline.pipeline.job.excluded import read_excluded, write_excluded
 from clozeline.pipeline.job.memory import process_peak, release_memory
-from clozeline.pipeline.job.mixture import count_documents, read_mixture
+from clozeline.pipeline.job.mixture import (
+    choose_documents,
+    count_documents,
+    documents_path,
+    read_mixture,
+)
 from clozeline.pipeline.job.near_files import HASH, NearWriter, Rows, read_rows, write_near_files
-from clozeline.pipeline.job.token_cache import TokenCache, write_cache_file
+from clozeline.pipeline.job.near_steps import (
+    compare_documents,
+    connect_documents,
+    edges_path,
+    pair_documents,
+    pairs_path,
+)
+from clozeline.pipeline.job.token_cache import (
+    TokenCache,
+    merge_cache_files,
+    merged_name,
+    write_cache_file,
+)
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
@@ -49,7 +66,9 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.
-EXAMPLES_VERSION = 4
+EXAMPLES_VERSION = 5
+
+Made = TypeVar("Made")
 
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
@@ -57,7 +76,7 @@ KEPT = ("invalid_utf8", "nul", TRUNCATED)
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What is known about a finished shard; bucket 0's record also has the counts of all blocks."""
+    """What is known about a finished shard."""
 
     bucket: int
     entry: ShardEntry
@@ -120,19 +139,82 @@ class Steps:
         context = self.context
         return read_excluded(context) if context.config.exclude else None
 
-    def tokenize_block(self, block: Block) -> None:
-        """Write the block's token cache file, unless it exists.
+    def tokenize_block(self, block: Block) -> Counts:
+        """Write the block's token cache file, unless it exists; return what was counted.
 
         Raises JobFailedError if the source is truncated, unless that is allowed.
         """
         path = self.context.cache_path(block)
-        if not all(file.exists() for file in self.context.files_of(block)):
-            counts = self.cache_tokens(path, read_block(block))
-        elif self.context.allow_truncated:
-            return
-        else:
+        if all(file.exists() for file in self.context.files_of(block)):
             [counts] = read_counts([path])
+        else:
+            counts = self.cache_tokens(path, read_block(block))
         check_whole(counts, allow_truncated=self.context.allow_truncated)
+        return counts
+
+    def with_files(self, make: Callable[[], Made]) -> Made:
+        """What `make` gives; a file of the token cache that is gone or damaged is made again.
+
+        Raises DamagedFileError for one that is damaged again after that.
+        """
+        made_again = set[str]()
+        while True:
+            try:
+                return make()
+            except DamagedFileError as error:
+                if error.path.name in made_again:
+                    raise
+                made_again.add(error.path.name)
+                self._make_again(error.path)
+
+    def _make_again(self, path: AnyPath) -> None:
+        """Write a file of the token cache, whatever is there; other processes may do the same."""
+        context, name = self.context, path.name
+        make_folder(context.cache_dir)
+        if name.endswith(".merged"):
+            names = next(names for names in context.merged if merged_name(names) == name)
+            self.with_files(lambda: self.merge(names))
+        elif name.endswith((".tokens", ".near", ".words")):
+            found = (b for b in context.blocks if path in context.files_of(b))
+            block = next(found)
+            self.cache_tokens(context.cache_path(block), read_block(block))
+        elif name.endswith(".excluded"):
+            write_excluded(context)
+        else:
+            self.with_files(lambda: self._choose_again(path))
+
+    def _choose_again(self, path: AnyPath) -> None:
+        context, search = self.context, range(self.context.partitions)
+        if path.name.endswith(".drops"):
+            connect_documents(context)
+        elif path.name.endswith(".mixed"):
+            shards = range(context.buckets.num_train)
+            self.count_documents(next(n for n in shards if documents_path(context, n) == path))
+        elif path.name.endswith(".pairs"):
+            pair_documents(context, next(n for n in search if pairs_path(context, n) == path))
+        else:
+            compare_documents(context, next(n for n in search if edges_path(context, n) == path))
+
+    def merge(self, names: Sequence[str]) -> None:
+        """Write the file that these of the token cache are merged into."""
+        merge_cache_files(self.context.cache_dir, names, num_buckets=len(self.context.buckets))
+
+    def choose(self) -> None:
+        """Which documents stay: what the graph does with near-duplicates and budgets, in a row.
+
+        For a text that no other process works on: the sample of a dry run, and a data set that is
+        verified.
+        """
+        context = self.context
+        if context.drops_near:
+            for work in (pair_documents, compare_documents):
+                for partition in range(context.partitions):
+                    work(context, partition)
+            connect_documents(context)
+        if context.budgets:
+            for bucket in range(context.buckets.num_train):
+                self.count_documents(bucket)
+            choose_documents(context)
 
     def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> Counts:
         """Tokenize chunks of text into a token cache file; return what was counted.
@@ -152,10 +234,7 @@ class Steps:
             )
 
     def build_shard(self, bucket: int) -> ShardRecord:
-        """Write the bucket's shard, and then its record, unless both exist and are whole.
-
-        The record of bucket 0 adds up the counts of all blocks.
-        """
+        """Write the bucket's shard, and then its record, unless both exist and are whole."""
         record_path, shard_path = self.record_path(bucket), self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
             return record
@@ -190,16 +269,13 @@ class Steps:
 
     def record_path(self, bucket: int) -> AnyPath:
         """The record of the bucket's shard, once all token cache files are there."""
-        # Blocks without a document of the bucket matter only for the counts.
-        inputs = self.cache.inputs_of(bucket) if bucket else self.cache.inputs
-        context = self.context
+        context, inputs = self.context, self.cache.inputs_of(bucket)
         config = context.config.to_dict()
         del config["max_rejected"]  # raising it after a failed job rebuilds no shard
         buckets = asdict(context.buckets)
         parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, inputs]
         if (drops := self.drops(bucket)) is not None:
-            # Bucket 0 also counts what was found in all others.
-            parts += [drops.tolist(), bucket == 0 and context.drops_path.name]
+            parts.append(drops.tolist())
         parts += map(asdict, self.mixture)
         return context.cache_dir / f"{json_digest(parts)}.shard.json"
 
@@ -207,6 +283,15 @@ class Steps:
     def mixture(self) -> list[MixedSource]:
         """The use of documents by source, once that is chosen."""
         return read_mixture(self.context)
+
+    def counts(self) -> Counts:
+        """What was counted when all blocks were tokenized, and which of them are alike."""
+        total = self.cache.counts()
+        if self.context.drops_near:
+            total.add(*read_counts([self.context.drops_path]))
+        if self.context.excluded:  # whether its sources end early
+            total.add(*read_counts([self.context.excluded_path]))
+        return total
 
     def count_documents(self, bucket: int) -> None:
         """Write what the choice of a mixture needs of the bucket."""
@@ -266,12 +351,6 @@ class Steps:
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if unmasked := int((examples.masked_lm_positions.lengths == 0).sum()):
             counts.read["without_masks"] = unmasked
-        if bucket == 0:
-            counts.add(self.cache.counts())
-            if self.context.drops_near:
-                counts.add(*read_counts([self.context.drops_path]))
-            if self.context.excluded:  # whether its sources end early
-                counts.add(*read_counts([self.context.excluded_path]))
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
 

@@ -1,25 +1,26 @@
-"""`clozeline shards --task I/N`: a share of a job, without Beam and without a coordinator.
+"""`clozeline shards --task I/N`: a share of a job, without a coordinator.
 
     12 blocks, --task 1/3    tokenizes blocks 1, 4, 7, 10; waits for the other tasks' blocks;
                              builds shards 1, 4, ...; waits; writes the manifest
 
-A task works through the phases that Beam's graph has, and sees by the names of files what the other
-tasks have done. Any number of tasks give the same bytes, in any order, some of them twice.
+A task runs the graph on its share, and sees by the names of files what the other tasks have done.
+Any number of tasks give the same bytes, in any order, some of them twice.
 """
 
+import heapq
 import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from clozeline.pipeline.common.errors import UnfinishedError
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.job.out_folder import finished_dataset
-from clozeline.pipeline.job.phases import Phase
 from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.job.workers import Stage
 
 POLL_SECONDS: Final = 2.0
 POLL_SHARE: Final = 0.05  #: most of its time that a waiting task spends listing files
@@ -67,55 +68,58 @@ class Task:
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
-    def owner_of(self, number: int, phase: Phase) -> int:
-        """The index of the task that does an item; what is a single one, every task does."""
-        return number % self.count if len(phase.items) > 1 else self.index
+    def owners(self, sizes: Sequence[int]) -> list[int]:
+        """Which task does each element: the largest first, to the task that has least to do.
+
+        A single element is every task's.
+
+            sizes 5, 9, 4, 4, of 2 tasks  ->  1, 0, 1, 0
+        """
+        if len(sizes) == 1:
+            return [self.index]
+        loads = [(0, index) for index in range(self.count)]
+        owners = [0] * len(sizes)
+        for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+            load, owners[number] = heapq.heappop(loads)
+            heapq.heappush(loads, (load + max(1, sizes[number]), owners[number]))
+        return owners
 
 
-def run_task(task: Task, phases: Sequence[Phase], steps: Steps, *, wait: float) -> bool:
-    """Do a task's share of each phase; return, when the data set is finished, whether it did that.
+@dataclass(frozen=True)
+class TaskShare:
+    """The share of a task; `of` waits for those of the others by the names of their files."""
 
-    Raises UnfinishedError when other tasks have finished nothing for `wait` seconds and something
-    of theirs is missing, and whatever a step raises.
-    """
-    if finished_dataset(steps.context):
-        return False
-    try:
-        for phase in phases:
-            _run_phase(task, phase, steps, wait)
-    except Exception:
-        # Another task may have finished, and removed the token cache while this one worked.
-        if finished_dataset(steps.context):
-            return False
-        raise
-    return True
+    task: Task
+    wait: float  #: seconds
+    is_of_task: ClassVar = True
 
-
-def _run_phase(task: Task, phase: Phase, steps: Steps, wait: float) -> None:
-    """Do the share, and wait until the phase is complete."""
-    todo = [n for n in range(len(phase.items)) if task.owner_of(n, phase) == task.index]
-    files: list[list[AnyPath]] = []
-    missing, since = None, time.monotonic()
-    while missing != []:
-        for number in todo:
-            phase.work(steps, phase.items[number])
-        files = files or [phase.files(steps, item) for item in phase.items]
-        started, before = time.monotonic(), missing
-        missing = _without_files(files)
-        done = f"{len(files) - len(missing)} of {len(files)} {phase.done}"
-        if missing != before:  # what others finished meanwhile counts, too
-            since = started
-        if missing and (started - since >= wait or finished_dataset(steps.context)):
-            others = sorted({task.owner_of(number, phase) for number in missing})
-            raise UnfinishedError(
-                f"{done}; the others are those of task {_listed(others, task.count)}. Run what is "
-                "missing, and this task again."
-            )
-        if missing != before:
-            print(f"task {task}: {done}", file=sys.stderr, flush=True)
-        todo = [n for n in missing if task.owner_of(n, phase) == task.index]
-        if missing and not todo:
-            time.sleep(max(POLL_SECONDS, (time.monotonic() - started) / POLL_SHARE))
+    def of(self, stage: Stage, steps: Steps) -> Iterator[Any]:
+        """Raises UnfinishedError when other tasks have finished nothing for `wait` seconds."""
+        every = stage.elements()
+        owners = self.task.owners([stage.size(element) for element in every])
+        todo = [n for n, owner in enumerate(owners) if owner == self.task.index]
+        files: list[list[AnyPath]] = []
+        missing, since = None, time.monotonic()
+        while missing != []:
+            for number in todo:
+                yield every[number]
+            files = files or [stage.files(steps, element) for element in every]
+            started, before = time.monotonic(), missing
+            missing = _without_files(files)
+            done = f"{len(files) - len(missing)} of {len(files)} {stage.done}"
+            if missing != before:  # what others finished meanwhile counts, too
+                since = started
+            if missing and (started - since >= self.wait or finished_dataset(steps.context)):
+                others = sorted({owners[number] for number in missing})
+                raise UnfinishedError(
+                    f"{done}; the others are those of task {_listed(others, self.task.count)}. "
+                    "Run what is missing, and this task again."
+                )
+            if missing != before:
+                print(f"task {self.task}: {done}", file=sys.stderr, flush=True)
+            todo = [n for n in missing if owners[n] == self.task.index]
+            if missing and not todo:
+                time.sleep(max(POLL_SECONDS, (time.monotonic() - started) / POLL_SHARE))
 
 
 def _without_files(files: Sequence[Sequence[AnyPath]]) -> list[int]:

@@ -54,7 +54,7 @@ MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds
 
 
-class CacheInput(NamedTuple):
+class TokenFile(NamedTuple):
     """A file of the token cache that a job reads."""
 
     name: str
@@ -79,7 +79,7 @@ def merged_name(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{digest_of(sorted(names))}.merged"
 
 
-def group_files(files: Iterable[CacheInput]) -> dict[CacheInput, list[str]]:
+def group_files(files: Iterable[TokenFile]) -> dict[TokenFile, list[str]]:
     """What shards read, and the names of the neighbouring files that are merged into each.
 
     At most MAX_FILES, plus one for each different use. Group sizes are powers of two, so that files
@@ -92,7 +92,7 @@ def group_files(files: Iterable[CacheInput]) -> dict[CacheInput, list[str]]:
     while size * MAX_FILES < number:
         size *= 2
     return {
-        CacheInput(merged_name(group), *use): group
+        TokenFile(merged_name(group), *use): group
         for use, names in by_use.items()
         for group in (names[start : start + size] for start in range(0, len(names), size))
     }
@@ -120,12 +120,9 @@ def write_cache_file(
 
 
 def merge_cache_files(folder: AnyPath, names: Sequence[str], *, num_buckets: int) -> None:
-    """Write the file that these are merged into, unless it exists."""
-    path = folder / merged_name(names)
-    if path.exists():
-        return
+    """Write the file that these are merged into."""
     total = Counts()
-    with whole_file(path) as file:
+    with whole_file(folder / merged_name(names)) as file:
         writer = CacheFileWriter(file, num_buckets)
         for name in names:
             for bucket, piece in read_runs(folder / name, num_buckets):
@@ -145,7 +142,7 @@ class TokenCache:
     """The files that a job reads, as its shards see them: the documents of a bucket."""
 
     def __init__(
-        self, folder: AnyPath, inputs: Iterable[CacheInput], *, num_buckets: int, vocab_size: int
+        self, folder: AnyPath, inputs: Iterable[TokenFile], *, num_buckets: int, vocab_size: int
     ) -> None:
         self.inputs = sorted(inputs)
         self.num_buckets, self.vocab_size = num_buckets, vocab_size
@@ -153,7 +150,7 @@ class TokenCache:
         self._indexed = range(0)
         self._index: list[Entries] = []
 
-    def inputs_of(self, bucket: int) -> list[CacheInput]:
+    def inputs_of(self, bucket: int) -> list[TokenFile]:
         """The inputs that have documents of the bucket."""
         return [part for part, _, entries in self._entries(bucket) if entries["length"].any()]
 
@@ -228,7 +225,7 @@ class TokenCache:
     def _ends(self) -> list[CacheFileEnd]:
         return read_ends(self._paths)
 
-    def _entries(self, bucket: int) -> Iterator[tuple[CacheInput, AnyPath, Entries]]:
+    def _entries(self, bucket: int) -> Iterator[tuple[TokenFile, AnyPath, Entries]]:
         """Each input, its path, and where it has the bucket's slices, [runs]."""
         if bucket not in self._indexed:
             per_bucket = ENTRY.itemsize * sum(end.runs for end in self._ends)

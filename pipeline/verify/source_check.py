@@ -23,7 +23,6 @@ from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
 from clozeline.pipeline.job.context import blocks_of, scratch_context
 from clozeline.pipeline.job.finish import Totals
-from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows
@@ -137,7 +136,7 @@ def rebuild(
         validation=config.validation,
     )
     with scratch_context(tokenizer, config, buckets) as context:
-        inputs = tuple({context.cache_input(block) for block in blocks})
+        inputs = tuple({context.token_file(block) for block in blocks})
         context = replace(context.reading(blocks), inputs=inputs)
         steps = Steps(context)
         size = sum(block.text_bytes for block in blocks)
@@ -145,7 +144,5 @@ def rebuild(
             for block in blocks:
                 steps.tokenize_block(block)
                 bar.update(block.text_bytes)
-        for phase in chosen_phases(context):
-            for item in phase.items:
-                phase.work(steps, item)
+        steps.choose()
         yield Rebuild(manifest, steps, Totals(steps))

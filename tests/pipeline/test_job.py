@@ -23,7 +23,7 @@ from tests.support.files import times
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import write_texts
 
-OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process
+OPTIONS = JobOptions(workers=1, block_bytes=8000)
 
 BEAM = ["--job_name=mine"]
 OTHER_SOURCES = r"\(other sources or excluded texts, or another size or time of change of th"
@@ -69,7 +69,7 @@ def test_how_it_went_stands_beside_and_not_in_the_manifest(finished):
     facts = json.loads((finished / "out" / "job.json").read_text())
     assert facts["sources"] == [str(finished / "corpus.txt")]
     assert facts["blocks"] > 1
-    assert facts["beam_args"] == []  # one worker is this process
+    assert facts["beam_args"] == []
     assert facts["seconds"] > 0
     manifest = (finished / "out" / MANIFEST).read_text()
     assert str(finished) not in manifest
@@ -235,8 +235,8 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
           for pairs in ("none", "sentences", "packed")],
         ({"config": DataConfig(text_columns=("body",))},
          "^--text-columns body does nothing: each source is plain text, or names its own"),
-        ({"options": JobOptions(workers=3), "beam_args": BEAM}, "^--workers 3 is for jobs without"),
-        ({"options": JobOptions(task="0/1"), "beam_args": BEAM}, "^--task does not use Beam; leav"),
+        ({"options": JobOptions(workers=3), "beam_args": BEAM}, "^--workers 3 is for this machine"),
+        ({"options": JobOptions(task="0/1"), "beam_args": BEAM}, "^--task runs on this machine; l"),
     ],
 )  # fmt: skip
 def test_what_fails_before_the_work_leaves_no_folder(more, message, tmp_path):

@@ -12,8 +12,7 @@ import pytest
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.job import JobOptions
-from clozeline.pipeline.job.local_workers import Worker, run_in_workers
-from clozeline.pipeline.job.phases import phases
+from clozeline.pipeline.job.workers import Worker, run_in_workers
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import TEXT, work
 from tests.support.small import PUNKT, small_tokenizer
@@ -39,7 +38,7 @@ def workers():
     """The workers that this process has started."""
     every = psutil.Process().children()  # one that ended unwaited for, of another test, has no line
     lines = [child.as_dict(["cmdline"], ad_value=[])["cmdline"] for child in every]
-    return [line for line in lines if "clozeline.pipeline.job.local_workers" in line]
+    return [line for line in lines if "clozeline.pipeline.job.workers" in line]
 
 
 def test_a_worker_that_is_killed_fails_the_job(worker):
@@ -76,13 +75,12 @@ def test_a_script_needs_no_guard_and_runs_once(tmp_path):
     assert (tmp_path / "out" / MANIFEST).exists()
 
 
-def test_what_is_wrong_with_a_block_is_named_and_the_others_are_finished(tmp_path):
+def test_what_is_wrong_with_a_block_is_named_and_the_other_worker_ends_at_once(tmp_path):
     blocks, context = work(tmp_path, block_bytes=2000)
     assert len(blocks) > 3
     blocks[0] = replace(blocks[0], path=str(tmp_path / "gone.txt"))
-    every, named = phases(blocks, context.reading(blocks)), r"gone\.txt.* \[while running 'Tokeniz"
-    with pytest.raises(RuntimeError, match=named) as raised:
-        run_in_workers(every, context, blocks=blocks, workers=2)
+    with pytest.raises(RuntimeError, match=r"gone\.txt.* \[while running 'Tokenize'\]") as raised:
+        run_in_workers(context.reading(blocks), workers=2)
     assert "InputError" in str(raised.value.__cause__)
     assert workers() == []
-    assert list(context.cache_dir.glob("*.tokens"))  # of the other worker
+    assert not list(context.out_dir.glob("*.arrow"))

@@ -5,15 +5,16 @@ import os
 import pickle
 import signal
 import subprocess
+import uuid
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 
+import apache_beam as beam
 import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST
-from clozeline.pipeline.job.beam_graph import DoItem, make_pipeline, run_graph
-from clozeline.pipeline.job.phases import phases, run_here
+from clozeline.pipeline.job.graph import All, run_graph
+from clozeline.pipeline.job.workers import run_in_workers
 from tests.pipeline.test_steps import CONFIG, work
 from tests.support.files import times
 from tests.support.small_jobs import (
@@ -34,9 +35,8 @@ def merging(monkeypatch):
 
 
 def run(blocks, context):
-    """All phases, in this process."""
-    context = context.reading(blocks)
-    run_here(phases(blocks, context), context)
+    """The graph, in this process."""
+    run_graph(context.reading(blocks))
 
 
 def merged_files(context):
@@ -48,8 +48,7 @@ def test_merged_files_give_the_same_bytes_and_are_not_merged_again(tmp_path, mon
     monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 3)
     blocks, context = work(tmp_path / "many", block_bytes=600)
     assert len(blocks) > 12
-    reading = context.reading(blocks)
-    run_graph(make_pipeline([]), phases(blocks, reading), reading)  # with Beam
+    run_in_workers(context.reading(blocks), workers=2)
     merged, shards = merged_files(context), shard_digests(context.out_dir)
     assert 1 <= len(merged) <= 3
     assert shards == shard_digests(tmp_path / "few/out")
@@ -62,19 +61,34 @@ def test_merged_files_give_the_same_bytes_and_are_not_merged_again(tmp_path, mon
     assert merged_files(context) == merged
 
 
+class Moved(beam.DoFn):
+    """Notes the size of each element that goes through, in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def process(self, element):
+        (self.folder / uuid.uuid4().hex).write_bytes(pickle.dumps(element))
+        yield element
+
+
 @pytest.mark.usefixtures("merging")
-def test_what_beam_moves_is_linear_in_blocks_and_shards(tmp_path):
+def test_what_beam_moves_is_linear_in_blocks_and_shards(tmp_path, monkeypatch):
+    """An element for each block, merged file and shard, and none for a block and a shard."""
     blocks, context = work(tmp_path, replace(CONFIG, num_shards=40), block_bytes=600)
-    context = context.reading(blocks)
-    every = phases(blocks, context)
-    assert [len(phase.items) for phase in every] == [len(blocks), 3, len(context.buckets), 1]
-    for phase, following in pairwise(every):
-        work_of = DoItem(context, phase, num_following=len(following.items))
-        work_of.setup()
-        given = [(number, None) for number in range(len(phase.items))]
-        moved = [part for element in given for part in work_of.process(element)]
-        assert sorted(number for number, _ in moved) == list(range(len(following.items)))
-        assert max(len(pickle.dumps(element)) for element in moved) < 200
+    context, moved = context.reading(blocks), tmp_path / "moved"
+    moved.mkdir()
+    expand = All.expand
+
+    def noted(self, before):
+        after = expand(self, before)
+        return after | "Noted" >> beam.ParDo(Moved(moved))
+
+    monkeypatch.setattr(All, "expand", noted)
+    run_graph(context)
+    elements = [path.read_bytes() for path in moved.iterdir()]
+    assert len(elements) == len(blocks) + 3 + len(context.buckets) + 1 + 4  # and 4 empty ones
+    assert max(map(len, elements)) < 700  # a block, or the names of a few files
 
 
 @pytest.mark.usefixtures("merging")

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -16,6 +17,7 @@ from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, rea
 from clozeline.pipeline.job.job import _run, plan_job, plan_shards
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress
+from clozeline.pipeline.job.workers import Outcome
 from clozeline.pipeline.report.dataset_card import write_card
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
@@ -228,12 +230,16 @@ def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_no_example(co
 
 
 def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
-    """Where a runner ends without an error before the last phase."""
+    """Where a runner ends without an error before the last step."""
     folders = copy / "tokenizer", copy / "out"
     planned = plan_job([str(copy / "corpus.txt")], *folders, TWO, OVERWRITE)
     begun = replace(planned, context=begin_job(planned.context, planned.tokenizer))
     with pytest.raises(JobFailedError, match="the runner stopped before the last step"):
-        _run(lambda phases, context: None, begun, Progress(begun.blocks, begun.context))
+        _run(
+            lambda context: Outcome(Counter(), is_last=True),
+            begun,
+            Progress(begun.blocks, begun.context),
+        )
     assert read_manifest(copy / "out").config == CONFIG
 
 

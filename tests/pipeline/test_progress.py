@@ -13,8 +13,8 @@ import pytest
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.job.memory import process_peak, tree_memory
 from clozeline.pipeline.job.out_folder import begin_job
-from clozeline.pipeline.job.phases import replace_data_set
 from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.stages import replace_data_set
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.documents import TRUNCATED

@@ -24,8 +24,8 @@ from clozeline.pipeline.job.cache_file import (
 )
 from clozeline.pipeline.job.token_cache import (
     MAX_FILES,
-    CacheInput,
     TokenCache,
+    TokenFile,
     digest_of,
     group_files,
     merge_cache_files,
@@ -82,7 +82,7 @@ def write(path: Path, *chunks, buckets=BUCKETS):
 
 def token_cache(folder, *names, num_buckets=4, vocab_size=VOCAB):
     """These files as shards see them."""
-    inputs = map(CacheInput, names)
+    inputs = map(TokenFile, names)
     return TokenCache(folder, inputs, num_buckets=num_buckets, vocab_size=vocab_size)
 
 
@@ -276,11 +276,11 @@ def test_a_bucket_reads_a_part_of_each_index(tmp_path, monkeypatch):
 
 
 def test_files_are_merged_where_they_are_more_than_a_shard_may_read():
-    files = [CacheInput(f"{i:05}", 1 + (i % 10 == 0)) for i in range(10 * MAX_FILES)]
+    files = [TokenFile(f"{i:05}", 1 + (i % 10 == 0)) for i in range(10 * MAX_FILES)]
     few = group_files(files[:MAX_FILES])
     assert few == {file: [file.name] for file in files[:MAX_FILES]}
     many = group_files([*files, *files[:5]])
     assert len(many) <= MAX_FILES + 1
     assert sorted((n, group.repeat, "") for group, names in many.items() for n in names) == files
-    more = group_files([*files, CacheInput("one more")])
+    more = group_files([*files, TokenFile("one more")])
     assert len(set(more) & set(many)) >= len(many) - 1

@@ -30,7 +30,11 @@ ROOMS = {
     "clozeline": ("__main__",),
 }  # fmt: skip
 #: The graph, and what runs it on this machine.
-BEAM = ("clozeline.pipeline.job.beam_graph", "clozeline.pipeline.job.beam_workers")
+BEAM = (
+    "clozeline.pipeline.job.beam_options",
+    "clozeline.pipeline.job.beam_workers",
+    "clozeline.pipeline.job.graph",
+)
 #: The servers, which their commands import.
 SERVERS = (
     "clozeline.pipeline.common.http_server", "clozeline.pipeline.view.server",

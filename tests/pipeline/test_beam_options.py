@@ -9,7 +9,7 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.job.beam_graph import _closed_client, make_pipeline
+from clozeline.pipeline.job.beam_options import closed_client, make_pipeline
 
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 FLINK, PORTABLE, SPARK = (f"--runner={name}Runner" for name in ("Flink", "Portable", "Spark"))
@@ -79,16 +79,16 @@ class DaskRunner(PipelineRunner):
 
 
 def test_a_client_that_cannot_be_closed_is_logged_after_the_work(client, caplog):
-    with _closed_client(DaskRunner()):
+    with closed_client(DaskRunner()):
         pass
     assert client.closed == 1
     assert "Dask's client was not closed" in caplog.text
     assert "TimeoutError: timed out after 5 s" in caplog.text
-    with pytest.raises(OSError, match="of the work"), _closed_client(DaskRunner()):
+    with pytest.raises(OSError, match="of the work"), closed_client(DaskRunner()):
         raise OSError("of the work")
 
 
 def test_a_client_of_somebody_else_stays_open(client):
-    with _closed_client(PortableRunner()):
+    with closed_client(PortableRunner()):
         pass
     assert client.closed == 0

@@ -1,4 +1,4 @@
-"""The graph. Nothing else in the project imports Beam."""
+"""What follows `--`: Beam's options, checked, and the runner that they name."""
 
 import argparse
 import difflib
@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,57 +19,18 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.malloc import disable_malloc_trim
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.phases import Phase
-from clozeline.pipeline.job.steps import Steps
 
 SECONDS_TO_CONNECT: Final = 5.0
 #: In full, because `DirectRunner` tries to download another one.
 IN_THIS_PROCESS: Final = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+#: Beam knows the short names of others.
+DASK: Final = "apache_beam.runners.dask.dask_runner.DaskRunner"
 #: Masters of Flink and Spark that run inside the job server: "[auto]", "local[4]".
 INSIDE: Final = re.compile(r"\[?(auto|local|collection)\]?(\[.*\])?")
 
 
-def run_graph(pipeline: beam.Pipeline, phases: Sequence[Phase], context: JobContext) -> None:
-    """Run the phases on an empty graph from `make_pipeline`; return when the last one is done.
-
-    What a step or the runner raises passes through.
-    """
-    with _closed_client(pipeline.runner), pipeline as root:
-        first = [(number, None) for number in range(len(phases[0].items))]
-        numbers = root | "ListItems" >> beam.Create(first) | "SpreadItems" >> beam.Reshuffle()
-        for phase, following in pairwise(phases):
-            work = DoItem(context, phase, num_following=len(following.items))
-            numbers |= phase.label >> beam.ParDo(work)
-            numbers |= f"WaitFor{phase.label}" >> beam.GroupByKey()
-        numbers | phases[-1].label >> beam.ParDo(DoItem(context, phases[-1], num_following=0))
-
-
-class DoItem(beam.DoFn):
-    """(number of an item, nothing) -> (numbers of its share of the next phase's items, nothing).
-
-    That share has nothing to do with the item. It is how GroupByKey knows the next items, and it
-    gives them out when this phase is complete.
-    """
-
-    def __init__(self, context: JobContext, phase: Phase, *, num_following: int) -> None:
-        self.context, self.phase, self.num_following = context, phase, num_following
-
-    def setup(self) -> None:
-        """Once per worker: the tokenizer's memo is kept as long as the worker runs."""
-        disable_malloc_trim()
-        self.steps = Steps(self.context)
-
-    def process(self, element: tuple[int, object]) -> Iterator[tuple[int, None]]:
-        number, _ = element
-        self.phase.work(self.steps, self.phase.items[number])
-        for following in range(number, self.num_following, len(self.phase.items)):
-            yield following, None
-
-
 @contextmanager
-def _closed_client(runner: PipelineRunner) -> Iterator[None]:
+def closed_client(runner: PipelineRunner) -> Iterator[None]:
     """Close the client of the DaskRunner at the end.
 
     Otherwise it keeps trying to reach a dead scheduler and prints each failure. With any other

@@ -1,0 +1,316 @@
+"""The steps of the graph: an element to what is made of it, which is a file of its own.
+
+    TokenizeBlock   Block  ->  TokenFile
+    BuildShard      Shard  ->  ShardEntry
+
+An element may be worked on by any process, twice, and at the same time: what is there is not made
+again. A step reads nothing but files; one of the token cache that is gone is made again.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.manifest import MANIFEST, ShardEntry
+from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.finish import check_examples, finish_dataset
+from clozeline.pipeline.job.mixture import choose_documents, documents_path, mixture_path
+from clozeline.pipeline.job.near_steps import (
+    compare_documents,
+    connect_documents,
+    edges_path,
+    pair_documents,
+    pairs_path,
+)
+from clozeline.pipeline.job.out_folder import prepare_folders
+from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.job.token_cache import TokenFile, merged_name
+from clozeline.pipeline.sources.block import Block
+
+NAMESPACE: Final = "clozeline"  #: of the counters
+EMPTY: Final = None  #: the element that stands for none
+
+
+class Shard(NamedTuple):
+    """A shard that is to be built."""
+
+    bucket: int
+    name: str
+
+
+def shards(context: JobContext) -> list[Shard]:
+    """All shards of a job, in the order of their buckets."""
+    return [
+        Shard(bucket, context.shard_path(bucket).name) for bucket in range(len(context.buckets))
+    ]
+
+
+class OfJob(beam.DoFn):
+    """Works with the steps of a job, of which a process has as few as it can: they are large."""
+
+    _idle: ClassVar[list[Steps]] = []
+    _lock: ClassVar = threading.Lock()  # an engine may have threads
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+
+    def setup(self) -> None:
+        disable_malloc_trim()
+
+    def start_bundle(self) -> None:
+        with OfJob._lock:
+            idle = [steps for steps in OfJob._idle if steps.context == self.context]
+            self.steps = idle.pop() if idle else Steps(self.context)
+            OfJob._idle[:] = idle
+
+    def finish_bundle(self) -> None:
+        with OfJob._lock:
+            OfJob._idle.append(self.steps)
+
+
+class Step(OfJob):
+    """An element -> what is made of it: a file, unless it is there."""
+
+    done: str  #: "blocks tokenized"
+
+    @property
+    def label(self) -> str:
+        return type(self).__name__
+
+    def elements(self) -> Sequence[Any]:
+        """All of the job."""
+        raise NotImplementedError
+
+    def size(self, element: Any) -> int:
+        """How much work an element is, compared with others."""
+        return 1
+
+    def files(self, steps: Steps, element: Any) -> list[AnyPath]:
+        """What is there when the element is done; known once all stages before are complete."""
+        raise NotImplementedError
+
+    def make(self, element: Any) -> tuple[object, Counts]:
+        """What goes on, and what was counted."""
+        raise NotImplementedError
+
+    def is_made(self, element: Any) -> bool:
+        return all(file.exists() for file in self.files(self.steps, element))
+
+    def process(self, element: Any) -> Iterator[object]:
+        if element is EMPTY:
+            yield EMPTY
+            return
+        made, counts = self.steps.with_files(lambda: self.make(element))
+        for name, number in counted(counts).items():
+            Metrics.counter(NAMESPACE, name).inc(number)
+        yield made
+
+
+def counted(counts: Counts) -> Counter[str]:
+    """The counters: what the manifest has in `counts`, and in `dropped` as "dropped_..."."""
+    dropped = {f"dropped_{reason}": number for reason, number in counts.dropped.items()}
+    return +Counter({**counts.read, **dropped, "rejected": len(counts.rejected)})
+
+
+class ReadExcluded(Step):
+    """The texts of --exclude, once for all workers."""
+
+    done = "sets of excluded texts read"
+
+    def elements(self) -> Sequence[str]:
+        return [name for name, _ in self.context.excluded][:1]
+
+    def files(self, steps: Steps, element: str) -> list[AnyPath]:
+        return [self.context.excluded_path]
+
+    def make(self, element: str) -> tuple[str, Counts]:
+        _ = self.steps.excluded
+        [counts] = read_counts([self.context.excluded_path])
+        return self.context.excluded_path.name, counts
+
+
+class TokenizeBlock(Step):
+    """Block -> TokenFile."""
+
+    done = "blocks tokenized"
+
+    def elements(self) -> Sequence[Block]:
+        return self.context.blocks
+
+    def size(self, element: Block) -> int:
+        return element.text_bytes
+
+    def files(self, steps: Steps, element: Block) -> list[AnyPath]:
+        return self.context.files_of(element)
+
+    def make(self, element: Block) -> tuple[TokenFile, Counts]:
+        counts = self.steps.tokenize_block(element)
+        return self.context.token_file(element), counts
+
+
+class MergeBlocks(Step):
+    """The names of token files -> the TokenFile that they are merged into."""
+
+    done = "groups of blocks merged"
+
+    def elements(self) -> Sequence[Sequence[str]]:
+        return self.context.merged
+
+    def files(self, steps: Steps, element: Sequence[str]) -> list[AnyPath]:
+        return [self.context.cache_dir / merged_name(element)]
+
+    def make(self, element: Sequence[str]) -> tuple[str, Counts]:
+        if not self.is_made(element):
+            self.steps.merge(element)
+        return merged_name(element), Counts()
+
+
+class PairDocuments(Step):
+    """A partition of the band keys -> its pairs."""
+
+    done = "partitions paired"
+
+    def elements(self) -> Sequence[int]:
+        return range(self.context.partitions)
+
+    def files(self, steps: Steps, element: int) -> list[AnyPath]:
+        return [pairs_path(self.context, element)]
+
+    def make(self, element: int) -> tuple[str, Counts]:
+        if not self.is_made(element):
+            pair_documents(self.context, element)
+        return pairs_path(self.context, element).name, Counts()
+
+
+class CompareDocuments(Step):
+    """A partition of the pairs -> its edges."""
+
+    done = "partitions compared"
+
+    def elements(self) -> Sequence[int]:
+        return range(self.context.partitions)
+
+    def files(self, steps: Steps, element: int) -> list[AnyPath]:
+        return [edges_path(self.context, element)]
+
+    def make(self, element: int) -> tuple[str, Counts]:
+        if not self.is_made(element):
+            compare_documents(self.context, element)
+        return edges_path(self.context, element).name, Counts()
+
+
+class ConnectDocuments(Step):
+    """All edges -> the documents of each shard that are dropped."""
+
+    done = "graphs of near-duplicates connected"
+
+    def elements(self) -> Sequence[str]:
+        return [self.context.drops_path.name]
+
+    def files(self, steps: Steps, element: str) -> list[AnyPath]:
+        return [self.context.drops_path]
+
+    def make(self, element: str) -> tuple[str, Counts]:
+        if not self.is_made(element):
+            connect_documents(self.context)
+        [counts] = read_counts([self.context.drops_path])
+        return element, counts
+
+
+class CountDocuments(Step):
+    """Shard -> its documents that may be used."""
+
+    done = "buckets counted"
+
+    def elements(self) -> Sequence[Shard]:
+        return shards(self.context)[: self.context.buckets.num_train]
+
+    def files(self, steps: Steps, element: Shard) -> list[AnyPath]:
+        return [documents_path(self.context, element.bucket)]
+
+    def make(self, element: Shard) -> tuple[Shard, Counts]:
+        if not self.is_made(element):
+            self.steps.count_documents(element.bucket)
+        return element, Counts()
+
+
+class ChooseMixture(Step):
+    """The documents of all shards -> the use of each source's."""
+
+    done = "mixtures chosen"
+
+    def elements(self) -> Sequence[str]:
+        return [mixture_path(self.context).name]
+
+    def files(self, steps: Steps, element: str) -> list[AnyPath]:
+        return [mixture_path(self.context)]
+
+    def make(self, element: str) -> tuple[str, Counts]:
+        if not self.is_made(element):
+            choose_documents(self.context)
+        return element, Counts()
+
+
+class ReplaceDataSet(Step):
+    """All text is read: the data set that is replaced goes, if the new one has examples."""
+
+    done = "data sets removed"
+
+    def elements(self) -> Sequence[str]:
+        return [str(self.context.out_dir)]
+
+    def files(self, steps: Steps, element: str) -> list[AnyPath]:
+        return []
+
+    def make(self, element: str) -> tuple[str, Counts]:
+        replace_data_set(self.steps)
+        return element, Counts()
+
+
+class BuildShard(Step):
+    """Shard -> ShardEntry."""
+
+    done = "shards built"
+
+    def elements(self) -> Sequence[Shard]:
+        return shards(self.context)
+
+    def files(self, steps: Steps, element: Shard) -> list[AnyPath]:
+        return [steps.context.shard_path(element.bucket), steps.record_path(element.bucket)]
+
+    def make(self, element: Shard) -> tuple[ShardEntry, Counts]:
+        record = self.steps.build_shard(element.bucket)
+        counts = Counts()
+        counts.add(record.counts)
+        counts.read["examples"] = record.entry.rows
+        return record.entry, counts
+
+
+class WriteManifest(Step):
+    """All shards -> the manifest."""
+
+    done = "manifests written"
+
+    def elements(self) -> Sequence[str]:
+        return [MANIFEST]
+
+    def files(self, steps: Steps, element: str) -> list[AnyPath]:
+        return [self.context.out_dir / element]
+
+    def make(self, element: str) -> tuple[str, Counts]:
+        finish_dataset(self.steps)
+        return element, Counts()
+
+
+def replace_data_set(steps: Steps) -> None:
+    """Remove the data set that is replaced. Raises as `check_examples`: then it stays."""
+    check_examples(steps)
+    prepare_folders(steps.context, steps.tokenizer)
