@@ -1,5 +1,7 @@
 """The commands from text to shards. Each parses its options, calls once and prints the result."""
 
+import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,8 @@ from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.tokenization.options import TokenizerOptions
 
 FOLDER = PathOrUrl()
+#: Ours have no underscores.
+BEAMS_OPTION = re.compile("--(runner|[a-z]+_[a-z_]+)")
 
 
 @click.command(
@@ -78,6 +82,15 @@ class BeamCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         cut = args.index("--") if "--" in args else len(args)
         ctx.obj = args[cut + 1 :]
+        if {"-h", "--help"} & {*ctx.obj}:
+            logging.disable(logging.WARNING)  # Beam's, while it is imported
+            from clozeline.pipeline.job.beam_options import beam_help
+
+            click.echo(beam_help())
+            ctx.exit()
+        given = (arg.partition("=")[0] for arg in args[:cut])
+        if named := [option for option in given if BEAMS_OPTION.fullmatch(option)]:
+            raise click.UsageError(f"{named[0]} is an option of Beam; put it after --.", ctx)
         return super().parse_args(ctx, args[:cut])
 
 
@@ -120,21 +133,23 @@ def shards(
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
-    from clozeline.pipeline.job.job import build_shards, plan_shards
+    from clozeline.pipeline.job.job import build_shards, draw_graph, is_drawing, plan_shards
     from clozeline.pipeline.report.dropped import dropped_lines, mixture_lines
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
+    asked: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "config": config, "options": job}
     if dry_run:
         if beam_args:
-            raise InputError("--dry-run does not use Beam; leave out -- and what follows it.")
-        for line in plan_shards(sources, tokenizer=tokenizer, out=out, config=config, options=job):
+            raise InputError("--dry-run runs on this machine; leave out -- and what follows it.")
+        for line in plan_shards(sources, **asked):
             click.echo(escaped(line))
         click.echo("Next: the same command without --dry-run", err=True)
         return
-    manifest, is_new = build_shards(
-        sources, tokenizer=tokenizer, out=out, config=config, options=job, beam_args=beam_args
-    )
+    if is_drawing(beam_args):
+        click.echo("\n".join(draw_graph(sources, **asked, beam_args=beam_args)))
+        return
+    manifest, is_new = build_shards(sources, **asked, beam_args=beam_args)
     listed, truncated = out / "rejected.jsonl", manifest.counts.get("truncated", 0)
     if rejected := manifest.counts.get("rejected", 0) - truncated:
         click.echo(f"warning: {rejected:,} rejected; see {listed}", err=True)

@@ -23,8 +23,11 @@ from clozeline.pipeline.common.errors import InputError
 SECONDS_TO_CONNECT: Final = 5.0
 #: In full, because `DirectRunner` tries to download another one.
 IN_THIS_PROCESS: Final = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-#: Beam knows the short names of others.
-DASK: Final = "apache_beam.runners.dask.dask_runner.DaskRunner"
+#: Beam knows the short names of all others.
+IN_FULL: Final = {
+    "daskrunner": "apache_beam.runners.dask.dask_runner.DaskRunner",
+    "renderrunner": "apache_beam.runners.render.RenderRunner",
+}
 #: Masters of Flink and Spark that run inside the job server: "[auto]", "local[4]".
 INSIDE: Final = re.compile(r"\[?(auto|local|collection)\]?(\[.*\])?")
 
@@ -54,7 +57,8 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     address that does not accept connections; SystemExit for what Beam's own parser refuses.
     """
     is_named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
-    beam_args = [*beam_args] if is_named else [IN_THIS_PROCESS, *beam_args]
+    beam_args = [_in_full(arg) for arg in beam_args]
+    beam_args = beam_args if is_named else [IN_THIS_PROCESS, *beam_args]
     try:
         root = beam.Pipeline(options=PipelineOptions(beam_args))
     except ImportError as error:
@@ -70,12 +74,8 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     endpoint = values["job_endpoint"]
     # A job server may have options that Beam's Python does not know.
     is_remote = isinstance(root.runner, PortableRunner) and endpoint != "embed"
-    mode = values["direct_running_mode"]
-    if isinstance(root.runner, FnApiRunner) and mode != "in_memory":
-        raise InputError(
-            f"--direct_running_mode={mode} opens servers to the network that run what anyone sends "
-            "them; leave it out, or use --workers without Beam."
-        )
+    if isinstance(root.runner, FnApiRunner):
+        _check_direct(values)
     near = _nearest(unknown, known=parsers[0]._option_string_actions)
     if unknown and (near or not is_remote):
         raise InputError(
@@ -84,6 +84,36 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
         )
     _check_addresses(values)
     return root
+
+
+def _in_full(argument: str) -> str:
+    """--runner=DaskRunner, or DaskRunner, with the runner's full name."""
+    option, is_given, name = argument.rpartition("=")
+    full = IN_FULL.get(name.lower()) if option in ("", "--runner") else None
+    return f"{option}{is_given}{full}" if full else argument
+
+
+def _check_direct(values: Mapping[str, Any]) -> None:
+    """Raises InputError for more than one process or thread of Beam's own on this machine."""
+    mode, number = values["direct_running_mode"], values["direct_num_workers"]
+    if mode != "in_memory":
+        raise InputError(
+            f"--direct_running_mode={mode} opens servers to the network that run what anyone sends "
+            "them; leave out -- and what follows it, and use --workers."
+        )
+    if number != 1:
+        raise InputError(
+            f"--direct_num_workers={number} starts no other process; leave out -- and what follows "
+            f"it, and use --workers {number}."
+        )
+
+
+def beam_help() -> str:
+    """All options that Beam's parser knows, with those of its runners."""
+    parsers: list[argparse.ArgumentParser] = []
+    PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
+    parsers[0].prog = "clozeline shards ... --"
+    return parsers[0].format_help()
 
 
 def _check_addresses(values: Mapping[str, Any]) -> None:

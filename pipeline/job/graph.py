@@ -17,7 +17,7 @@ Token files carry the text, references to them travel: one for a block, never on
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -47,14 +47,12 @@ from clozeline.pipeline.job.stages import (
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.workers import Outcome, Share
 
-Elements: TypeAlias = PCollection[Any] | beam.Pipeline
-
 
 def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = None) -> None:
     """Add the graph of a job; without a share, the runner spreads all of it."""
     tokenize, build = TokenizeBlock(context), BuildShard(context)
     manifest, all_of = WriteManifest(context), partial(All, share=share)
-    begin: Elements = root
+    begin: Any = root
     if context.excluded:
         begin |= "Excluded" >> Stages(share, ReadExcluded(context))
     tokens = begin | "Blocks" >> all_of(tokenize) | "Tokenize" >> beam.ParDo(tokenize)
@@ -83,7 +81,7 @@ class All(beam.PTransform[Any, Any]):
         super().__init__()
         self.step, self.share = step, share
 
-    def expand(self, before: Elements) -> PCollection[Any]:
+    def expand(self, before: Any) -> PCollection[Any]:
         if isinstance(before, PCollection):
             all_before = before | "Key" >> beam.Map(_with_key) | beam.GroupByKey()
         elif self.share:
@@ -103,12 +101,11 @@ class Stages(beam.PTransform[Any, Any]):
         super().__init__()
         self.share, self.steps = share, steps
 
-    def expand(self, before: Elements) -> PCollection[Any]:
-        made = before
+    def expand(self, before: Any) -> PCollection[Any]:
+        made: PCollection[Any] = before
         for step in self.steps:
             made |= f"Before{step.label}" >> All(step, self.share)
             made |= step.label >> beam.ParDo(step)
-        assert isinstance(made, PCollection)
         return made
 
 

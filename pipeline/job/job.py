@@ -9,6 +9,7 @@ OUT/manifest.json                    last of all
 """
 
 import math
+import shutil
 import tempfile
 import time
 import traceback
@@ -288,6 +289,39 @@ def plan_shards(
         return
     make_splitter(job.tokenizer)
     yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
+
+
+def is_drawing(beam_args: Sequence[str]) -> bool:
+    """Whether the runner only draws the graph."""
+    return any(arg.rpartition("=")[2].lower().endswith("renderrunner") for arg in beam_args)
+
+
+def draw_graph(
+    sources: Sequence[str],
+    *,
+    tokenizer: AnyPath,
+    out: AnyPath,
+    config: DataConfig,
+    options: JobOptions,
+    beam_args: Sequence[str],
+) -> list[str]:
+    """Draw the graph of `build_shards` with Beam's RenderRunner; return the names of the files.
+
+    Nothing else is written. Raises InputError where `build_shards` would, and without `dot`.
+    """
+    job = plan_job(sources, tokenizer, out, config, options)
+    files = [arg.removeprefix("--render_output=") for arg in beam_args if "_output=" in arg]
+    if not files:
+        raise InputError("RenderRunner draws into a file: add --render_output=FILE.svg.")
+    if not shutil.which("dot") and not all(name.endswith(".dot") for name in files):
+        raise InputError(
+            "there is no `dot`, which draws graphs; install the package graphviz, or give "
+            "--render_output=FILE.dot."
+        )
+    is_open = any(arg.startswith("--render_leaf") for arg in beam_args)
+    stages = [] if is_open else ["--render_leaf_composite_nodes=[^/]+$"]  # not what is inside
+    _beam_runner([*beam_args, *stages])(job.context)
+    return files
 
 
 def _runner(job: Job, beam_args: Sequence[str]) -> RunGraph:

@@ -183,9 +183,9 @@ class HandedOut:
 
 def work(connection: Connection) -> None:
     """Run the graph as the other end says, and tell it how that went."""
+    logging.getLogger().setLevel(logging.ERROR)  # Beam misses what this machine does not need
     from clozeline.pipeline.job.graph import run_graph
 
-    logging.getLogger().setLevel(logging.ERROR)  # not how Beam would have it faster
     context, share = connection.recv()
     HandedOut.connection, HandedOut.answers = connection, queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, HandedOut.answers), daemon=True).start()
