@@ -1,5 +1,6 @@
 """What follows `--`: what Beam would ignore, or wait for in vain, is one line at once."""
 
+import re
 import socket
 import sys
 from types import SimpleNamespace
@@ -10,9 +11,22 @@ from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.job.beam_options import closed_client, make_pipeline
+from tests.pipeline.test_steps import TEXT
+from tests.support.command import invoke, output_of, refused
+from tests.support.small import PUNKT, small_tokenizer
 
-DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+DASK = "--runner=DaskRunner"
+
 FLINK, PORTABLE, SPARK = (f"--runner={name}Runner" for name in ("Flink", "Portable", "Spark"))
+
+
+@pytest.fixture
+def small_sources(tmp_path):
+    """The arguments of a job."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
+    folders = ("--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "out")
+    return ("shards", tmp_path / "text.txt", *folders)
 
 
 @pytest.fixture
@@ -27,11 +41,12 @@ def nobody():
     ("beam_args", "message"),
     [
         (["--flink_mster=host:8081"], "neither Beam nor the runner knows --flink_mster=host:8081;"),
-        (["--nonsense", "1", "--direct_num_workers=2"], "neither .* runner knows --nonsense 1;"),
+        (["--nonsense", "1", "--job_name=mine"], "neither .* runner knows --nonsense 1;"),
         ([PORTABLE, "--job_endpoint=embed", "stray"], "neither Beam nor the runner knows stray;"),
         (["--runner=nowhere.to.be.Found"], "the runner cannot be .* module named 'nowhere'"),
         (["--direct_running_mode=multi_processing"], ".*=multi_processing opens servers.*--worker"),
         (["--direct_running_mode=multi_threading"], ".*=multi_threading opens servers"),
+        (["--direct_num_workers=2"], "--direct_num_workers=2 starts no other .*--workers 2"),
         ([PORTABLE, "--job_endpoint={}", "--its_own=1"], "--job_endpoint: cannot connect to {} "),
         ([FLINK, "--flink_master={}"], "--flink_master: cannot connect to {} "),
         ([FLINK, "--flink_master=http://{}"], "--flink_master: cannot connect to http://{} "),
@@ -52,6 +67,58 @@ def test_what_cannot_be_used_is_named_before_any_work_begins(beam_args, message,
 @pytest.mark.parametrize("beam_args", [[FLINK], [SPARK, "--spark_master_url=local[4]"]])
 def test_a_cluster_inside_the_job_server_is_not_asked(beam_args):
     make_pipeline(beam_args)
+
+
+@pytest.mark.parametrize("option", ["--runner", "--flink_master"])
+def test_an_option_of_beam_before_the_dashes_is_sent_behind_them(small_sources, option):
+    done = invoke(*small_sources, f"{option}=host:8081")
+    assert done.exit_code == 2
+    last = done.output.splitlines()[-1]
+    assert last == f"Error: {option} is an option of Beam; put it after --."
+
+
+def test_behind_the_dashes_help_is_that_of_beam():
+    said = output_of("shards", "--", "--help")
+    assert said.startswith("usage: clozeline shards ... --")
+    for option in ("--runner RUNNER", "--flink_master", "--job_endpoint"):
+        assert option in said
+
+
+# ---- the graph as a picture ----------------------------------------------------------------------
+
+
+def drawn(line, folder, *more):
+    """The labels of the graph that RenderRunner draws, in their order."""
+    file = folder / "graph.dot"
+    said = output_of(*line, *more, "--", "--runner=RenderRunner", f"--render_output={file}")
+    assert said == f"{file}\n"
+    return re.findall(r'\[label="(\w+)"', file.read_text())
+
+
+def test_the_picture_of_the_graph_is_the_pipeline_and_nothing_else_is_written(
+    small_sources, tmp_path
+):
+    stages = ["Blocks", "Tokenize", "AllTokens", "Examples", "AllShards", "Manifest"]
+    assert drawn(small_sources, tmp_path) == stages
+    near = drawn(small_sources, tmp_path, "--deduplicate=near", f"--exclude={small_sources[1]}")
+    assert near == ["Excluded", *stages[:2], "NearDuplicates", *stages[2:]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "graph.dot",
+        "text.txt",
+        "tokenizer",
+    ]
+
+
+def test_without_a_program_that_draws_it_is_said_how_to_do_without(
+    small_sources, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    runner = ("--", "--runner=RenderRunner")
+    said = refused(*small_sources, *runner, f"--render_output={tmp_path}/graph.svg")
+    assert said.startswith(
+        "there is no `dot`, which draws graphs; install the package graphviz, or"
+    )
+    assert refused(*small_sources, *runner).startswith("RenderRunner draws into a file: add --rend")
 
 
 class SlowClient:

@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 SECONDS = 120.0
-RUNNER = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+RUNNER = "--runner=DaskRunner"
 
 
 @pytest.fixture

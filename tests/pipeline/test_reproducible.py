@@ -37,7 +37,7 @@ RUNNERS = {
     "two workers": (),
     "portable": ("--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"),
 }
-DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+DASK = "--runner=DaskRunner"
 IN_MEMORY = (FN_API, "--direct_running_mode=in_memory")
 #: None of these may change the token cache.
 AFTER_TOKENIZING = (
