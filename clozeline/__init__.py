@@ -6,7 +6,7 @@
         print(loaded.batch.input_ids.shape)
 
 Names are imported when they are first used, so torch is needed only for what trains or predicts,
-and Beam only for the `beam_args` of `build_shards`.
+and Beam only for `build_shards`.
 """
 
 import importlib

@@ -1,20 +1,20 @@
-"""The job: phases over blocks and buckets, by worker processes, tasks or Beam.
+"""The job: sources to a data set, by a Beam graph that every worker, task and engine runs.
 
-    tokenize blocks | merge groups of them | build shards | write the manifest
+    Blocks | Tokenize | AllTokens | Examples | AllShards | Manifest
 
     build_shards(["wiki/*.parquet"], out="work/shards", ...)
     ->  work/shards/train-00000-of-00004.arrow, ..., work/shards/manifest.json
 
-Tokenized blocks and the records of shards are files (the token cache), so only numbers of items
-travel between workers, and a job that was killed continues from what is finished.
+Tokenized blocks and the records of shards are files (the token cache). Only references to them
+travel in the graph, and a job that was killed continues from what is finished.
 
-To add a phase, add a `Phase` to the list in `phases.py`:
+To add a stage, write a `Step` in `stages.py` and add it to the graph:
 
-    items   known before the job begins (blocks, buckets, numbers of bands, or a single one)
-    files   a file per item in the token cache, named by a digest of all that its content depends
-            on, the names of its inputs included; written with `whole_file`, its suffix cleared by
-            `clear_cache`
-    work    reads files of earlier phases by their names, does nothing where its own file exists
+    elements   known before the job begins (blocks, shards, numbers of bands, or a single one)
+    files      a file for each in the token cache, named by a digest of all that its content
+               depends on, the names of its inputs included; written with `whole_file`, its suffix
+               cleared by `clear_cache`
+    make       reads files of earlier stages by their names, writes its own unless it is there
 
-A later item that depends on the new files has them in its own name: see `Steps.record_path`.
+A later stage that depends on the new files has them in its own names: see `Steps.record_path`.
 """

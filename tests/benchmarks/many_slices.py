@@ -22,10 +22,9 @@ from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import JOB, read_manifest
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.local_workers import run_in_workers
 from clozeline.pipeline.job.memory import process_peak
-from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.token_cache import write_cache_file
+from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 from tests.benchmarks.measuring import cpu_of_children
@@ -60,7 +59,7 @@ def measure(num_blocks: int, num_shards: int) -> None:
         for block in blocks:
             write_block(block, context)
         written, started = cpu_seconds(), time.monotonic()
-        run_in_workers(phases(blocks, context), context, blocks=blocks, workers=WORKERS)
+        run_in_workers(context, workers=WORKERS)
         used, wall = cpu_seconds() - written, time.monotonic() - started
         job = json.loads((context.out_dir / JOB).read_bytes())
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards

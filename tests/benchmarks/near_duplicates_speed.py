@@ -39,8 +39,13 @@ from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import scratch_context
 from clozeline.pipeline.job.near_files import read_rows
-from clozeline.pipeline.job.near_steps import EDGE, edges_path
-from clozeline.pipeline.job.phases import chosen_phases
+from clozeline.pipeline.job.near_steps import (
+    EDGE,
+    compare_documents,
+    connect_documents,
+    edges_path,
+    pair_documents,
+)
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -106,11 +111,14 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
         for counts in read_counts([context.cache_path(block) for block in blocks]):
             seconds.update(counts.seconds)
         near = {"signatures and words": seconds.pop("near-duplicates")}
-        for phase in chosen_phases(context):
+        for work in (pair_documents, compare_documents):
             started = time.process_time()
-            for item in phase.items:
-                phase.work(steps, item)
-            near[phase.label] = time.process_time() - started
+            for partition in range(context.partitions):
+                work(context, partition)
+            near[work.__name__] = time.process_time() - started
+        started = time.process_time()
+        connect_documents(context)
+        near[connect_documents.__name__] = time.process_time() - started
         yield "tokenizing", dict(seconds)
         yield "near-duplicates", near
         yield (
