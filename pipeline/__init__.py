@@ -12,7 +12,7 @@ The subpackages, in import order (each may import only those above it):
     tokenization  sentences to token ids
     curation      which documents stay: rules, near copies, exclusions, mixtures
     examples      bucketed documents to masked pairs
-    job           the phases that run the steps: in workers, tasks or on Beam; what survives a crash
+    job           the Beam graph that runs the steps, its workers and tasks; what survives a crash
     report        a finished data set drawn on a page
     view          a data set in the browser
     verify        a finished data set checked, row by row

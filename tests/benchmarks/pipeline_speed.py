@@ -4,8 +4,8 @@
 
 Wikipedia, BERT's vocabulary and NLTK's parameters where CLOZELINE_DATA is set, else articles of
 `sample:` and a tokenizer learned from them. A MB is a million bytes of UTF-8. The reference chain
-is slow, so it gets only the start of the text. Our side is the steps of one worker, called in this
-process outside of the graph and with empty caches. At the end the largest size is built by the command
+is slow, so it gets only the start of the text. Our side is the steps of one worker, called one by
+one with empty caches, outside of the graph. At the end the largest size is built by the command
 itself, start-up included, with one worker and with two. Everything else has one thread.
 """
 
