@@ -86,6 +86,7 @@ class BeamCommand(Command):
             logging.disable(logging.WARNING)  # Beam's, while it is imported
             from clozeline.pipeline.job.beam_options import beam_help
 
+            logging.disable(logging.NOTSET)
             click.echo(beam_help())
             ctx.exit()
         given = (arg.partition("=")[0] for arg in args[:cut])

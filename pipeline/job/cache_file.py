@@ -113,7 +113,7 @@ class CacheFileWriter:
 
 def read_ends(paths: Sequence[AnyPath]) -> list[CacheFileEnd]:
     """The end of each file. Raises CorruptDataError for one that is missing or damaged."""
-    read = _read([(path, -END.size, END.size) for path in paths])
+    read = read_parts([(path, -END.size, END.size) for path in paths])
     return [CacheFileEnd.from_bytes(path, data) for path, data in read]
 
 
@@ -121,7 +121,7 @@ def read_counts(paths: Sequence[AnyPath], *, is_again: bool = False) -> Iterator
     """The counts of each file. Raises CorruptDataError for one that is missing or damaged."""
     ends = read_ends(paths)
     counted = zip(paths, ends, strict=True)
-    read = _read([(path, end.counts, end.counts_bytes) for path, end in counted])
+    read = read_parts([(path, end.counts, end.counts_bytes) for path, end in counted])
     for (path, data), end in zip(read, ends, strict=True):
         if zlib.crc32(data) == end.counts_crc32:
             yield Counts.from_json(data.to_pybytes())
@@ -141,7 +141,7 @@ def read_index(
     for path, end in zip(paths, ends, strict=True):
         row = end.runs * ENTRY.itemsize
         ranges.append((path, end.index + buckets.start * row, len(buckets) * row))
-    for (path, data), (_, _, size), end in zip(_read(ranges), ranges, ends, strict=True):
+    for (path, data), (_, _, size), end in zip(read_parts(ranges), ranges, ends, strict=True):
         if len(data) != size:
             raise damaged(path, "its index is cut off")
         found.append(np.frombuffer(data, ENTRY).reshape(len(buckets), end.runs))
@@ -151,7 +151,7 @@ def read_index(
 def read_slices(parts: Iterable[tuple[AnyPath, Entries]], bucket: int) -> Iterator[pa.Buffer]:
     """The bytes of a bucket in each file, a buffer per non-empty slice; entries are [runs]."""
     flat = [(path, *entry) for path, entries in parts for entry in entries.tolist()]
-    read = _read([(path, start, length) for path, start, length, _ in flat if length])
+    read = read_parts([(path, start, length) for path, start, length, _ in flat if length])
     for path, _, length, crc32 in flat:
         data = next(read)[1] if length else b""
         if _checksum(bucket, data) != crc32:
@@ -166,7 +166,7 @@ def read_runs(path: AnyPath, num_buckets: int) -> Iterator[tuple[int, memoryview
     [index] = read_index([path], ends, range(num_buckets))
     for entries in index.T:
         lengths, checksums = entries["length"].tolist(), entries["crc32"].tolist()
-        [(_, data)] = _read([(path, int(entries["start"][0]), sum(lengths))])
+        [(_, data)] = read_parts([(path, int(entries["start"][0]), sum(lengths))])
         view, start = memoryview(data), 0
         for bucket, (length, crc32) in enumerate(zip(lengths, checksums, strict=True)):
             part = view[start : start + length]
@@ -181,7 +181,7 @@ def _checksum(bucket: int, data: Any) -> int:
     return zlib.crc32(data, bucket + 1)
 
 
-def _read(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[tuple[AnyPath, pa.Buffer]]:
+def read_parts(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[tuple[AnyPath, pa.Buffer]]:
     """The bytes of each range. Errors say which file cannot be read, and what to do."""
     read = read_ranges(ranges)
     for path, _, _ in ranges:

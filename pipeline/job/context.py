@@ -49,6 +49,8 @@ class JobContext:
     excluded: tuple[tuple[str, tuple[Block, ...]], ...] = ()  #: sources of --exclude
     partitions: int = 1  #: of the search for near-duplicates
     budgets: tuple[tuple[str, int], ...] = ()  #: tokens of the sources that have a budget, by name
+    has_cache: bool = True  #: of tokens; else the records of shards are all that is there
+    given_tokenizer: AnyPath | None = None  #: where workers find it, if not in the data set
     replaces: bool = False  #: whether another data set stays in `out_dir` until all text is read
 
     def reading(self, blocks: Sequence[Block]) -> Self:
@@ -65,8 +67,15 @@ class JobContext:
         )
 
     @property
+    def shard_names(self) -> list[str]:
+        """Sorted."""
+        return sorted(self.shard_path(bucket).name for bucket in range(len(self.buckets)))
+
+    @property
     def tokenizer_dir(self) -> AnyPath:
         """The tokenizer of the job: that of the data set, or beside that of the one it replaces."""
+        if self.given_tokenizer:
+            return self.given_tokenizer
         return self.out_dir / (NEW_TOKENIZER if self.replaces else TOKENIZER)
 
     def cache_path(self, block: Block) -> AnyPath:

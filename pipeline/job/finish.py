@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,14 +72,18 @@ class Totals:
         )
 
 
-def finish_dataset(steps: Steps) -> Manifest:
+def finish_dataset(steps: Steps, records: Sequence[AnyPath] | None = None) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
+
+    `records` are those of all shards, in their order, if the token cache does not say where.
 
     Raises as `check_read`, InputError if the sources give no training example, and CorruptDataError
     if a shard is missing or damaged; in all cases, no manifest is written.
     """
     context, totals = steps.context, Totals(steps)
-    for record in _read_records(steps):
+    if records is None:
+        records = [steps.record_path(bucket) for bucket in range(len(context.buckets))]
+    for record in _read_records(context, records):
         totals.add(record)
     manifest = totals.manifest()
     _write_lines(context.out_dir / REJECTED, totals.counts.rejected)
@@ -97,10 +101,8 @@ def finish_dataset(steps: Steps) -> Manifest:
     return manifest
 
 
-def _read_records(steps: Steps) -> Iterator[ShardRecord]:
+def _read_records(context: JobContext, paths: Sequence[AnyPath]) -> Iterator[ShardRecord]:
     """The records of all shards, in the order of their buckets."""
-    context = steps.context
-    paths = [steps.record_path(bucket) for bucket in range(len(context.buckets))]
     built = sizes_in(context.out_dir)
     # Another task may be writing a record again: other CPU seconds, another size.
     read = read_ranges([(path, 0, None) for path in paths])

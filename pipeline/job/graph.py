@@ -45,6 +45,7 @@ from clozeline.pipeline.job.stages import (
     WriteManifest,
 )
 from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.job.texts import ReadBlock, WriteTexts
 from clozeline.pipeline.job.workers import Outcome, Share
 
 
@@ -72,6 +73,13 @@ def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = Non
         | "AllShards" >> all_of(manifest)
         | "Manifest" >> beam.ParDo(manifest)
     )
+
+
+def data_set_of_texts(root: beam.Pipeline, context: JobContext) -> None:
+    """Add the graph of a job without a token cache, whose text the runner shuffles."""
+    read = ReadBlock(with_counts=True, allow_truncated=context.allow_truncated)
+    blocks = root | "Blocks" >> beam.Create([*context.blocks]) | beam.Reshuffle()
+    _ = blocks | "Read" >> beam.ParDo(read) | "Write" >> WriteTexts(context)
 
 
 class All(beam.PTransform[Any, Any]):
@@ -145,7 +153,10 @@ def run_graph(
     root = root or beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
     try:
         with closed_client(root.runner):
-            data_set(root, context, share)
+            if context.has_cache:
+                data_set(root, context, share)
+            else:
+                data_set_of_texts(root, context)
             result = root.run()
             result.wait_until_finish()
     except Exception:

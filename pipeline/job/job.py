@@ -101,7 +101,8 @@ class JobOptions:
     block_bytes: int = _job(BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.")
     token_cache: AnyPath | None = option(
         None,
-        "Keep tokenized blocks here for other data sets. Default: OUT/.cache, removed on success.",
+        "Keep tokenized blocks here for other data sets; defaults to OUT/.cache, removed on "
+        "success. With an engine, `none` needs no shared folder but OUT.",
         group="Job",
     )
     allow_truncated: bool = option(
@@ -130,6 +131,16 @@ class JobOptions:
             raise ValueError(
                 f"a task is one process, and workers is {self.workers}; use more tasks."
             )
+        if self.overwrite and not self.has_cache:
+            raise ValueError(
+                "--overwrite needs a token cache; leave out --token-cache none, or remove the data "
+                "set that is to be replaced."
+            )
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether tokenized blocks are kept in files while the job runs."""
+        return str(self.token_cache) != "none"
 
     @property
     def num_workers(self) -> int:
@@ -190,7 +201,7 @@ class Job:
 
     @property
     def keep_cache(self) -> bool:
-        return self.options.token_cache is not None
+        return self.options.token_cache is not None and self.options.has_cache
 
     def finished(self) -> Manifest | None:
         """The data set, if it is complete and not to be replaced. Raises InputError, StoreError."""
@@ -216,6 +227,7 @@ def plan_job(
     blocks = blocks_of(sources, config, block_bytes=options.block_bytes)
     loaded = load_tokenizer(tokenizer)
     check_config(config, loaded)
+    cache = options.token_cache if options.has_cache else None
     text_bytes = sum(block.text_bytes for block in blocks)
     budget = sum(budgets_of(blocks).values())
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
@@ -226,7 +238,8 @@ def plan_job(
     check_columns_used(config.text_columns, chain(blocks, *others))
     context = JobContext(
         out_dir=out_dir.absolute(),
-        cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
+        cache_dir=path_of(cache or out_dir / CACHE).absolute(),
+        has_cache=options.has_cache,
         config=config,
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
         tokenizer_digest=loaded.digest,
@@ -245,7 +258,7 @@ def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
     run_graph = _runner(job, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
         job = replace(job, context=begin_job(job.context, job.tokenizer))
-        progress = Progress(job.blocks, job.context)
+        progress = Progress(job.blocks if job.options.has_cache else [], job.context)
         outcome = _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
         about |= measured(progress, list(beam_args), started)
@@ -327,6 +340,8 @@ def draw_graph(
 def _runner(job: Job, beam_args: Sequence[str]) -> RunGraph:
     """What runs the job. Raises InputError for options that do not go together."""
     workers = job.options.num_workers
+    if not job.options.has_cache:
+        _check_without_cache(job, beam_args)
     if not beam_args:
         if _is_in_memory(job.context) and workers > 1:
             raise InputError(f"{job.out_dir} is visible to one process only; give --workers 1.")
@@ -337,6 +352,19 @@ def _runner(job: Job, beam_args: Sequence[str]) -> RunGraph:
             "runner; leave one of them out."
         )
     return _beam_runner(beam_args)
+
+
+def _check_without_cache(job: Job, beam_args: Sequence[str]) -> None:
+    """Raises InputError for what needs a token cache."""
+    config = job.context.config
+    needs = {
+        "workers and tasks of this machine (give a runner after --)": not beam_args,
+        "--deduplicate near": config.deduplicate == "near",
+        "tokens= of a source": bool(job.context.budgets),
+    }
+    for what, is_given in needs.items():
+        if is_given:
+            raise InputError(f"--token-cache none: {what} need one; leave it out.")
 
 
 def _in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:

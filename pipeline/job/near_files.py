@@ -21,7 +21,6 @@ from clozeline.pipeline.common.counter_rng import UInt64Array, uniform_below
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.common.store import read_ranges
 from clozeline.pipeline.curation.near import document_ids
 from clozeline.pipeline.curation.signatures import SHINGLE_WORDS, Bands, band_keys, signatures
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
@@ -30,6 +29,7 @@ from clozeline.pipeline.job.cache_file import (
     damaged,
     read_ends,
     read_index,
+    read_parts,
     read_slices,
 )
 
@@ -144,8 +144,7 @@ def write_rows(
 def read_documents(files: Sequence[AnyPath], spans: Rows) -> list[NearDocument]:
     """The documents at these spans. Raises CorruptDataError for a damaged file."""
     ranges = [(files[span["file"]], int(span["start"]), int(span["length"])) for span in spans]
-    found = zip(ranges, read_ranges(ranges), strict=True)
-    return [_document(path, memoryview(data)) for (path, _, _), data in found]
+    return [_document(path, memoryview(data)) for path, data in read_parts(ranges)]
 
 
 def all_documents(path: AnyPath) -> Iterator[NearDocument]:

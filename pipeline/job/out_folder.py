@@ -116,6 +116,12 @@ def begin_job(context: JobContext, tokenizer: Tokenizer) -> JobContext:
     return context
 
 
+def is_begun(context: JobContext) -> bool:
+    """Whether a job for these shards, and with this tokenizer, has begun and is not finished."""
+    begun = _read_json(context, JOB).get("files") == context.shard_names
+    return begun and not is_file(context.out_dir / MANIFEST) and _has_tokenizer(context)
+
+
 def prepare_folders(
     context: JobContext, tokenizer: Tokenizer, *, tasks: dict[str, Any] | None = None
 ) -> None:
@@ -138,7 +144,7 @@ def prepare_folders(
         except InputError:
             manifest.unlink()
         return
-    wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
+    wanted = set(context.shard_names)
     gone = sorted(_owned_shards(context) - (set() if tasks or context.replaces else wanted))
     log = [LOG] if tasks else []  # without tasks, the job writes to it by now
     for name in (MANIFEST, REJECTED, DROPPED, REPORT, *log, *gone):

@@ -51,6 +51,7 @@ from clozeline.pipeline.job.near_steps import (
 )
 from clozeline.pipeline.job.token_cache import (
     TokenCache,
+    TokenFile,
     merge_cache_files,
     merged_name,
     write_cache_file,
@@ -72,6 +73,7 @@ Made = TypeVar("Made")
 
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
+TEXTS = 2000  #: tokenized at once
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,21 @@ class ShardRecord:
         return cls(**values)
 
 
+def counts_of(chunk: Documents) -> Counts:
+    """What was counted while a chunk was read."""
+    counts = Counts()
+    for reason, number in chunk.counts.items():
+        (counts.read if reason in KEPT else counts.dropped)[reason] += number
+    counts.rejected += map(rejected_entry, chunk.rejected)
+    return counts
+
+
 class Steps:
     """The steps of one job in one worker; holds the tokenizer and its memo."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
-        self.cache = TokenCache(
-            context.cache_dir,
-            context.inputs,
-            num_buckets=len(context.buckets),
-            vocab_size=context.vocab_size,
-        )
+        self.read_from(context.cache_dir, context.inputs)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -236,11 +242,10 @@ class Steps:
     def build_shard(self, bucket: int) -> ShardRecord:
         """Write the bucket's shard, and then its record, unless both exist and are whole."""
         record_path, shard_path = self.record_path(bucket), self.context.shard_path(bucket)
-        if record := _finished(record_path, shard_path):
+        if record := finished_record(record_path, shard_path):
             return record
-        record = self._write_shard(shard_path, bucket)
-        with whole_file(record_path) as file:
-            file.write(record.to_json().encode())
+        record = self.write_shard(shard_path, bucket)
+        write_record(record_path, record)
         return record
 
     def _tokenized(
@@ -250,16 +255,9 @@ class Steps:
         for chunk in timer.each("read", chunks):
             with timer.stage("curation"):
                 kept, curated = curate(chunk.texts, quality, self.excluded)
-            documents, texts, counts = tokenize_documents(
-                kept,
-                splitter=self._splitter,
-                tokenizer=self._columns,
-                min_characters=self.context.config.min_characters,
-            )
+            documents, texts, counts = self._tokenize(kept)
             counts.add(curated)
-            for reason, number in chunk.counts.items():
-                (counts.read if reason in KEPT else counts.dropped)[reason] += number
-            counts.rejected += map(_entry, chunk.rejected)
+            counts.add(counts_of(chunk))
             if near:
                 with timer.stage("near-duplicates"):
                     near.add(documents.high, documents.low, texts)
@@ -267,17 +265,34 @@ class Steps:
             timer.seconds.clear()
             yield documents, counts
 
+    def _tokenize(self, texts: Sequence[str]) -> tuple[TokenizedDocuments, list[str], Counts]:
+        return tokenize_documents(
+            texts,
+            splitter=self._splitter,
+            tokenizer=self._columns,
+            min_characters=self.context.config.min_characters,
+        )
+
+    def write_tokens(self, path: AnyPath, texts: Sequence[str]) -> None:
+        """Tokenize texts that are curated into a file of the token cache."""
+        parts = (texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS))
+        tokenized = ((documents, counts) for documents, _, counts in map(self._tokenize, parts))
+        size = self.context.vocab_size
+        write_cache_file(path, tokenized, buckets=self.context.buckets, vocab_size=size)
+
+    def read_from(self, folder: AnyPath, files: Iterable[TokenFile]) -> None:
+        """Make shards of these files from now on."""
+        size = self.context.vocab_size
+        buckets = len(self.context.buckets)
+        self.cache = TokenCache(folder, files, num_buckets=buckets, vocab_size=size)
+
     def record_path(self, bucket: int) -> AnyPath:
         """The record of the bucket's shard, once all token cache files are there."""
-        context, inputs = self.context, self.cache.inputs_of(bucket)
-        config = context.config.to_dict()
-        del config["max_rejected"]  # raising it after a failed job rebuilds no shard
-        buckets = asdict(context.buckets)
-        parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, inputs]
+        parts = [*parts_of_record(self.context, bucket), self.cache.inputs_of(bucket)]
         if (drops := self.drops(bucket)) is not None:
             parts.append(drops.tolist())
         parts += map(asdict, self.mixture)
-        return context.cache_dir / f"{json_digest(parts)}.shard.json"
+        return self.context.cache_dir / f"{json_digest(parts)}.shard.json"
 
     @cached_property
     def mixture(self) -> list[MixedSource]:
@@ -333,7 +348,7 @@ class Steps:
         dropped["near_duplicate"] += 0 if drops is None else len(drops)
         return examples, dropped, repeat
 
-    def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
+    def write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
         config, tokenizer, timer = self.context.config, self.tokenizer, StageTimer()
         split, _ = self.context.buckets.split_of(bucket)
         examples, dropped, repeat = self.make_rows(bucket, timer)
@@ -373,12 +388,24 @@ def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
     return SentenceSplitter(PunktData.from_json(tokenizer.punkt))
 
 
-def _entry(rejected: Rejected) -> dict[str, str]:
+def rejected_entry(rejected: Rejected) -> dict[str, str]:
     """A line of rejected.jsonl: {"where": .., "reason": ..}; also "kind" for a truncated source."""
     return {name: value for name, value in asdict(rejected).items() if value or name != "kind"}
 
 
-def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
+def write_record(path: AnyPath, record: ShardRecord) -> None:
+    with whole_file(path) as file:
+        file.write(record.to_json().encode())
+
+
+def parts_of_record(context: JobContext, bucket: int) -> list[object]:
+    """What any record of a shard depends on, beside its documents."""
+    config = context.config.to_dict()
+    del config["max_rejected"]  # raising it after a failed job rebuilds no shard
+    return [EXAMPLES_VERSION, config, context.tokenizer_digest, asdict(context.buckets), bucket]
+
+
+def finished_record(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
     """The record of a shard that an earlier process finished, if its bytes have not changed."""
     if not (record_path.exists() and shard_path.exists()):
         return None
