@@ -18,7 +18,8 @@ from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.job import JobOptions
+from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.runners import is_drawing
 from clozeline.pipeline.tokenization.options import TokenizerOptions
 
 FOLDER = PathOrUrl()
@@ -134,7 +135,7 @@ def shards(
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
-    from clozeline.pipeline.job.job import build_shards, draw_graph, is_drawing, plan_shards
+    from clozeline.pipeline.job.job import build_shards, draw_graph, plan_shards
     from clozeline.pipeline.report.dropped import dropped_lines, mixture_lines
 
     config = config_or_usage_error(DataConfig, options)

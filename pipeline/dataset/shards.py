@@ -51,7 +51,7 @@ def write_shard(
     options = pa.ipc.IpcWriteOptions(compression=compression)
     to_bytes = _arrow_file if format == "arrow" else _webdataset_file
     # About 40 MB in memory: the digest then needs no second read from a remote store.
-    data = to_bytes(_batches(examples, schema), schema, options)
+    data = to_bytes(record_batches(examples, schema), schema, options)
     with whole_file(path) as file:
         file.write(data)
     return ShardEntry(
@@ -137,7 +137,8 @@ def rows_sha256(examples: Examples) -> str:
     return digest.hexdigest()
 
 
-def _batches(examples: Examples, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def record_batches(examples: Examples, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows, 1,024 in a batch."""
     for start in range(0, len(examples), ROWS_PER_BATCH):
         yield to_record_batch(examples.slice(start, start + ROWS_PER_BATCH), schema)
 

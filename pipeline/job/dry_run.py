@@ -14,6 +14,7 @@ from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.units import counted, size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.context import JobContext, scratch_context
+from clozeline.pipeline.job.lost_files import choose
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import TokenFile
 from clozeline.pipeline.sources.block import Block
@@ -84,7 +85,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         steps.cache_tokens(path, sample.read(blocks))
         if not sample.documents:
             raise InputError(_no_text(sample.rejected))
-        steps.choose()
+        choose(steps)
         record, counts = steps.build_shard(0), steps.counts()
         shard = record.entry
         counts.add(record.counts)

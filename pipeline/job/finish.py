@@ -27,7 +27,8 @@ from clozeline.pipeline.dataset.manifest import (
 from clozeline.pipeline.dataset.schema import schema_version
 from clozeline.pipeline.job.context import JobContext, portable_config
 from clozeline.pipeline.job.excluded import excluded_sources
-from clozeline.pipeline.job.steps import ShardRecord, Steps
+from clozeline.pipeline.job.shard_record import ShardRecord
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import all_rejected, check_whole
 from clozeline.pipeline.sources.source_query import portable_names
 

@@ -28,6 +28,7 @@ from apache_beam.runners.runner import PipelineResult
 from clozeline.pipeline.job.beam_options import closed_client
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.out_folder import finished_dataset
+from clozeline.pipeline.job.shares import Outcome, Share
 from clozeline.pipeline.job.stages import (
     EMPTY,
     NAMESPACE,
@@ -46,7 +47,6 @@ from clozeline.pipeline.job.stages import (
 )
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.texts import ReadBlock, WriteTexts
-from clozeline.pipeline.job.workers import Outcome, Share
 
 
 def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = None) -> None:

@@ -9,19 +9,15 @@ OUT/manifest.json                    last of all
 """
 
 import math
-import shutil
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
-from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -53,6 +49,7 @@ from clozeline.pipeline.job.job_log import (
     measured,
 )
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.job.out_folder import (
     CACHE,
     TASKS,
@@ -65,87 +62,15 @@ from clozeline.pipeline.job.out_folder import (
     remove_leftovers,
 )
 from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.runners import RunGraph, draw, in_workers, runner_of
+from clozeline.pipeline.job.shares import Outcome
 from clozeline.pipeline.job.steps import make_splitter
 from clozeline.pipeline.job.tasks import Task, TaskShare
-from clozeline.pipeline.job.workers import Outcome, Share, run_in_workers, usable_cores
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.formats import BLOCK_BYTES, check_columns_used
+from clozeline.pipeline.sources.formats import check_columns_used
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
-
-_job = partial(option, group="Job")
-
-#: Runs the graph; returns when it is done.
-RunGraph = Callable[[JobContext], Outcome]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """How the work is done; none of this changes a shard.
-
-    >>> JobOptions(workers=1).block_bytes
-    16777216
-    """
-
-    workers: int = _job(0, "Worker processes on this machine; 0 starts one per core.")
-    task: str | None = _job(
-        None,
-        "Do one of N shares of the job, 0/N to N-1/N, in one process; `slurm` takes both numbers "
-        "from the job array.",
-    )
-    wait: str = _job(
-        "10m",
-        "With --task: exit with code 75 when other tasks have finished nothing for this long.",
-    )
-    block_bytes: int = _job(BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.")
-    token_cache: AnyPath | None = option(
-        None,
-        "Keep tokenized blocks here for other data sets; defaults to OUT/.cache, removed on "
-        "success. With an engine, `none` needs no shared folder but OUT.",
-        group="Job",
-    )
-    allow_truncated: bool = option(
-        False,
-        "Use what can be read of sources that end early, instead of failing the job.",
-        group="Text",
-    )
-    overwrite: bool = option(
-        False,
-        "Replace a finished data set that has another config or other sources, once all text is "
-        "read and gives an example; with --task, at once.",
-        group="Output",
-    )
-
-    def __post_init__(self) -> None:
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}; give 0 (all cores) or more.")
-        if self.block_bytes < 1:
-            raise ValueError(f"block_bytes is {self.block_bytes}; give at least 1.")
-        seconds(self.wait, name="wait", zero=True)
-        if self.wait != JobOptions.wait and self.task is None:
-            raise ValueError(
-                f"wait is {self.wait}, and only a task waits; add --task, or leave it out."
-            )
-        if self.task is not None and Task.parse(self.task) and self.workers > 1:
-            raise ValueError(
-                f"a task is one process, and workers is {self.workers}; use more tasks."
-            )
-        if self.overwrite and not self.has_cache:
-            raise ValueError(
-                "--overwrite needs a token cache; leave out --token-cache none, or remove the data "
-                "set that is to be replaced."
-            )
-
-    @property
-    def has_cache(self) -> bool:
-        """Whether tokenized blocks are kept in files while the job runs."""
-        return str(self.token_cache) != "none"
-
-    @property
-    def num_workers(self) -> int:
-        """`workers`, or one per core that this process may use."""
-        return self.workers or usable_cores()
 
 
 def build_shards(
@@ -255,7 +180,7 @@ def plan_job(
 
 def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
     """Do the whole job: in workers on this machine, or on another runner of Beam."""
-    run_graph = _runner(job, beam_args)  # before anything is removed
+    run_graph = runner_of(job.context, job.options, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
         job = replace(job, context=begin_job(job.context, job.tokenizer))
         progress = Progress(job.blocks if job.options.has_cache else [], job.context)
@@ -278,7 +203,7 @@ def _run_as_task(job: Job) -> tuple[Manifest, bool]:
     with naming_store(context.out_dir), locked_folder(context.out_dir, digest, prepare):
         share = TaskShare(Task.parse(job.options.task), wait)
         try:
-            outcome = _in_workers(context, share, workers=1)
+            outcome = in_workers(context, share, workers=1)
         except RuntimeError as error:
             raise error_of_a_worker(error) or error from error
         remove_leftovers(context, keep_cache=job.keep_cache)
@@ -304,11 +229,6 @@ def plan_shards(
     yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
 
 
-def is_drawing(beam_args: Sequence[str]) -> bool:
-    """Whether the runner only draws the graph."""
-    return any(arg.rpartition("=")[2].lower().endswith("renderrunner") for arg in beam_args)
-
-
 def draw_graph(
     sources: Sequence[str],
     *,
@@ -318,85 +238,8 @@ def draw_graph(
     options: JobOptions,
     beam_args: Sequence[str],
 ) -> list[str]:
-    """Draw the graph of `build_shards` with Beam's RenderRunner; return the names of the files.
-
-    Nothing else is written. Raises InputError where `build_shards` would, and without `dot`.
-    """
-    job = plan_job(sources, tokenizer, out, config, options)
-    files = [arg.removeprefix("--render_output=") for arg in beam_args if "_output=" in arg]
-    if not files:
-        raise InputError("RenderRunner draws into a file: add --render_output=FILE.svg.")
-    if not shutil.which("dot") and not all(name.endswith(".dot") for name in files):
-        raise InputError(
-            "there is no `dot`, which draws graphs; install the package graphviz, or give "
-            "--render_output=FILE.dot."
-        )
-    is_open = any(arg.startswith("--render_leaf") for arg in beam_args)
-    stages = [] if is_open else ["--render_leaf_composite_nodes=[^/]+$"]  # not what is inside
-    _beam_runner([*beam_args, *stages])(job.context)
-    return files
-
-
-def _runner(job: Job, beam_args: Sequence[str]) -> RunGraph:
-    """What runs the job. Raises InputError for options that do not go together."""
-    workers = job.options.num_workers
-    if not job.options.has_cache:
-        _check_without_cache(job, beam_args)
-    if not beam_args:
-        if _is_in_memory(job.context) and workers > 1:
-            raise InputError(f"{job.out_dir} is visible to one process only; give --workers 1.")
-        return partial(_in_workers, workers=workers)
-    if job.options.workers > 1:
-        raise InputError(
-            f"--workers {job.options.workers} is for this machine, and what follows -- for another "
-            "runner; leave one of them out."
-        )
-    return _beam_runner(beam_args)
-
-
-def _check_without_cache(job: Job, beam_args: Sequence[str]) -> None:
-    """Raises InputError for what needs a token cache."""
-    config = job.context.config
-    needs = {
-        "workers and tasks of this machine (give a runner after --)": not beam_args,
-        "--deduplicate near": config.deduplicate == "near",
-        "tokens= of a source": bool(job.context.budgets),
-    }
-    for what, is_given in needs.items():
-        if is_given:
-            raise InputError(f"--token-cache none: {what} need one; leave it out.")
-
-
-def _in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
-    """Run the graph in worker processes, or in this one where no other can see the files."""
-    if not _is_in_memory(context):
-        return run_in_workers(context, share, workers=workers)
-    from clozeline.pipeline.job.graph import run_graph
-
-    return run_graph(context, share)
-
-
-def _is_in_memory(context: JobContext) -> bool:
-    """Whether a folder is in fsspec's memory://, which each process has for itself."""
-    return any(str(folder).startswith("memory:") for folder in (context.out_dir, context.cache_dir))
-
-
-def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
-    """Beam. Raises InputError for options that it or the runner does not accept."""
-    with tempfile.TemporaryDirectory() as scratch:
-        log = Path(scratch, LOG)
-        try:
-            with logging_to(log):
-                # Beam logs while it is imported.
-                from clozeline.pipeline.job.beam_options import make_pipeline
-                from clozeline.pipeline.job.graph import run_graph
-
-                return partial(run_graph, root=make_pipeline(beam_args))
-        except SystemExit as error:  # Beam's argument parser has printed the reason and exits
-            if not error.code:  # or its help
-                raise
-            reason = last_line(log.read_text()).rpartition("error: ")[2]
-            raise InputError(f"Beam rejects the options after --: {reason}.") from error
+    """Draw the graph of `build_shards` and write nothing else; return the names of the files."""
+    return draw(plan_job(sources, tokenizer, out, config, options).context, beam_args)
 
 
 def _run(run_graph: RunGraph, job: Job, progress: Progress) -> Outcome:

@@ -22,6 +22,7 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, ShardEntry
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import check_examples, finish_dataset
+from clozeline.pipeline.job.lost_files import with_files
 from clozeline.pipeline.job.mixture import choose_documents, documents_path, mixture_path
 from clozeline.pipeline.job.near_steps import (
     compare_documents,
@@ -108,7 +109,7 @@ class Step(OfJob):
         if element is EMPTY:
             yield EMPTY
             return
-        made, counts = self.steps.with_files(lambda: self.make(element))
+        made, counts = with_files(self.steps, lambda: self.make(element))
         for name, number in counted(counts).items():
             Metrics.counter(NAMESPACE, name).inc(number)
         yield made

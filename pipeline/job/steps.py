@@ -7,53 +7,46 @@ A step writes its file under its final name, so a finished one is recognized by 
 repeated by any process.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.counts import Counts, StageTimer
-from clozeline.pipeline.common.errors import DamagedFileError, InputError
-from clozeline.pipeline.common.json_files import MALFORMED, json_digest, sealed, unsealed
-from clozeline.pipeline.common.paths import AnyPath, make_folder, whole_file
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import json_digest
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.exclusion import Excluded
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
-from clozeline.pipeline.dataset.manifest import MixedSource, ShardEntry
+from clozeline.pipeline.dataset.manifest import MixedSource
 from clozeline.pipeline.dataset.schema import Examples, example_schema
 from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.excluded import read_excluded, write_excluded
+from clozeline.pipeline.job.excluded import read_excluded
 from clozeline.pipeline.job.memory import process_peak, release_memory
 from clozeline.pipeline.job.mixture import (
-    choose_documents,
     count_documents,
-    documents_path,
     read_mixture,
 )
 from clozeline.pipeline.job.near_files import HASH, NearWriter, Rows, read_rows, write_near_files
-from clozeline.pipeline.job.near_steps import (
-    compare_documents,
-    connect_documents,
-    edges_path,
-    pair_documents,
-    pairs_path,
+from clozeline.pipeline.job.shard_record import (
+    ShardRecord,
+    finished_record,
+    parts_of_record,
+    write_record,
 )
 from clozeline.pipeline.job.token_cache import (
     TokenCache,
     TokenFile,
     merge_cache_files,
-    merged_name,
     write_cache_file,
 )
 from clozeline.pipeline.sentences.punkt import PunktData
@@ -65,45 +58,9 @@ from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-# Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
-# another record of it.
-EXAMPLES_VERSION = 5
-
-Made = TypeVar("Made")
-
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
 TEXTS = 2000  #: tokenized at once
-
-
-@dataclass(frozen=True)
-class ShardRecord:
-    """What is known about a finished shard."""
-
-    bucket: int
-    entry: ShardEntry
-    counts: Counts
-    token_counts: NDArray[np.int64]  #: [V]; [0] for validation, which is not counted
-    peak_memory: int  #: bytes, of the process that made it
-    repeat: int = 1  #: the highest among its sources
-
-    def to_json(self) -> str:
-        values = {
-            **vars(self),
-            "entry": asdict(self.entry),
-            "counts": self.counts.to_json(),
-            "token_counts": self.token_counts.tolist(),
-        }
-        return json.dumps(sealed(values))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Raises ValueError where the text has changed since `to_json` wrote it."""
-        values = unsealed(json.loads(text))
-        values["entry"] = ShardEntry(**values["entry"])
-        values["counts"] = Counts.from_json(values["counts"])
-        values["token_counts"] = np.array(values["token_counts"], dtype=np.int64)
-        return cls(**values)
 
 
 def counts_of(chunk: Documents) -> Counts:
@@ -158,69 +115,9 @@ class Steps:
         check_whole(counts, allow_truncated=self.context.allow_truncated)
         return counts
 
-    def with_files(self, make: Callable[[], Made]) -> Made:
-        """What `make` gives; a file of the token cache that is gone or damaged is made again.
-
-        Raises DamagedFileError for one that is damaged again after that.
-        """
-        made_again = set[str]()
-        while True:
-            try:
-                return make()
-            except DamagedFileError as error:
-                if error.path.name in made_again:
-                    raise
-                made_again.add(error.path.name)
-                self._make_again(error.path)
-
-    def _make_again(self, path: AnyPath) -> None:
-        """Write a file of the token cache, whatever is there; other processes may do the same."""
-        context, name = self.context, path.name
-        make_folder(context.cache_dir)
-        if name.endswith(".merged"):
-            names = next(names for names in context.merged if merged_name(names) == name)
-            self.with_files(lambda: self.merge(names))
-        elif name.endswith((".tokens", ".near", ".words")):
-            found = (b for b in context.blocks if path in context.files_of(b))
-            block = next(found)
-            self.cache_tokens(context.cache_path(block), read_block(block))
-        elif name.endswith(".excluded"):
-            write_excluded(context)
-        else:
-            self.with_files(lambda: self._choose_again(path))
-
-    def _choose_again(self, path: AnyPath) -> None:
-        context, search = self.context, range(self.context.partitions)
-        if path.name.endswith(".drops"):
-            connect_documents(context)
-        elif path.name.endswith(".mixed"):
-            shards = range(context.buckets.num_train)
-            self.count_documents(next(n for n in shards if documents_path(context, n) == path))
-        elif path.name.endswith(".pairs"):
-            pair_documents(context, next(n for n in search if pairs_path(context, n) == path))
-        else:
-            compare_documents(context, next(n for n in search if edges_path(context, n) == path))
-
     def merge(self, names: Sequence[str]) -> None:
         """Write the file that these of the token cache are merged into."""
         merge_cache_files(self.context.cache_dir, names, num_buckets=len(self.context.buckets))
-
-    def choose(self) -> None:
-        """Which documents stay: what the graph does with near-duplicates and budgets, in a row.
-
-        For a text that no other process works on: the sample of a dry run, and a data set that is
-        verified.
-        """
-        context = self.context
-        if context.drops_near:
-            for work in (pair_documents, compare_documents):
-                for partition in range(context.partitions):
-                    work(context, partition)
-            connect_documents(context)
-        if context.budgets:
-            for bucket in range(context.buckets.num_train):
-                self.count_documents(bucket)
-            choose_documents(context)
 
     def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> Counts:
         """Tokenize chunks of text into a token cache file; return what was counted.
@@ -391,26 +288,3 @@ def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
 def rejected_entry(rejected: Rejected) -> dict[str, str]:
     """A line of rejected.jsonl: {"where": .., "reason": ..}; also "kind" for a truncated source."""
     return {name: value for name, value in asdict(rejected).items() if value or name != "kind"}
-
-
-def write_record(path: AnyPath, record: ShardRecord) -> None:
-    with whole_file(path) as file:
-        file.write(record.to_json().encode())
-
-
-def parts_of_record(context: JobContext, bucket: int) -> list[object]:
-    """What any record of a shard depends on, beside its documents."""
-    config = context.config.to_dict()
-    del config["max_rejected"]  # raising it after a failed job rebuilds no shard
-    return [EXAMPLES_VERSION, config, context.tokenizer_digest, asdict(context.buckets), bucket]
-
-
-def finished_record(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
-    """The record of a shard that an earlier process finished, if its bytes have not changed."""
-    if not (record_path.exists() and shard_path.exists()):
-        return None
-    try:
-        record = ShardRecord.from_json(record_path.read_bytes())
-    except MALFORMED:
-        return None  # the shard is built again
-    return record if file_sha256(shard_path) == record.entry.sha256 else None

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Final, Self
 from clozeline.pipeline.common.errors import UnfinishedError
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.job.out_folder import finished_dataset
+from clozeline.pipeline.job.shares import Stage
 from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.workers import Stage
 
 POLL_SECONDS: Final = 2.0
 POLL_SHARE: Final = 0.05  #: most of its time that a waiting task spends listing files

@@ -13,6 +13,7 @@ import hashlib
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -33,15 +34,14 @@ from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import finish_dataset
 from clozeline.pipeline.job.out_folder import is_begun, prepare_folders, remove_leftovers
-from clozeline.pipeline.job.stages import NAMESPACE, counted
-from clozeline.pipeline.job.steps import (
+from clozeline.pipeline.job.shard_record import (
     ShardRecord,
-    Steps,
-    counts_of,
     finished_record,
     parts_of_record,
     write_record,
 )
+from clozeline.pipeline.job.stages import NAMESPACE, counted
+from clozeline.pipeline.job.steps import Steps, counts_of
 from clozeline.pipeline.job.token_cache import TokenFile
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents
@@ -169,7 +169,15 @@ class WritesShards(OnTexts):
         return ShardFile(shard, name, len(texts), total), record
 
     def _write(self, shard: int, values: Iterable[bytes]) -> ShardRecord:
-        """Tokenize the texts into files of this worker, and write the shard from these."""
+        with self.tokens_of(values) as dropped:
+            record = self.steps.write_shard(self.context.shard_path(shard), shard)
+            record.counts.add(self.steps.cache.counts())
+        record.counts.add(dropped)
+        return record
+
+    @contextmanager
+    def tokens_of(self, values: Iterable[bytes]) -> Iterator[Counts]:
+        """The steps make shards of these texts while the block runs; yields what was dropped."""
         dropped, texts = Counts(), dict[int, list[str]]()
         for value in values:
             [repeat] = REPEAT.unpack_from(value)
@@ -182,10 +190,7 @@ class WritesShards(OnTexts):
             for file in files:
                 self.steps.write_tokens(Path(scratch, file.name), texts[file.repeat])
             self.steps.read_from(Path(scratch), files)
-            record = self.steps.write_shard(self.context.shard_path(shard), shard)
-            record.counts.add(self.steps.cache.counts())
-        record.counts.add(dropped)
-        return record
+            yield dropped
 
 
 class ShardOfTexts(WritesShards):

@@ -23,6 +23,7 @@ from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
 from clozeline.pipeline.job.context import blocks_of, scratch_context
 from clozeline.pipeline.job.finish import Totals
+from clozeline.pipeline.job.lost_files import choose
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows
@@ -144,5 +145,5 @@ def rebuild(
             for block in blocks:
                 steps.tokenize_block(block)
                 bar.update(block.text_bytes)
-        steps.choose()
+        choose(steps)
         yield Rebuild(manifest, steps, Totals(steps))

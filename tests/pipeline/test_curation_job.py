@@ -23,6 +23,7 @@ from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.context import JobContext, excluded_blocks
 from clozeline.pipeline.job.graph import run_graph
+from clozeline.pipeline.job.lost_files import choose
 from clozeline.pipeline.job.near_files import all_documents, write_rows
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.tasks import Task, TaskShare
@@ -301,7 +302,7 @@ def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Pa
     steps = Steps(context)
     for block in context.blocks:
         steps.tokenize_block(block)
-    steps.choose()
+    choose(steps)
     assert list(held_out_copies(steps)) == []
     write_rows(context.drops_path, iter(()), partitions=len(context.buckets))
     found = {(held, train): round(s, 9) for held, train, s in held_out_copies(steps)}

@@ -12,7 +12,8 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.dry_run import Sample, dry_run, estimate
-from clozeline.pipeline.job.job import JobOptions, build_shards, plan_job
+from clozeline.pipeline.job.job import build_shards, plan_job
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.sources.formats import list_blocks
 from tests.support.command import output_of, refused
 from tests.support.small_jobs import articles, write_parquet, write_tokenizer
@@ -210,5 +211,5 @@ def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path
     assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")
     source = json_lines(tmp_path / "a.jsonl", "text")
     assert refused("shards", source, *folders, "--dry-run", "--", "--runner=DirectRunner") == (
-        "--dry-run does not use Beam; leave out -- and what follows it."
+        "--dry-run runs on this machine; leave out -- and what follows it."
     )

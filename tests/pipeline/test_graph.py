@@ -8,6 +8,7 @@ import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.graph import run_graph
+from clozeline.pipeline.job.lost_files import with_files
 from clozeline.pipeline.job.mixture import choose_documents
 from clozeline.pipeline.job.near_steps import compare_documents, connect_documents, pair_documents
 from clozeline.pipeline.job.steps import Steps
@@ -113,7 +114,7 @@ def test_a_file_of_the_token_cache_that_is_lost_is_made_again(curated, lost, dam
     for record in context.cache_dir.glob("*.shard.json"):
         record.unlink()
     steps = Steps(context)
-    steps.with_files(lambda: LOST[lost](steps))
+    with_files(steps, lambda: LOST[lost](steps))
     run_graph(context)
     assert shard_digests(context.out_dir) == whole
 

@@ -11,8 +11,8 @@ import pytest
 
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
-from clozeline.pipeline.job.job import JobOptions
-from clozeline.pipeline.job.workers import Worker, run_in_workers
+from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.workers import PROGRAM, Worker, run_in_workers
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import TEXT, work
 from tests.support.small import PUNKT, small_tokenizer
@@ -21,7 +21,7 @@ from tests.support.small import PUNKT, small_tokenizer
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="asks Linux for cores")
 def test_by_default_there_is_a_worker_for_each_core_that_the_process_may_use():
     code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-    code += "from clozeline.pipeline.job.job import JobOptions; print(JobOptions().num_workers)"
+    code += "from clozeline.pipeline.job.options import JobOptions; print(JobOptions().num_workers)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert JobOptions(workers=3).num_workers == 3
@@ -38,7 +38,7 @@ def workers():
     """The workers that this process has started."""
     every = psutil.Process().children()  # one that ended unwaited for, of another test, has no line
     lines = [child.as_dict(["cmdline"], ad_value=[])["cmdline"] for child in every]
-    return [line for line in lines if "clozeline.pipeline.job.workers" in line]
+    return [line for line in lines if PROGRAM in line]
 
 
 def test_a_worker_that_is_killed_fails_the_job(worker):

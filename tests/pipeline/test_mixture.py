@@ -25,7 +25,8 @@ from clozeline.pipeline.curation.mixture import (
 )
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.job.job import build_shards
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.dataset_summary import summarize_dataset
 from clozeline.pipeline.report.dropped import mixture_lines
 from clozeline.pipeline.report.html import make_sections

@@ -19,7 +19,7 @@ ONLY_INSIDE_FUNCTIONS = (
 ROOMS = {
     "pipeline": (
         "common", "commandline", "config", "dataset", "sources", "sentences", "tokenization",
-        "curation", "examples", "job", "report", "view", "verify", "cli",
+        "curation", "examples", "job", "beam", "report", "view", "verify", "cli",
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
@@ -27,13 +27,12 @@ ROOMS = {
         "evaluation", "finetuning", "pretraining", "estimate", "benchmark", "inference", "export",
         "view", "cli",
     ),
-    "clozeline": ("__main__",),
+    "clozeline": ("beam", "__main__"),
 }  # fmt: skip
 #: The graph, and what runs it on this machine.
 BEAM = (
-    "clozeline.pipeline.job.beam_options",
-    "clozeline.pipeline.job.beam_workers",
-    "clozeline.pipeline.job.graph",
+    *("clozeline.pipeline.beam.transforms", "clozeline.pipeline.job.beam_options"),
+    *(f"clozeline.pipeline.job.{name}" for name in ("beam_workers", "graph", "stages", "texts")),
 )
 #: The servers, which their commands import.
 SERVERS = (
