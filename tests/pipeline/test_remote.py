@@ -21,8 +21,9 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.job_log import log_file
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.inspect import inspect_dataset
 from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks, read_block

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
-from clozeline.pipeline.job.beam_graph import _nearest
+from clozeline.pipeline.job.beam_options import _nearest
 from tests.faults.artifacts import dump_of
 from tests.faults.trials import TRIALS
 from tests.support.command import invoke, refused
@@ -170,7 +170,7 @@ def test_a_folder_that_may_not_be_written_is_named(folder, tmp_path):
 # --- disks ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("most", "step"), [(20_000, "TokenizeBlock"), (100_000, "BuildShard")])
+@pytest.mark.parametrize(("most", "step"), [(20_000, "Tokenize"), (100_000, "Examples")])
 def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder, tmp_path):
     """A limit on the size of files stands for the full disk: a write fails in its middle."""
     out = tmp_path / "out"
