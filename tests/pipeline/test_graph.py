@@ -26,7 +26,8 @@ def counters_of(folder):
     manifest = read_manifest(folder)
     dropped = {f"dropped_{reason}": number for reason, number in manifest.dropped.items()}
     examples = sum(shard.rows for shard in manifest.shards)
-    return +Counter({**manifest.counts, **dropped, "examples": examples})
+    counts = {name: number for name, number in manifest.counts.items() if name != "repeat"}
+    return +Counter({**counts, **dropped, "examples": examples})
 
 
 def rejecting(folder, config=NEAR):

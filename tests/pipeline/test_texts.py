@@ -1,0 +1,259 @@
+"""Documents that the engine groups as text: the shards of a job, whatever order and runner."""
+
+import json
+import random
+import shutil
+from contextlib import contextmanager
+
+import apache_beam as beam
+import pyarrow as pa
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.window import FixedWindows
+
+from clozeline.beam import MakeExamples, ReadDocuments, WriteDataSet
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from clozeline.pipeline.dataset.shards import read_batches
+from clozeline.pipeline.verify.verify import verify
+from tests.pipeline.test_graph import counters_of
+from tests.support.command import invoke, output_of, refused
+from tests.support.files import times
+from tests.support.small_jobs import articles, shard_digests, write_texts, write_tokenizer
+
+FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+SHAPE = {"num_shards": 3, "validation": 0.2, "max_seq_length": 64}
+OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in SHAPE.items()]
+CONFIG = DataConfig(**SHAPE)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Two files with some texts in both, a tokenizer, and the data set of `clozeline shards`."""
+    folder = tmp_path_factory.mktemp("texts")
+    texts = articles(90)
+    write_texts(folder / "a.jsonl", [*texts[:60], "short"])
+    write_texts(folder / "b.jsonl", texts[50:])
+    write_tokenizer(folder / "tokenizer", texts)
+    line = ["shards", *sources(folder), "--tokenizer", folder / "tokenizer", *OPTIONS]
+    output_of(*line, "--out", folder / "finished", "--workers=1")
+    return folder
+
+
+def sources(folder):
+    """The second file twice, of which some texts are in the first."""
+    return [str(folder / "a.jsonl"), f"{folder}/b.jsonl?repeat=2"]
+
+
+@contextmanager
+def pipeline(*options):
+    """A pipeline that ends with the block."""
+    with beam.Pipeline(runner=FN_API, options=PipelineOptions([*options])) as root:
+        yield root
+
+
+def line(corpus, out, *more, runner=("--job_name=mine",)):
+    """The arguments of the same job without a token cache."""
+    options = ("--tokenizer", corpus / "tokenizer", *OPTIONS, "--token-cache=none", *more)
+    return ["shards", *sources(corpus), *options, "--out", out, "--", *runner]
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_without_a_token_cache_shards_and_manifest_have_the_same_bytes(corpus, tmp_path):
+    output_of(*line(corpus, tmp_path / "out"))
+    assert shard_digests(tmp_path / "out") == shard_digests(corpus / "finished")
+    manifests = [
+        (folder / MANIFEST).read_bytes() for folder in (tmp_path / "out", corpus / "finished")
+    ]
+    assert manifests[0] == manifests[1]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        path.name for path in (corpus / "finished").iterdir()
+    }
+    counters = json.loads((tmp_path / "out" / "job.json").read_bytes())["counters"]
+    assert counters == counters_of(corpus / "finished")
+
+
+@pytest.mark.parametrize("pairs", ["sentences", "none", "packed", "order"])
+def test_with_every_rule_of_curation_that_is_allowed(corpus, tmp_path, pairs):
+    write_texts(tmp_path / "test.jsonl", [articles(9)[4]])
+    rules = ("--quality=min_words=40", f"--exclude={tmp_path}/test.jsonl", f"--pairs={pairs}")
+    output_of(*line(corpus, tmp_path / "out", *rules))
+    with_cache = ["shards", *sources(corpus), "--tokenizer", corpus / "tokenizer", *OPTIONS, *rules]
+    output_of(*with_cache, "--out", tmp_path / "cached", "--workers=1")
+    assert read_manifest(tmp_path / "out").dropped["excluded"] > 0
+    for name in ("out", "cached"):
+        assert list(verify(tmp_path / name)) == []
+    assert (tmp_path / "out" / MANIFEST).read_bytes() == (
+        tmp_path / "cached" / MANIFEST
+    ).read_bytes()
+    assert (tmp_path / "out" / "dropped.jsonl").read_bytes() == (
+        tmp_path / "cached" / "dropped.jsonl"
+    ).read_bytes()
+
+
+def test_a_shard_that_is_there_is_not_made_again(corpus, tmp_path):
+    """Its record stays until the manifest is written, which fails here."""
+    out, limit = tmp_path / "out", "--max-rejected=0"
+    (tmp_path / "bad.jsonl").write_text("{no json\n")
+    words = line(corpus, out, limit)
+    words.insert(1, str(tmp_path / "bad.jsonl"))
+    assert "were rejected, more than the 0" in refused(*words, code=1)
+    built = times(out, "*-of-*.arrow")
+    assert len(built) == 4
+    (out / "train-00001-of-00003.arrow").unlink()
+    words[words.index(limit)] = "--max-rejected=0.5"
+    output_of(*words)
+    again = times(out, "*-of-*.arrow")
+    assert [path for path in built if again[path] != built[path]] == [
+        str(out / "train-00001-of-00003.arrow")
+    ]
+    assert shard_digests(out) == shard_digests(corpus / "finished")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--deduplicate=near"], "--token-cache none: --deduplicate near need one; leave it out."),
+        (["--overwrite"], "--overwrite needs a token cache; leave out --token-cache none, or remo"),
+    ],
+)
+def test_what_needs_a_token_cache_is_refused(corpus, tmp_path, more, message):
+    words = [str(word) for word in line(corpus, tmp_path / "out", *more)]
+    done = invoke(*words)
+    assert done.exit_code == 2
+    assert done.output.splitlines()[-1].startswith(f"Error: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_workers_of_this_machine_need_a_token_cache(corpus, tmp_path):
+    words = line(corpus, tmp_path / "out")
+    assert refused(*words[: words.index("--")]).startswith("--token-cache none: workers and tasks")
+
+
+# ---- the transforms ------------------------------------------------------------------------------
+
+
+def test_documents_of_the_same_sources_make_the_shards_of_the_command(corpus, tmp_path):
+    with pipeline() as root:
+        read = root | ReadDocuments(sources(corpus), block_bytes=20_000)
+        read | WriteDataSet(tmp_path / "out", tokenizer=corpus / "tokenizer", config=CONFIG)
+    assert shard_digests(tmp_path / "out") == shard_digests(corpus / "finished")
+    found, right = (read_manifest(folder) for folder in (tmp_path / "out", corpus / "finished"))
+    assert found.counts == right.counts
+    assert found.dropped == right.dropped
+    assert found.sources_digest != right.sources_digest
+    assert list(verify(tmp_path / "out", sources(corpus))) == []
+
+
+@pytest.mark.parametrize("form", [lambda text: text, lambda text: {"text": text, "id": 7}])
+def test_order_and_form_of_the_documents_change_nothing(corpus, tmp_path, form):
+    texts = [*articles(60), *articles(9)]
+    manifests = []
+    for number in range(2):
+        out = tmp_path / f"{number}"
+        random.Random(number).shuffle(texts)
+        with pipeline() as root:
+            documents = root | beam.Create([form(text) for text in texts])
+            documents | WriteDataSet(
+                out, tokenizer=corpus / "tokenizer", num_shards=3, config=DataConfig(validation=0.2)
+            )
+        manifests.append((out / MANIFEST).read_bytes())
+    assert manifests[0] == manifests[1]
+    assert read_manifest(tmp_path / "0").dropped["duplicate_document"] == 9
+    assert shard_digests(tmp_path / "0") == shard_digests(tmp_path / "1")
+
+
+def test_the_manifest_goes_on_and_a_data_set_is_replaced_only_on_request(corpus, tmp_path):
+    out, shape = tmp_path / "out", {"tokenizer": corpus / "tokenizer", "num_shards": 2}
+    for number, overwrite in ((40, False), (20, True)):
+        with pipeline() as root:
+            documents = root | beam.Create(articles(number))
+            manifest = documents | WriteDataSet(out, **shape, overwrite=overwrite)
+            rows = manifest | beam.Map(lambda found: found.counts["documents"])
+            rows | beam.Map(lambda n: (tmp_path / "rows").write_text(str(n)))
+        assert (tmp_path / "rows").read_text() == str(number)
+        assert read_manifest(out).counts["documents"] == number
+        assert list(verify(out)) == []
+        with pytest.raises(InputError, match=r"^WriteDataSet: .*/out holds a data set; give anoth"):
+            WriteDataSet(out, **shape)
+
+
+def test_examples_for_another_sink_are_those_of_the_shards(corpus, tmp_path):
+    with pipeline() as root:
+        examples = (
+            root
+            | ReadDocuments(sources(corpus))
+            | MakeExamples(tokenizer=corpus / "tokenizer", config=CONFIG)
+        )
+        examples | beam.Map(keep, tmp_path)
+    for name in shard_digests(corpus / "finished"):
+        whole = pa.Table.from_batches(read_batches(corpus / "finished" / name))
+        parts = sorted(tmp_path.glob(f"{name}.*"))
+        found = [pa.ipc.open_stream(part.read_bytes()).read_next_batch() for part in parts]
+        assert pa.Table.from_batches(found).equals(whole, check_metadata=True)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def keep(element, folder):
+    """Write the batch into a file named by its shard."""
+    name, batch = element
+    number = len(list(folder.glob(f"{name}.*")))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    (folder / f"{name}.{number:04}").write_bytes(sink.getvalue())
+
+
+# ---- what cannot be used -------------------------------------------------------------------------
+
+
+def test_what_is_wrong_is_known_when_the_graph_is_built(corpus, tmp_path):
+    good = {"tokenizer": corpus / "tokenizer", "num_shards": 2}
+    for values, message in (
+        ({**good, "num_shards": None}, r"^WriteDataSet: give num_shards=N; the size"),
+        (
+            {**good, "config": DataConfig(deduplicate="near")},
+            "^WriteDataSet: deduplicate='near' need",
+        ),
+        ({**good, "tokenizer": tmp_path}, "^WriteDataSet: .*not a tokenizer folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            WriteDataSet(tmp_path / "out", **values)
+    with pytest.raises(InputError, match=r"nothing\.txt: no such file"):
+        ReadDocuments(str(tmp_path / "nothing.txt"))
+    with pytest.raises(InputError, match=r"^ReadDocuments: .*: tokens= needs `clozeline shards`"):
+        ReadDocuments(f"{corpus}/a.jsonl?tokens=50")
+    root = beam.Pipeline(runner=FN_API)
+    endless = root | beam.Create(["a"]) | beam.WindowInto(FixedWindows(1))
+    endless.is_bounded = False
+    with pytest.raises(InputError, match=r"^WriteDataSet: the PCollection is unbounded; give a b"):
+        endless | WriteDataSet(tmp_path / "out", **good)
+    assert not (tmp_path / "out").exists()
+
+
+def write_one(element, write):
+    with pipeline() as root:
+        root | beam.Create([element]) | write
+
+
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [(7, "an element is int; give texts, dicts with"), ({"txt": "a"}, "an element is dict; give")],
+)
+def test_an_element_that_is_no_text_is_named(corpus, tmp_path, element, message):
+    write = WriteDataSet(tmp_path / "out", tokenizer=corpus / "tokenizer", num_shards=1)
+    with pytest.raises(InputError, match=f"^WriteDataSet: {message}"):
+        write_one(element, write)
+
+
+def test_a_tokenizer_that_workers_cannot_see_is_named(corpus, tmp_path):
+    folder = shutil.copytree(corpus / "tokenizer", tmp_path / "tokenizer")
+    write = WriteDataSet(tmp_path / "out", tokenizer=folder, num_shards=1)
+    shutil.rmtree(folder)
+    with pytest.raises(
+        InputError, match=r"^WriteDataSet: .*not a tokenizer .* Workers must see it"
+    ):
+        write_one("A text.", write)
