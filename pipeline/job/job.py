@@ -11,12 +11,12 @@ OUT/manifest.json                    last of all
 import math
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
@@ -64,6 +64,7 @@ from clozeline.pipeline.job.out_folder import (
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.runners import RunGraph, draw, in_workers, runner_of
 from clozeline.pipeline.job.shares import Outcome
+from clozeline.pipeline.job.spool import spooled
 from clozeline.pipeline.job.steps import make_splitter
 from clozeline.pipeline.job.tasks import Task, TaskShare
 from clozeline.pipeline.sources.block import Block
@@ -74,13 +75,14 @@ BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
 
 
 def build_shards(
-    sources: GivenPath | Iterable[GivenPath],
+    sources: GivenPath | Iterable[GivenPath] = (),
     *,
     tokenizer: GivenPath,
     out: GivenPath,
     config: DataConfig | None = None,
     options: JobOptions | None = None,
     beam_args: Sequence[str] = (),
+    documents: Iterable[str | Mapping[str, Any]] | None = None,
 ) -> tuple[Manifest, bool]:
     """Build the data set; return its manifest, and False if it was already complete.
 
@@ -94,13 +96,38 @@ def build_shards(
         >>> is_new
         True
 
+    `documents`, instead of sources, are texts, dicts with the text columns, a `datasets.Dataset` or
+    a table of pyarrow, pandas or polars. They are written to a file in TMPDIR while the job runs;
+    the same ones are the same source.
+
     Raises InputError for what the user can fix, StoreError for a store that does not answer or
     refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
     same call continues from there.
     """
     check_packages("a data set", "nltk", "regex", "apache_beam")
+    asked: dict[str, Any] = {"tokenizer": tokenizer, "out": path_of(out)}
+    asked |= {"config": config, "options": options, "beam_args": beam_args}
+    named = list(each_given(sources))
+    if documents is None:
+        return _build(named, **asked)
+    if named:
+        raise InputError("sources and documents are both given; leave one of them out.")
+    columns = (config or DataConfig()).text_columns
+    with spooled(documents, columns, path_of(out).absolute()) as source:
+        return _build([source], **asked)
+
+
+def _build(
+    sources: Sequence[str],
+    *,
+    tokenizer: GivenPath,
+    out: AnyPath,
+    config: DataConfig | None,
+    options: JobOptions | None,
+    beam_args: Sequence[str],
+) -> tuple[Manifest, bool]:
     started = time.time()
-    job = plan_job(list(each_given(sources)), tokenizer, path_of(out), config, options)
+    job = plan_job(sources, tokenizer, out, config, options)
     if manifest := job.finished():
         with naming_store(job.out_dir):
             remove_leftovers(job.context, keep_cache=job.keep_cache)

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
@@ -41,8 +41,8 @@ def work() -> None:
     """Run the graph as the other end of the connection says, and tell it how that went."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
     logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are told below
-    from clozeline.pipeline.job.graph import run_graph
-
+    with without_pandas():
+        from clozeline.pipeline.job.graph import run_graph
     connection = Connection(int(sys.argv[1]))
     context, share = connection.recv()
     HandedOut.connection, HandedOut.answers = connection, queue.SimpleQueue()
@@ -54,6 +54,19 @@ def work() -> None:
         said = Failure(str(error), traceback.format_exc())
     connection.send(said)
     threading.Event().wait()  # until `_receive` ends this process: Beam's own end takes longer
+
+
+@contextmanager
+def without_pandas() -> Iterator[None]:
+    """Import Beam in half the time: it takes pandas if that is there, and the graph has no frames.
+
+    After the block pandas can be imported, as sources may.
+    """
+    sys.modules["pandas"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["pandas"]
 
 
 def _receive(connection: Connection, answers: "queue.SimpleQueue[int | None]") -> None:

@@ -1,11 +1,17 @@
 """Documents that the engine groups as text: the shards of a job, whatever order and runner."""
 
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import apache_beam as beam
+import datasets
 import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -16,12 +22,22 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.shards import read_batches
+from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_graph import counters_of
 from tests.support.command import invoke, output_of, refused
 from tests.support.files import times
-from tests.support.small_jobs import articles, shard_digests, write_texts, write_tokenizer
+from tests.support.printed_commands import blocks
+from tests.support.small_jobs import (
+    ROOT,
+    articles,
+    shard_digests,
+    write_parquet,
+    write_texts,
+    write_tokenizer,
+)
 
+PAGE = ROOT / "docs" / "manual" / "beam.md"
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 SHAPE = {"num_shards": 3, "validation": 0.2, "max_seq_length": 64}
 OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in SHAPE.items()]
@@ -257,3 +273,81 @@ def test_a_tokenizer_that_workers_cannot_see_is_named(corpus, tmp_path):
         InputError, match=r"^WriteDataSet: .*not a tokenizer .* Workers must see it"
     ):
         write_one("A text.", write)
+
+
+# ---- documents of the caller's own ---------------------------------------------------------------
+
+
+def frames(texts):
+    """The same documents in the forms that Python users have."""
+    table = pa.table({"text": texts, "id": range(len(texts))})
+    return {
+        "a generator": (text for text in texts),
+        "dicts": [{"text": text, "id": 7} for text in texts],
+        "pyarrow": table,
+        "pandas": table.to_pandas(),
+        "datasets": datasets.Dataset(table),
+    }
+
+
+def test_documents_take_the_place_of_sources_and_the_same_call_is_complete(corpus, tmp_path):
+    fixed = {"tokenizer": corpus / "tokenizer", "config": CONFIG}
+    texts, digests = articles(40), set()
+    for name, documents in frames(texts).items():
+        out = tmp_path / name
+        manifest, is_new = build_shards(documents=documents, out=out, **fixed)
+        assert is_new
+        assert manifest.counts["documents"] == 40
+        digests.add(manifest.dataset_digest)
+        assert build_shards(documents=texts, out=out, **fixed) == (manifest, False)
+        with pytest.raises(InputError, match="holds another finished data set"):
+            build_shards(documents=texts[1:], out=out, **fixed)
+    assert len(digests) == 1
+    assert not list(Path(tempfile.gettempdir()).glob("clozeline-*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("sources", "documents", "message"),
+    [
+        ((), ["A text.", 7], "^documents: number 1 is int and has none; give texts, or dicts with"),
+        (
+            (),
+            [{"body": "a"}],
+            "^documents: number 0 is dict and has body; give texts, or dicts with",
+        ),
+        ((), "A text.", "^documents is one str; give several texts or dicts, or a table"),
+        (["a.txt"], ["A text."], "^sources and documents are both given; leave one of them out"),
+    ],
+)
+def test_documents_that_cannot_be_used(corpus, tmp_path, sources, documents, message):
+    out, tokenizer = tmp_path / "out", corpus / "tokenizer"
+    with pytest.raises(InputError, match=message):
+        build_shards(sources, documents=documents, tokenizer=tokenizer, out=out)
+    assert not out.exists()
+
+
+# ---- the manual ----------------------------------------------------------------------------------
+
+
+def test_the_pipelines_of_the_manual_run_as_printed(corpus, tmp_path):
+    printed = [code for language, code in blocks(PAGE.read_text()) if language == "python"]
+    assert len(printed) == 3
+    (tmp_path / "articles").mkdir()
+    (tmp_path / "notes").mkdir()
+    short = "A short article, which the first pipeline leaves out."
+    write_parquet(tmp_path / "articles" / "a.parquet", [*articles(60), short])
+    lines = [text.replace("\n", " ") for text in articles(20)]
+    (tmp_path / "notes" / "a.txt").write_text("\n".join(lines))
+    shutil.copytree(corpus / "tokenizer", tmp_path / "work" / "tokenizer")
+    for code in printed:
+        (tmp_path / "script.py").write_text(code)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    assert read_manifest(tmp_path / "work" / "long").counts["documents"] == 60
+    assert read_manifest(tmp_path / "work" / "notes").counts["documents"] == 20
+    for name in ("long", "notes"):
+        assert list(verify(tmp_path / "work" / name)) == []
+    assert list((tmp_path / "work" / "examples").glob("train-00003-of-00004.arrow.*.parquet"))
