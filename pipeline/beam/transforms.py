@@ -120,7 +120,7 @@ class OfDocuments(beam.PTransform[Any, Any]):
 
 
 class WriteDataSet(OfDocuments):
-    """Documents -> a data set in the folder `out`; its manifest goes on.
+    """Documents -> a data set in the folder `out`; yields its manifest.
 
     Documents are texts, dicts with "text", or what `ReadDocuments` yields. With the sources of
     `clozeline shards --num-shards N`, the shards have the same bytes.

@@ -1,4 +1,4 @@
-"""The steps of the graph: an element to what is made of it, which is a file of its own.
+"""The steps of the graph: an element to the file that it becomes.
 
     TokenizeBlock   Block  ->  TokenFile
     BuildShard      Shard  ->  ShardEntry
@@ -78,7 +78,7 @@ class OfJob(beam.DoFn):
 
 
 class Step(OfJob):
-    """An element -> what is made of it: a file, unless it is there."""
+    """An element -> its file, which is written unless it is there."""
 
     done: str  #: "blocks tokenized"
 
@@ -99,7 +99,7 @@ class Step(OfJob):
         raise NotImplementedError
 
     def make(self, element: Any) -> tuple[object, Counts]:
-        """What goes on, and what was counted."""
+        """The next element, and what was counted."""
         raise NotImplementedError
 
     def is_made(self, element: Any) -> bool:

@@ -118,7 +118,7 @@ class KeyByShard(OnTexts):
             yield 0, REPEAT.pack(COUNTS) + counts.to_json().encode()
 
     def _shard_of(self, text: str) -> int:
-        """Of a text that is too short, the first, which counts and drops it."""
+        """The first shard for a text that is too short: it counts and drops it."""
         if not (clean := clean_texts([text], self.context.config.min_characters)):
             return 0
         return int(self.context.buckets.of(*hash_documents(clean))[0])

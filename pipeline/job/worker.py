@@ -38,9 +38,9 @@ class HandedOut:
 
 
 def work() -> None:
-    """Run the graph as the other end of the connection says, and tell it how that went."""
+    """Run the graph of the job that comes through the connection, and report how it ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
-    logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are told below
+    logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are reported below
     with without_pandas():
         from clozeline.pipeline.job.graph import run_graph
     connection = Connection(int(sys.argv[1]))

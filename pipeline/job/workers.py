@@ -1,8 +1,8 @@
 """`--workers N`: N processes that run the graph, each on what this process hands out.
 
     a worker asks   ("Tokenize", 12)   the stage it has come to, and the number of its elements
-    this process    5                  the number of one that nobody has
-                    None               all are done, by all workers: go on
+    this process    5                  the number of one that is not in work
+                    None               all are done, by all workers
 
 So the next stage begins when this one is complete, and the fastest worker does most. This process
 never imports Beam. A worker is a new interpreter: a fork would copy threads, locks and connections,
