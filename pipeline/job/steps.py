@@ -54,8 +54,8 @@ from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import check_whole, read_block
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Counted, but kept and not dropped.
@@ -93,8 +93,8 @@ class Steps:
         return make_splitter(self.tokenizer)
 
     @cached_property
-    def _columns(self) -> ColumnTokenizer:
-        return ColumnTokenizer(self.tokenizer)
+    def _columns(self) -> SentenceEncoder:
+        return SentenceEncoder(self.tokenizer)
 
     @cached_property
     def excluded(self) -> Excluded | None:

@@ -26,6 +26,9 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def __getitem__(self, rows: slice) -> "Sentences":
+        return Sentences(self.data, self.starts[rows], self.ends[rows])
+
     @classmethod
     def of(cls, sentences: Sequence[str]) -> "Sentences":
         """The sentences joined by spaces. Raises UnicodeEncodeError for a lone surrogate."""

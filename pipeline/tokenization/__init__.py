@@ -2,14 +2,13 @@
 
     ["It was old.", "So it fell."]  ->  [[2009, 2001, 2214, 1012], [2061, 2009, 3062, 1012]]
 
-Ids equal those of the `tokenizers` library, for WordPiece, BPE and Unigram, but are computed
-several times faster. In the order in which data meets them:
+Ids equal those of the `tokenizers` library, but are found several times as fast. In the order in
+which data meets them:
 
 - before: `train_tokenizer` is the command, with its `options`; `learn` makes a vocabulary of text,
   or `vocabulary` and `tokenizer_spec` read one; `accents` and `quality` say what it loses and how
   well it fits; `transformers_files` go beside it; `tokenizer` is all of it, loaded;
-- for each block: `documents` takes text to sentences and ids; `column_tokenizer` encodes columns of
-  them, with `cut_words` and `plain_words` for other models, and their `pair_table`;
-  `document_pieces` are what the other steps read;
+- for each block: `documents` takes text to sentences and ids; `encoder` encodes them, with
+  `word_memo` for models other than WordPiece; `document_pieces` are what the other steps read;
 - after: `token_texts` shows tokens as text.
 """

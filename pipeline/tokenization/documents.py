@@ -14,8 +14,10 @@ from clozeline.pipeline.dataset.buckets import hash_encoded
 from clozeline.pipeline.sentences.marks import is_other_script
 from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+
+CHECKED_IN = np.uint64(1000)  #: one of so many documents is encoded by `tokenizers`, too
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ def tokenize_documents(
     texts: Sequence[str],
     *,
     splitter: SentenceSplitter,
-    tokenizer: ColumnTokenizer,
+    tokenizer: SentenceEncoder,
     min_characters: int,
 ) -> tuple[TokenizedDocuments, list[str], Counts]:
     """Documents as columns, their texts, and the counts of what was read and dropped.
 
     A line is a paragraph. Paragraphs and documents with fewer than `min_characters` are dropped, as
-    are sentences and documents without tokens.
+    are sentences and documents without tokens. Raises JobFailedError if a document that is checked
+    does not have the ids of the library `tokenizers`.
 
         ["It was old. So it fell.\nNobody saw it."]  ->  1 document, sentences of 4, 4 and 4 tokens,
                                                          paragraphs of 2 and 1 sentences
@@ -67,7 +70,13 @@ def tokenize_documents(
         sentences, sentences_in = splitter.split(b"\n".join(encoded), cut=cut)
     with timer.stage("tokens"):
         starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
-        ids, tokens_in = tokenizer.encode(_in_text(sentences, starts, tokenizer.tokenizer))
+        inputs = _in_text(sentences, starts, tokenizer.tokenizer)
+        ids, tokens_in = tokenizer.encode(inputs)
+        bounds = offsets_of(tokens_in)[starts]
+        for row in _checked(high):
+            within = slice(starts[row], starts[row + 1])
+            of_document = ids[bounds[row] : bounds[row + 1]]
+            tokenizer.check(inputs[within], of_document, name=f"{high[row]:016x}")
     counts.seconds = timer.seconds
     # A sentence of control characters only has no tokens; it does not count.
     has_tokens = tokens_in > 0
@@ -115,6 +124,14 @@ def _cleaned(texts: Sequence[str], min_characters: int) -> tuple[list[str], list
         characters += sum(map(len, kept))
     read = Counter(characters=characters, paragraphs=sum(paragraphs_in))
     return documents, paragraphs_in, Counts(read, dropped)
+
+
+def _checked(high: UInt64Array) -> list[int]:
+    """The rows of documents whose ids are checked: the first one, and a thousandth by the hash."""
+    is_checked = high % CHECKED_IN == 0
+    is_checked[:1] = True
+    rows: list[int] = np.flatnonzero(is_checked).tolist()
+    return rows
 
 
 def _in_text(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.token_texts import LONE_BYTE
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ class Quality:
 def quality_of(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
     """Encode the lines of the texts and count."""
     lines = [line for text in texts for line in text.split("\n")]
-    ids, _ = ColumnTokenizer(tokenizer).encode([tokenizer.after_space(line) for line in lines])
+    ids, _ = SentenceEncoder(tokenizer).encode([tokenizer.after_space(line) for line in lines])
     counts = np.bincount(ids, minlength=tokenizer.vocab_size)
     words = [word for line in lines for word in line.split()]
     is_single = [_is_single(text.removeprefix(" ")) for text in tokenizer.texts]

@@ -155,7 +155,7 @@ class Tokenizer:
         return f" {text}" if self.needs_space else text
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """The library's ids of each text, without [CLS] and [SEP]; as in `column_tokenizer`."""
+        """The library's ids of each text, without [CLS] and [SEP]; as in `encoder`."""
         # The fast form leaves out offsets.
         found = self.library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [text.ids for text in found]

@@ -20,7 +20,7 @@ from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, write_parquet, write_tokenizer
 
@@ -72,7 +72,7 @@ def print_ids() -> None:
     assert tokenizer.punkt is not None
     splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
     sentences, _ = splitter.split("\n".join(DOCUMENTS).encode())
-    ids, lengths = ColumnTokenizer(tokenizer).encode(sentences)
+    ids, lengths = SentenceEncoder(tokenizer).encode(sentences)
     click.echo(json.dumps([ids.tolist(), lengths.tolist()]))
 
 

@@ -29,7 +29,7 @@ from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
@@ -214,7 +214,7 @@ def split_sentences(data: bytes) -> None:
 
 
 @cache
-def column_tokenizers() -> list[tuple[Tokenizer, ColumnTokenizer]]:
+def column_tokenizers() -> list[tuple[Tokenizer, SentenceEncoder]]:
     """Cased and uncased, of the characters of several scripts."""
     characters = [*map(chr, range(33, 384)), *"中文한각कखि়áßΣςſﬁ😀…“”।؟\u0301\u0308\u093f\u3099"]
     known = [c for c in dict.fromkeys(characters) if c != "\xad" and not 127 <= ord(c) < 161]
@@ -223,7 +223,7 @@ def column_tokenizers() -> list[tuple[Tokenizer, ColumnTokenizer]]:
         Tokenizer(tokens, Normalization(lowercase=lower, strip_accents=strip))
         for lower, strip in ((True, True), (True, False), (False, False))
     ]
-    return [(tokenizer, ColumnTokenizer(tokenizer)) for tokenizer in made]
+    return [(tokenizer, SentenceEncoder(tokenizer)) for tokenizer in made]
 
 
 def encode_words(data: bytes) -> None:

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.dataset.buckets import hash_documents
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import tokenize_documents
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from tests.support.small import WORDS, lists, small_splitter, small_tokenizer
 
 TOKENIZER = small_tokenizer()
-COLUMNS = ColumnTokenizer(TOKENIZER)
+COLUMNS = SentenceEncoder(TOKENIZER)
 SPLITTER = small_splitter()
 NOTHING = "\u200b\u200b"  # zero-width spaces: characters, and no token
 

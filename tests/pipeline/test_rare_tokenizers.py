@@ -10,7 +10,7 @@ from tokenizers import models, pre_tokenizers, processors
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.report.row_statistics import count_rows
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
@@ -88,7 +88,7 @@ def test_text_never_becomes_a_special_token_in_any_model(library, special, more,
     ids = {i for row in found for i in row} - {tokenizer.unk_id}
     assert ids
     assert not tokenizer.is_reserved[[*ids]].any()
-    assert ColumnTokenizer(tokenizer).encode(texts)[0].tolist() == [*chain.from_iterable(found)]
+    assert SentenceEncoder(tokenizer).encode(texts)[0].tolist() == [*chain.from_iterable(found)]
 
 
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]

@@ -21,8 +21,8 @@ from clozeline.pipeline.sentences.marks import (
 )
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import tokenize_documents
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
 from tests.support.nltk_sentences import line_of, nltk_splitter
 from tests.support.small import PUNKT, small_tokenizer
@@ -181,7 +181,7 @@ def test_a_document_in_latin_letters_keeps_punkts_sentences():
         _, _, counts = tokenize_documents(
             [text],
             splitter=SPLITTER,
-            tokenizer=ColumnTokenizer(small_tokenizer()),
+            tokenizer=SentenceEncoder(small_tokenizer()),
             min_characters=0,
         )
         return counts.read["sentences"]

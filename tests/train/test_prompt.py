@@ -21,7 +21,7 @@ from clozeline.train.finetuning.one_model import start_at_words
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.prompt import ids_with_masks
 from clozeline.train.labelled.rows import Texts, read_texts
-from tests.pipeline.test_cut_words import TOKENIZERS
+from tests.pipeline.test_word_memo import TOKENIZERS
 from tests.support.command import output_of, refused
 from tests.support.small import lists
 from tests.support.small_models import narrow, shaken

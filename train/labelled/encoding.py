@@ -35,7 +35,7 @@ from clozeline.pipeline.common.ragged import (
     ordinals,
     slice_indices,
 )
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.config import Truncate
 from clozeline.train.labelled.prompt import ids_of_prompt
@@ -155,7 +155,7 @@ class Encoder:
         self.mask_position = before.index(tokenizer.mask_id) if prompt else 0
         self._before = np.array(before, dtype=np.uint32)
         self._follows_space = bool(prompt) and tokenizer.needs_space
-        self._columns = ColumnTokenizer(tokenizer)
+        self._columns = SentenceEncoder(tokenizer)
         self._max_seq_length = max_seq_length
         self._truncate = truncate
 

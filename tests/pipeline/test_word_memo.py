@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
-from clozeline.pipeline.tokenization.cut_words import Cuts, cut_words, find_cuts
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
-from tests.pipeline.test_column_tokenizer import (
+from clozeline.pipeline.tokenization.word_memo import WordMemo, cut_words, uncut_tokens
+from tests.pipeline.test_encoder import (
     HOSTILE,
     as_lists,
     needs_data,
@@ -109,19 +109,13 @@ NOT_CUT = {
     "unigram, added tokens of others": tokenizer_of(with_added(unigram(normalizers.NFKC()))),
 }
 BY_NAME = TOKENIZERS | NOT_CUT
-COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in BY_NAME.items()}
+COLUMNS = {name: SentenceEncoder(tokenizer) for name, tokenizer in BY_NAME.items()}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_each_of_these_is_cut_and_its_plain_words_are_known(name):
-    found = [
-        w for w in (" no", "no", " 1", "--", " it's", "1st", "é", " ") if COLUMNS[name]._is_plain(w)
-    ]
-    if name in ("unigram", "unigram, split at whitespace"):
-        assert found == [" no", "no", " 1", "--", " it's", "1st"]
-    else:
-        is_byte_level = name in ("bpe", "bpe, nothing normalized", "bpe, added tokens")
-        assert found == ([" no", "no", " 1", "--"] if is_byte_level else [])
+def test_each_of_these_is_cut(name):
+    added = ["<|x|>", "Z 7", "a b"] if name.endswith("added tokens") else []
+    assert sorted(uncut_tokens(TOKENIZERS[name].spec)) == added
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -147,18 +141,39 @@ def test_every_pair_around_a_space_and_a_mark_equals_the_librarys(name, others):
 
 @pytest.mark.parametrize("name", NOT_CUT)
 def test_a_token_that_others_become_is_left_to_the_library(name):
-    assert find_cuts(NOT_CUT[name].spec) is None
+    assert uncut_tokens(NOT_CUT[name].spec) is None
 
 
-def test_words_keep_their_spaces_and_lose_their_marks():
-    texts = ["No, no.", "", "it's  a\u00a0 b", "(x)"]
-    words, bounds = cut_words(texts, Cuts(at_marks=True, unbroken=()))
-    assert words.to_pylist() == [
-        *("No", ",", " no", "."), *("it", "'s", "  a\u00a0 b"), *("(", "x", ")")
-    ]  # fmt: skip
-    assert bounds.tolist() == [0, 4, 4, 7, 10]
-    words, _ = cut_words(texts, Cuts(at_marks=False, unbroken=("it",)))
-    assert words.to_pylist() == ["No,", " no.", texts[2], "(x)"]
+def test_words_begin_at_spaces_that_follow_no_whitespace():
+    texts = ["No, no.", "", "it's  a\u00a0 b", "x \ty"]
+    words, bounds = cut_words(texts)
+    assert words.to_pylist() == ["No,", " no.", "it's", "  a\u00a0 b", "x", " \ty"]
+    assert bounds.tolist() == [0, 2, 2, 4, 6]
+    words, _ = cut_words(texts, ["it"])
+    assert words.to_pylist() == ["No,", " no.", texts[2], "x", " \ty"]
+
+
+@given(batches=st.lists(sentences, max_size=4), max_bytes=st.sampled_from([0, 500, 1 << 20]))
+def test_what_is_remembered_does_not_affect_results(batches, max_bytes):
+    tokenizer = TOKENIZERS["bpe"]
+    memo = WordMemo(tokenizer.encode_batch, [], max_bytes=max_bytes)
+    for texts in [*batches, *batches]:
+        assert as_lists(memo, texts) == tokenizer.encode_batch(texts)
+
+
+def test_each_word_is_encoded_once_until_the_memo_is_full():
+    asked = []
+
+    def encode(words):
+        asked.append(words)
+        return [[len(word)] for word in words]
+
+    memo = WordMemo(encode, [], max_bytes=1000)
+    assert as_lists(memo, ["a bc", "a bc bc"]) == [[1, 3], [1, 3, 3]]
+    assert as_lists(memo, ["a d"]) == [[1, 2]]
+    assert as_lists(memo, ["x" * 500]) == [[500]]
+    assert as_lists(memo, ["a"]) == [[1]]
+    assert asked == [["a", " bc"], [" d"], ["x" * 500], ["a"]]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +186,9 @@ def test_words_keep_their_spaces_and_lose_their_marks():
 )
 def test_a_tokenizer_with_other_steps_is_left_to_the_library(library):
     tokenizer = tokenizer_of(library())
-    assert find_cuts(tokenizer.spec) is None
+    assert uncut_tokens(tokenizer.spec) is None
     texts = ["It's a house, (small).", "", "  x"]
-    assert as_lists(ColumnTokenizer(tokenizer), texts) == tokenizer.encode_batch(texts)
+    assert as_lists(SentenceEncoder(tokenizer), texts) == tokenizer.encode_batch(texts)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +206,9 @@ def test_a_file_may_leave_out_what_is_usual(name, step):
     del values["pre_tokenizer"]
     values |= {"pre_tokenizer": step} if step else {}
     short = Tokenizer(TOKENIZERS[name].tokens, TokenizerSpec(json.dumps(values)))
-    assert find_cuts(short.spec) == (find_cuts(spec) if step else None)
+    assert uncut_tokens(short.spec) == (uncut_tokens(spec) if step else None)
     texts = ["It's a house, (small).", "", "  x"]
-    assert as_lists(ColumnTokenizer(short), texts) == short.encode_batch(texts)
+    assert as_lists(SentenceEncoder(short), texts) == short.encode_batch(texts)
 
 
 @needs_data

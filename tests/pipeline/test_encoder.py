@@ -1,7 +1,9 @@
-"""Ids in columns are the ids of the library, whatever the text, the flags and the memo."""
+"""Ids in columns are the ids of the library, whatever the text, the flags and the vocabulary."""
 
 import itertools
 import os
+import sys
+import types
 import unicodedata
 from pathlib import Path
 
@@ -11,10 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.pipeline.sentences.spans import SLAB_BYTES, Sentences, without_gaps
-from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer, Memo, split_words
+from clozeline.pipeline.common.errors import JobFailedError
+from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.sentences.spans import SLAB_BYTES, without_gaps
+from clozeline.pipeline.tokenization.documents import tokenize_documents
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder, _warn
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
-from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.tokenization.vocabulary import (
+    SPECIAL_TOKENS,
+    UNWRITABLE,
+    Normalization,
+)
+from tests.support.small import small_splitter
 
 DATA = Path(os.environ.get("CLOZELINE_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CLOZELINE_DATA is not set")
@@ -82,7 +92,7 @@ def vocabularies():
 
 
 TOKENIZERS = vocabularies()
-COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+COLUMNS = {name: SentenceEncoder(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 UNCASED, CASED = (
     next(t for t in TOKENIZERS.values() if t.normalization == Normalization(**flags))
     for flags in (
@@ -135,13 +145,13 @@ def test_the_small_vocabulary_covers_the_hostile_text():
 def test_every_character_equals_the_librarys():
     every = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in UNUSED]
     texts = ["".join(f"x{c}.{c} " for c in every[i : i + 64]) for i in range(0, len(every), 64)]
-    assert as_lists(ColumnTokenizer(UNCASED), texts) == UNCASED.encode_batch(texts)
+    assert as_lists(SentenceEncoder(UNCASED), texts) == UNCASED.encode_batch(texts)
 
 
 def test_calls_of_any_size_give_the_same_ids():
     texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
-    ids, lengths = ColumnTokenizer(UNCASED).encode(texts)
-    some, some_lengths = ColumnTokenizer(UNCASED).encode(texts[:4])
+    ids, lengths = SentenceEncoder(UNCASED).encode(texts)
+    some, some_lengths = SentenceEncoder(UNCASED).encode(texts[:4])
     assert len("".join(texts)) > 2 * SLAB_BYTES
     assert ids.tolist() == some.tolist() * 1000
     assert lengths.tolist() == some_lengths.tolist() * 1000
@@ -149,7 +159,7 @@ def test_calls_of_any_size_give_the_same_ids():
 
 def test_a_lone_surrogate_is_an_error():
     with pytest.raises(UnicodeEncodeError):
-        ColumnTokenizer(UNCASED).encode(["the \ud83d"])
+        SentenceEncoder(UNCASED).encode(["the \ud83d"])
 
 
 gaps = st.sampled_from(["", "", " ", "\t", "\xa0\n", "\0", " \u2003 "])
@@ -164,55 +174,17 @@ def test_sentences_of_one_text_have_the_ids_of_each_alone(tokenizer, texts, betw
     text = "".join(pieces).encode()
     found = without_gaps(text, edges[:-1:2], edges[1::2])
     assert found.to_list() == texts
-    ids, lengths = ColumnTokenizer(tokenizer).encode(found)
+    ids, lengths = SentenceEncoder(tokenizer).encode(found)
     assert [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]] == (
         tokenizer.encode_batch(texts)
     )
-
-
-def test_words_end_at_spaces_punctuation_and_sentences():
-    sentences = Sentences.of(["No, no.", "", "a\tb", "É c "])
-    words, bounds = split_words(sentences, letters=bytes(range(256)).lower())
-    assert words.to_pylist() == ["no", ",", "no", ".", "a\tb", "É", "c"]
-    assert bounds.tolist() == [0, 4, 4, 5, 7]
-
-
-@given(batches=st.lists(sentences, max_size=6), memo_bytes=st.sampled_from([0, 500, 2000, 1 << 20]))
-def test_the_memo_does_not_affect_results(batches, memo_bytes):
-    columns = ColumnTokenizer(UNCASED, memo_bytes=memo_bytes)
-    for texts in [*batches, *batches]:
-        assert as_lists(columns, texts) == UNCASED.encode_batch(texts)
-
-
-def test_only_a_full_memo_is_cleared():
-    memo, ids = Memo(1_000), np.array([7, 8, 9], np.uint32)
-    memo.add(["a", "bc"], ids, np.array([0, 1]))
-    memo.make_room()
-    assert memo.numbers_of(["bc", "x", "a"]).tolist() == [1, -1, 0]
-    assert memo.ids_of(np.array([1, 0, 1])).to_pylist() == [[8, 9], [7], [8, 9]]
-    memo.add(["x" * 1_000], ids, np.array([0]))  # a line of megabytes without a space, say
-    memo.make_room()
-    assert memo.numbers_of(["a"]).tolist() == [-1]
-    memo.add(["a"], ids[2:], np.array([0]))
-    assert memo.ids_of(memo.numbers_of(["a"])).to_pylist() == [[9]]
-
-
-def test_the_memo_is_bounded():
-    columns = ColumnTokenizer(UNCASED, memo_bytes=50_000)
-    held = []
-    words = list(map(str, range(3_000)))
-    for start in range(0, len(words), 100):
-        columns.encode([" ".join(words[start : start + 100])])
-        numbers = columns._memo.numbers_of(words)
-        held.append(np.count_nonzero(numbers >= 0))
-    assert max(held) < 400
 
 
 @needs_data
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
 def test_real_articles_equal_the_librarys(kind):
     texts = real_lines(300)
-    columns = ColumnTokenizer(TOKENIZERS[kind])
+    columns = SentenceEncoder(TOKENIZERS[kind])
     assert as_lists(columns, texts) == TOKENIZERS[kind].encode_batch(texts)
 
 
@@ -221,7 +193,67 @@ def test_real_articles_equal_the_librarys(kind):
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
 def test_a_file_of_real_articles_equals_the_librarys(kind):
     texts = real_lines()
-    columns = ColumnTokenizer(TOKENIZERS[kind], memo_bytes=8 << 20)  # cleared on the way
+    columns = SentenceEncoder(TOKENIZERS[kind])
     for start in range(0, len(texts), 50_000):
         part = texts[start : start + 50_000]
         assert as_lists(columns, part) == TOKENIZERS[kind].encode_batch(part)
+
+
+TOKEN = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3)).map(lambda t: t.replace("\n", ""))
+
+
+@given(
+    tokens=st.lists(st.builds(str.__add__, st.sampled_from(["", "##", "####"]), TOKEN)),
+    flags=st.sampled_from(FLAGS),
+    texts=sentences,
+)
+def test_ids_equal_the_librarys_whatever_the_vocabulary(tokens, flags, texts):
+    kept = [t for t in dict.fromkeys([*SPECIAL_TOKENS, "a", *tokens]) if t]
+    tokenizer = Tokenizer([t for t in kept if not UNWRITABLE.search(t)], flags)
+    texts = [*texts, "".join(tokenizer.tokens), " ".join(tokenizer.tokens)]
+    assert as_lists(SentenceEncoder(tokenizer), texts) == tokenizer.encode_batch(texts)
+
+
+@pytest.mark.parametrize("broken", [None, types.SimpleNamespace()], ids=["missing", "damaged"])
+def test_without_nanotoken_ids_are_the_same_and_a_line_says_so(broken, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "nanotoken.nanotoken_rs", broken)
+    _warn.cache_clear()
+    for _ in range(2):
+        assert as_lists(SentenceEncoder(UNCASED), ["the é"]) == UNCASED.encode_batch(["the é"])
+    _, printed = capsys.readouterr()
+    assert printed.startswith("warning: nanotoken does not work here (")
+    assert printed.count("\n") == 1
+
+
+def test_ids_that_differ_from_the_librarys_end_the_job():
+    """They are those of another tokenizer here: the compiled one never gave others."""
+    encoder = SentenceEncoder(UNCASED)
+    ids, _ = encoder.encode(["the é"])
+    encoder.check(["the é"], ids, name="0f")
+    with pytest.raises(
+        JobFailedError, match=r"document 0f: .* differ .* \[\d+\] instead of \[\d+, "
+    ):
+        encoder.check(["the é"], ids[:1], name="0f")
+
+
+def test_the_first_document_and_a_thousandth_are_compared():
+    """Ids of a vocabulary in which two tokens changed places: all texts with one of them differ."""
+    words = [*".0123456789", *(f"##{digit}" for digit in range(10)), "same"]
+    flags = Normalization(strip_accents=True, lowercase=True)
+    encoder = SentenceEncoder(Tokenizer([*SPECIAL_TOKENS, *words, "one", "other"], flags))
+    encoder.tokenizer = Tokenizer([*SPECIAL_TOKENS, *words, "other", "one"], flags)
+    texts = [f"one {n}." for n in range(4000)]
+    high, _ = hash_documents(texts)
+    is_chosen = high % np.uint64(1000) == 0
+    assert 0 < is_chosen.sum() < 20
+    chosen, others = np.array(texts)[is_chosen].tolist(), np.array(texts)[~is_chosen].tolist()
+
+    def tokenize(*texts):
+        how = {"splitter": small_splitter(), "tokenizer": encoder, "min_characters": 0}
+        return len(tokenize_documents(texts, **how)[0])
+
+    assert tokenize("same 1.", *others) == 1 + len(others)
+    with pytest.raises(JobFailedError, match=f"document {hash_documents(others[:1])[0][0]:016x}: "):
+        tokenize(others[0], "same 1.")
+    with pytest.raises(JobFailedError, match=f"document {high[is_chosen][-1]:016x}: "):
+        tokenize("same 1.", *others, chosen[-1])
