@@ -41,7 +41,7 @@ class SentenceEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._compiled = _wordpiece(tokenizer) if tokenizer.spec is None else None
+        self._compiled: Any = _wordpiece(tokenizer) if tokenizer.spec is None else None
         unbroken = uncut_tokens(tokenizer.spec) if tokenizer.spec else None
         self._memo = None if unbroken is None else WordMemo(tokenizer.encode_batch, unbroken)
 
