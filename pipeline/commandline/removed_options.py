@@ -11,7 +11,12 @@ EVERY = "every command"
 OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
     "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
-    "export": {"--test": "evaluate the folder with `clozeline predict --engine onnx`"},
+    "benchmark": {"--layer-decay": "all layers have one --learning-rate"},
+    "export": {
+        "--test": "evaluate the folder with `clozeline predict --engine onnx`",
+        "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",
+    },
+    "finetune": {"--layer-decay": "all layers have one --learning-rate"},
     "shards": {
         "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
