@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.train.evaluation.evaluate import evaluate as evaluate
     from clozeline.train.export.export import export as export
     from clozeline.train.finetuning.classifier import load_classifier as load_classifier
+    from clozeline.train.finetuning.compare import finetune as finetune
     from clozeline.train.finetuning.config import FinetuneConfig as FinetuneConfig
-    from clozeline.train.finetuning.finetune import finetune as finetune
     from clozeline.train.inference.fill import fill as fill
     from clozeline.train.inference.predict import predict as predict
     from clozeline.train.pretraining.pretrain import pretrain as pretrain
@@ -52,7 +52,7 @@ _MODULES = {
     "evaluate": "train.evaluation.evaluate",
     "export": "train.export.export",
     "fill": "train.inference.fill",
-    "finetune": "train.finetuning.finetune",
+    "finetune": "train.finetuning.compare",
     "load_classifier": "train.finetuning.classifier",
     "load_pretrained": "train.artifacts.pretrained",
     "load_run": "train.artifacts.run",

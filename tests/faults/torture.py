@@ -60,7 +60,7 @@ WARM = [
     "clozeline.train.inference.fill",
     "clozeline.train.inference.predict",
     "clozeline.train.export.export",
-    "clozeline.train.finetuning.finetune",
+    "clozeline.train.finetuning.compare",
     "clozeline.train.pretraining.pretrain",
     "clozeline.train.pretraining.plan",
     "clozeline.train.evaluation.evaluate",

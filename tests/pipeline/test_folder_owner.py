@@ -20,9 +20,8 @@ from clozeline.train.artifacts.huggingface import load_model
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.export.export import export
 from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.compare import finetune
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import finetune
-from clozeline.train.finetuning.hyperparameters import HeldOut
 from clozeline.train.pretraining.pretrain import pretrain
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import TEXT
@@ -376,10 +375,3 @@ def test_a_diverged_fine_tuning_leaves_no_classifier(folders, tmp_path):
     with pytest.raises(DivergedError, match=r"diverged at a learning rate of 1e\+30: .* smaller"):
         finetune(folders / "a run", rows, out=tmp_path / "out", config=wild)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_diverged_candidate_is_the_worst():
-    logits, labels = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
-    finite, diverged = HeldOut.of(logits, labels), HeldOut.of(logits * np.nan, labels)
-    assert finite.loss < diverged.loss
-    assert diverged.loss == np.finfo(float).max  # JSON has no infinity

@@ -200,7 +200,7 @@ import sys
 for name in {ONLY_INSIDE_FUNCTIONS!r}:
     sys.modules[name] = None  # importing it fails, as where it is not installed
 import clozeline.train.cli, clozeline.train.pretraining.pretrain
-import clozeline.train.evaluation.evaluate, clozeline.train.finetuning.finetune
+import clozeline.train.evaluation.evaluate, clozeline.train.finetuning.compare
 import clozeline.train.export.export, clozeline.train.inference.predict
 import clozeline.train.inference.fill
 """

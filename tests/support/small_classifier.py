@@ -8,10 +8,9 @@ import torch
 
 from clozeline.model.heads import BertForClassification
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
-from clozeline.train.finetuning.hyperparameters import HeldOut, Selection
-from clozeline.train.finetuning.report import FinetuneReport, Mistake
-from clozeline.train.finetuning.results import ModelKey, ModelResult, Start
-from clozeline.train.finetuning.training_loop import Plan
+from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.results import ModelKey, Result, Start
+from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores
@@ -26,18 +25,18 @@ PREDICTED = Predictions(
     ["the cat", '<script>"a",\nb', "long " * 300] + 97 * ["the cat"],
     np.array([1, 1, 0] + 97 * [1]),
 )
-PLAN = Plan(learning_rate=1e-3, epochs=6)
-HELD_OUT = HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5)
-SELECTION = Selection(plan=PLAN, held_out=HELD_OUT, tried=((PLAN, HELD_OUT),))
+TRIAL = Trial(learning_rate=1e-3, epochs=6, rows=200, accuracy=0.8, loss=0.5, temperature=1.5)
 
 
-def result(start: Start, examples: int, seed: int, right: int) -> ModelResult[Scores]:
+def result(start: Start, examples: int, seed: int, right: int) -> Result[Scores]:
     """So many of 100 test rows are right, and one fewer of another test set."""
-    return ModelResult(
-        key=ModelKey(start=start, examples=examples, seed=seed),
+    is_trained = start != "bag_of_words"
+    return Result(
+        key=ModelKey(start, examples, seed),
         scores=Scores(("bad", "good"), np.array([[right - 40, 60 - right + 40], [0, 40]])),
         also={"imdb": Scores(("bad", "good"), np.array([[right - 41, 101 - right], [0, 40]]))},
-        selection=None if start == "bag_of_words" else SELECTION,
+        trial=TRIAL if is_trained else None,
+        tried=(TRIAL,) if is_trained else (),
     )
 
 
@@ -51,11 +50,10 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
     return FinetuneReport(
         is_new=True,
         results=tuple(results),
-        chosen=ModelKey(start="pretrained", examples=sizes[-1], seed=1),
+        chosen=ModelKey("pretrained", sizes[-1], 1),
         calibration=Calibration.of(
             np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1]), temperature=1.5
         ),
-        mistakes=(Mistake(row=7, text="<script>", label="bad", predicted="good", confidence=0.99),),
         class_counts={"bad": 500, "good": 500},
         excluded={"test": 2, "imdb": None},
         notes=("something to know",),

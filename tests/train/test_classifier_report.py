@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from clozeline.pipeline.report.html import make_sections
-from clozeline.train.finetuning.label_efficiency import label_efficiency_table
-from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.labelled.predictions import PREDICTIONS
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.view.classifier_sections import SECTIONS, ClassifierSummary
@@ -31,62 +29,6 @@ def write_folder(folder, found):
     metadata |= {"mask_position": 0}
     (folder / "classifier.json").write_text(json.dumps(metadata))
     return folder
-
-
-def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all():
-    found = report()
-    assert found.finetuned.scores.accuracy == 0.84
-    assert found.rows == 1000
-    values = found.to_dict()
-    assert values["seed"] == 1
-    assert values["finetuned"]["accuracy"] == 0.84
-    assert values["from_scratch"]["accuracy"] == 0.60  # of the first seed
-    assert values["bag_of_words"]["accuracy"] == 0.70
-    assert values["plan"] == {"learning_rate": 1e-3, "epochs": 6}
-    assert [(p.start, p.examples) for p in found.points()] == [
-        (start, n) for n in (100, 1000) for start in ("pretrained", "from_scratch", "bag_of_words")
-    ]
-    point = found.points()[3]
-    assert (point.mean(), point.deviation()) == pytest.approx((0.82, 0.04 / 2**0.5))
-    assert point.mean("imdb") == pytest.approx(0.81)
-
-
-def test_the_report_survives_json():
-    found = report()
-    again = FinetuneReport.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert not again.is_new
-    assert again.to_dict() == found.to_dict()
-    assert again.lines() == found.lines()
-
-
-def test_the_table_has_mean_and_deviation_in_percent():
-    assert label_efficiency_table(report().points()) == [
-        "",
-        "accuracy, %",
-        "      rows      fine-tuned    from scratch    bag-of-words",
-        "       100      82.0 ± 2.8      61.0 ± 1.4            70.0",
-        "     1,000      82.0 ± 2.8      61.0 ± 1.4            70.0",
-        "",
-        "accuracy on imdb, %",
-        "      rows      fine-tuned    from scratch    bag-of-words",
-        "       100      81.0 ± 2.8      60.0 ± 1.4            69.0",
-        "     1,000      81.0 ± 2.8      60.0 ± 1.4            69.0",
-    ]
-    of_one_size = report((1000,))  # there is no curve
-    assert label_efficiency_table(of_one_size.points()) == []
-    assert of_one_size.figures() == {}
-
-
-def test_the_lines_say_what_was_chosen_and_measured():
-    lines = report().lines()
-    for expected in (
-        "          fine-tuned  accuracy 0.8200 ± 0.0283 (2 seeds), 0.8100 on imdb",
-        "        bag-of-words  accuracy 0.7000, 0.6900 on imdb",
-        "chosen on training rows: learning rate 0.001, 6 epochs, 0.8000 on 200 held-out "
-        "training rows",
-        "note: something to know",
-    ):
-        assert expected in lines
 
 
 def test_the_page_has_every_section_and_escapes_texts(tmp_path):

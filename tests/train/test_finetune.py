@@ -30,12 +30,10 @@ from clozeline.train.artifacts.run import RunConfig, read_run, write_run
 from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.finetuning.compared_models import ComparedModels, train_all
+from clozeline.train.finetuning.compare import finetune, train_models
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.finetuning.job import read_job
-from clozeline.train.finetuning.report import FinetuneReport
-from clozeline.train.finetuning.results import ResultStore
+from clozeline.train.finetuning.results import ResultFolder
 from clozeline.train.inference.predict import predict
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.pretraining.initial_weights import ResumePoint
@@ -265,18 +263,18 @@ def test_the_learning_rate_is_searched_on_training_rows_alone(tuned, tmp_path):
     weights = [(out / "model.safetensors").read_bytes() for out in outs]
     assert weights[0] == weights[1]
     assert one.chosen == two.chosen
-    selections = [[result.selection for result in report.results] for report in (one, two)]
-    assert selections[0] == selections[1]
+    choices = [[(result.trial, result.tried) for result in found.results] for found in (one, two)]
+    assert choices[0] == choices[1]
     assert one.finetuned.scores.examples != two.finetuned.scores.examples
 
-    searched = selections[0][0]
-    rates = [plan.learning_rate for plan, _ in searched.tried]
+    trial, tried = choices[0][0]
+    rates = [found.learning_rate for found in tried]
     assert rates == sorted(rates)
     assert {3e-4, 1e-3, 3e-3} <= set(rates)
-    assert searched.held_out.rows == 20  # of few rows each is held out once
-    assert searched.held_out.loss == min(held_out.loss for _, held_out in searched.tried)
+    assert trial.rows == 20  # of few rows each is held out once
+    assert trial.loss == min(found.loss for found in tried)
     stored, _ = json.loads((outs[0] / "report.json").read_text())["results"]
-    assert stored["selection"]["plan"]["learning_rate"] == searched.plan.learning_rate
+    assert stored["trial"]["learning_rate"] == trial.learning_rate
     again = tuned(outs[0], config)
     assert not again.is_new
     assert again.lines() == one.lines()
@@ -284,7 +282,7 @@ def test_the_learning_rate_is_searched_on_training_rows_alone(tuned, tmp_path):
 
 def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(tuned, tmp_path):
     report = tuned(tmp_path / "all", replace(QUICK, max_examples=60, seeds=3))
-    losses = {result.key.seed: result.chosen.held_out.loss for result in report.results}
+    losses = {result.key.seed: result.chosen.loss for result in report.results}
     assert len(set(losses.values())) == 3
     assert losses[report.chosen.seed] == min(losses.values())
 
@@ -292,10 +290,10 @@ def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(tuned,
 def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
     source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)
     config = FinetuneConfig(**FIXED, epochs=1, batch_size=128)
-    held_out = tuned(tmp_path / "out", config, train=source).finetuned.chosen.held_out
-    assert held_out.rows == 205  # a twentieth
+    trial = tuned(tmp_path / "out", config, train=source).finetuned.chosen
+    assert trial.rows == 205  # a twentieth
     metadata = json.loads((tmp_path / "out" / "classifier.json").read_text())
-    assert metadata["temperature"] == held_out.temperature
+    assert metadata["temperature"] == trial.temperature
 
 
 def test_imbalanced_classes_are_noted(tuned, tmp_path):
@@ -346,12 +344,10 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
     assert values["bag_of_words"]["accuracy"] > 0.8 > values["from_scratch"]["accuracy"]
     # Nothing was searched; only what may become the classifier has results of its own seed.
     for result in values["results"]:
-        assert (result["selection"] is None) == (result["start"] == "bag_of_words")
-        if result["selection"]:
+        assert (result["trial"] is None) == (result["start"] == "bag_of_words")
+        if result["trial"]:
             is_candidate = (result["examples"], result["start"]) == (80, "pretrained")
-            assert result["selection"]["held_out"]["rows"] == 80 * is_candidate
-    assert (efficiency / "label_efficiency.svg").read_bytes().startswith(b"<?xml")
-    assert (efficiency / "label_efficiency.png").read_bytes().startswith(b"\x89PNG")
+            assert result["trial"]["rows"] == 80 * is_candidate
     assert not (efficiency / "results").exists()
 
 
@@ -384,35 +380,20 @@ def test_of_long_texts_the_part_is_read_that_is_asked_for(truncate, tuned, tmp_p
     assert tokenizer.get("truncation_side") == ("left" if truncate == "start" else None)
 
 
-def test_mistakes_are_listed_with_the_most_confident_first(efficiency, rows):
-    report = FinetuneReport.from_dict(read_report(efficiency))
-    wrong = report.finetuned.scores.examples * (1 - report.finetuned.scores.accuracy)
-    assert len(report.mistakes) == min(10, round(wrong)) > 0
-    confidences = [mistake.confidence for mistake in report.mistakes]
-    assert confidences == sorted(confidences, reverse=True)
-    table = pq.read_table(rows[1]).to_pylist()
-    answers = list(predict(efficiency, [mistake.text for mistake in report.mistakes]))
-    for mistake, answer in zip(report.mistakes, answers, strict=True):
-        row = table[mistake.row - 1]
-        assert mistake.text == row["text"]
-        assert mistake.label == str(row["label"]) != mistake.predicted == answer.label
-        assert mistake.confidence == pytest.approx(answer.probability, abs=0.02)
-
-
 KILLED = """
 import json, os, sys
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import finetune
-from clozeline.train.finetuning.results import ResultStore
+from clozeline.train.finetuning.compare import finetune
+from clozeline.train.finetuning.results import ResultFolder
 
-write = ResultStore.write
+write = ResultFolder.write
 
-def write_or_die(store, *result):
-    write(store, *result)
-    if result[0].key.name == "pretrained-80-0":
+def write_or_die(folder, *result):
+    write(folder, *result)
+    if result[0].key == ("pretrained", 80, 0):
         os._exit(9)
 
-ResultStore.write = write_or_die
+ResultFolder.write = write_or_die
 run, train, test, out, config = sys.argv[1:]
 others, config = [f"{test}?text=second"], FinetuneConfig(**json.loads(config))
 finetune(run, train, out=out, test=test, also_test=others, config=config)
@@ -429,15 +410,15 @@ def test_a_killed_comparison_continues_with_the_missing_models(
     killed = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True)
     assert killed.returncode == 9, killed.stderr
     finished = contents(out / "results")
-    # The mark of the command, the job, all models but two of the last seed, a candidate's weights.
-    assert len(finished) == 1 + 1 + 9 + 1
+    # The mark of the command, the job, all models but the last, a candidate's weights.
+    assert len(finished) == 1 + 1 + 10 + 1
 
     again = partial(tuned, also_test=[f"{rows[1]}?text=second"])
     shutil.copytree(out, refused)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
     for restarts in ("0", "1"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-        with pytest.raises(InputError, match="unfinished fine-tuning; add --resume"):
+        with pytest.raises(InputError, match="of an earlier fine-tuning; add --resume"):
             again(refused, EFFICIENCY)
     with pytest.raises(InputError, match=r"with another config \(epochs 1 there, 2 now\)"):
         again(refused, replace(EFFICIENCY, epochs=2), resume=True)
@@ -468,9 +449,9 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
     with rows_classified() as found:
         tuned(tmp_path / "whole")
     assert sum(found) == 16 + 200  # of 16 training rows it sees that the logits are finite
-    device, job = torch.device("cpu"), read_job(run, *rows, [], QUICK)
-    compared, alone = ComparedModels(job, device), World(0, 1, device)
-    train_all(compared, ResultStore(tmp_path / "stopped", job.digests(), resume=False), alone)
+    job, alone = read_job(run, *rows, [], QUICK), World(0, 1, torch.device("cpu"))
+    folder = ResultFolder(tmp_path / "stopped", job.digests(), resume=False)
+    train_models(job, folder, alone)
     with rows_classified() as found:
         tuned(tmp_path / "stopped", resume=True)
     assert sum(found) == 0
@@ -527,7 +508,7 @@ def test_damaged_folders_are_named(classifier, tmp_path):
     (out / "model.safetensors").write_bytes(b"half")
     with pytest.raises(InputError, match=r"model\.safetensors cannot be read"):
         load_classifier(out)
-    for name, key in (("classifier.json", "truncate"), ("report.json", "mistakes")):
+    for name, key in (("classifier.json", "truncate"), ("report.json", "calibration")):
         part = shutil.copytree(classifier, tmp_path / name)
         (part / "SHA256SUMS").unlink()
         values = json.loads((part / name).read_text())

@@ -13,7 +13,6 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import (
-    Plan,
     build_optimizer,
     class_weights,
     predict_logits,
@@ -95,10 +94,9 @@ def test_a_telling_token_is_learned_in_either_precision(precision):
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     model = small_model(**sizes, hidden_dropout_prob=0.1)
     config = FinetuneConfig(batch_size=8, precision=precision)
-    plan = Plan(learning_rate=3e-3, epochs=8)
     with tqdm(disable=True) as progress:
-        how = {"seed": 3, "progress": progress, "world": ALONE}
-        train_classifier(model, rows, labels, config, plan, **how)
+        how = {"seed": 3, "progress": progress, "world": ALONE, "learning_rate": 3e-3, "epochs": 8}
+        train_classifier(model, rows, labels, config, **how)
     found = predict_logits(model, rows, precision=precision)
     assert found.dtype == np.float32
     assert (found.argmax(1) == labels).mean() > 0.9
@@ -169,7 +167,7 @@ def step_gradients(world, rows, labels, pooling="mean", dropout=0.0):
             lambda p, name=name: found.update({name: p.grad.clone()})
         )
     how = FinetuneConfig(batch_size=8, class_weights="balanced", precision="fp32")
-    plan = Plan(learning_rate=1e-3, epochs=1)
     with tqdm(disable=True) as progress:
-        train_classifier(model, rows, labels, how, plan, seed=3, progress=progress, world=world)
+        fixed = {"learning_rate": 1e-3, "epochs": 1, "seed": 3, "progress": progress}
+        train_classifier(model, rows, labels, how, world=world, **fixed)
     return found

@@ -22,7 +22,7 @@ from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
+from clozeline.train.finetuning.training_loop import predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step
@@ -145,13 +145,13 @@ def test_three_updates_of_an_optimizer_are_those_of_the_cpu(name, gpu):
 def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, optimizer, gpu):
     rows, labels = some_rows(64)
     config = FinetuneConfig(precision="fp32", optimizer=optimizer)
-    plan = Plan(learning_rate=1e-3, epochs=1)
+    schedule = {"learning_rate": 1e-3, "epochs": 1, "seed": 0}
 
     def predicted(device):
         model = BertForClassification(small_model().config, 2, pooling=pooling).to(device)
         with tqdm(disable=True) as progress:
-            how = {"seed": 0, "progress": progress, "world": World(0, 1, device)}
-            train_classifier(model, rows, labels, config, plan, **how)
+            how = {**schedule, "progress": progress, "world": World(0, 1, device)}
+            train_classifier(model, rows, labels, config, **how)
         return torch.from_numpy(predict_logits(model, rows))
 
     assert error_of(predicted, gpu) < ERRORS["bf16" if optimizer == "muon" else "fp32"]

@@ -21,7 +21,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.compare import finetune
 from clozeline.train.inference.fill import (
     fill,
     fill_text,

@@ -24,7 +24,7 @@ from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.step_cost import WithoutDevice
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
+from clozeline.train.finetuning.training_loop import predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.labelled.encoding import training_batches
 from clozeline.train.pretraining.step import forward_losses, is_full, train_step
@@ -233,9 +233,8 @@ def test_a_classifier_trains_and_predicts_on_a_gpu(pooling):
     config = FinetuneConfig(optimizer="muon" if pooling == "mean" else "adamw", precision="bf16")
     with without_memory(), WithoutDevice(), NoValues(), tqdm(disable=True) as progress:
         model = on_gpu(BertForClassification, small_model().config, 2, pooling=pooling)
-        plan = Plan(learning_rate=1e-3, epochs=1)
-        how = {"seed": 0, "progress": progress, "world": ON_GPU}
-        train_classifier(model, rows, labels, config, plan, **how)
+        how = {"learning_rate": 1e-3, "epochs": 1, "seed": 0, "progress": progress, "world": ON_GPU}
+        train_classifier(model, rows, labels, config, **how)
         assert predict_logits(model, rows, precision="bf16").shape == (16, 2)
 
 

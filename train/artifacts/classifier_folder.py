@@ -30,11 +30,11 @@ METADATA = (
     *("model", "names", "max_seq_length", "pooling", "mask_position", "temperature", "job"),
     *("text", "text_pair", "prompt", "truncate", "tokenizer_digest"),
 )
-REPORTED = ("finetuned", "results", "excluded", "notes", "mistakes")
+REPORTED = ("finetuned", "results", "excluded", "notes", "calibration")
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
-    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*", "predictions.csv"),
+    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "predictions.csv"),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
     *(f"{RESULTS}/{name}" for name in (JOB, ".*", "*-*-*.json", "*-*-*.safetensors")),
     f"{RESULTS}/*-*-*.partial",

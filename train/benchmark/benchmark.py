@@ -1,15 +1,19 @@
-"""`clozeline benchmark`: fine-tune and score one model on every task.
+"""`clozeline benchmark`: fine-tune and score one model on the tasks of a .toml file.
 
-                      rows  metric          fine-tuned  from scratch  bag-of-words
+    [CoLA]
+    train = "cola/train.csv"    # as on the command line of `clozeline finetune`
+    test = ["cola/dev.csv"]     # one or several; the first decides the score
+    text = "sentence"           # text_pair and label are columns as well
+    metrics = ["matthews"]      # or accuracy, f1, macro_f1; pearson and spearman: a regression
+    ->                rows  metric          fine-tuned  from scratch  bag-of-words
     CoLA             8,551  matthews              31.2           8.4          10.1
-    STS-B            5,749  pearson               ...
-    mean                                          ...
 
-Classification is `clozeline finetune`, into a folder per task; a regression keeps its results only.
-Finished tasks are kept when the command is rerun.
+`f1` is that of the last class, which in GLUE is "1". Classification is `clozeline finetune`, into a
+folder per task; a regression keeps its results only. Finished tasks are kept.
 """
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,22 +22,65 @@ from typing import Any
 import numpy as np
 
 from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.config_checks import check_types
+from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind
 from clozeline.pipeline.common.json_files import write_json
-from clozeline.train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
 from clozeline.train.engine.distributed import join_world
-from clozeline.train.finetuning.compared_models import ComparedModels, train_all
+from clozeline.train.finetuning.compare import finetune, own_folder, train_models
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import finetune, own_folder
 from clozeline.train.finetuning.job import Job, read_job
-from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
+from clozeline.train.finetuning.results import SHOWN, Result, ResultFolder, Start
 from clozeline.train.labelled.scores import mean_in_words
+
+METRICS: dict[str, Callable[[Any], float]] = {
+    "accuracy": lambda scores: scores.accuracy,
+    "f1": lambda scores: float(scores.f1[-1]),
+    "macro_f1": lambda scores: scores.macro_f1,
+    "matthews": lambda scores: scores.matthews,
+    "pearson": lambda correlations: correlations.pearson,
+    "spearman": lambda correlations: correlations.spearman,
+}
+REGRESSION = {"pearson", "spearman"}
+RESULTS = "benchmark.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Task:
+    """Labelled tables, their columns, and the metrics of the task."""
+
+    name: str
+    train: str
+    test: tuple[str, ...]  # the first decides the score
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    metrics: tuple[str, ...] = ("accuracy",)
+
+    def __post_init__(self) -> None:
+        is_name = Path(self.name).name == self.name and self.name.isprintable()
+        if not is_name or self.name in ("", "..", RESULTS):
+            raise ValueError(
+                f"{self.name!r} is the name of a folder; give one without / and control "
+                f"characters, other than {RESULTS}"
+            )
+        known = REGRESSION if self.is_regression else METRICS.keys() - REGRESSION
+        if not self.test or len(set(self.test)) < len(self.test) or set(self.metrics) - known:
+            raise ValueError(
+                f"give test tables, each once, and metrics out of {', '.join(METRICS)}; the last "
+                "two are not mixed with the others"
+            )
+        check_types(self)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers to predict."""
+        return bool(REGRESSION.intersection(self.metrics))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
     """One metric of one task on one of its test tables."""
 
     task: str
@@ -44,128 +91,119 @@ class Result:
     excluded: int | None = None  # documents that the corpus left out for this test; None: unknown
 
 
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks of a .toml file. Raises InputError for whatever is wrong in it."""
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as TOML ({one_line(error)}).") from error
+    if not tables:
+        raise InputError(f"{path} has no tasks; give a table for each: [name], train, test.")
+    return [_task(path, name, values) for name, values in tables.items()]
+
+
 def benchmark(
     run: Path, tasks: Sequence[Task], *, out: Path, config: FinetuneConfig, overwrite: bool = False
-) -> list[Result]:
+) -> list[Score]:
     """Fine-tune and score the model on every task; write benchmark.json into `out`.
 
-    Raises InputError as `finetune` does, under torchrun, and for a config with a prompt.
+    Raises InputError as `finetune` does, and under torchrun.
     """
     with join_world() as world:
         if world.size > 1:
-            raise InputError(
-                "a benchmark runs in one process; start it without torchrun, or fine-tune on each "
-                "task with `clozeline finetune`."
-            )
-    if config.prompt or config.label_words:
-        raise InputError(
-            "a prompt and its label_words are those of one task; fine-tune on it with `clozeline "
-            "finetune --prompt`."
-        )
-    started = not (out / RESULTS).exists() and any((out / task.name).is_dir() for task in tasks)
-    check_kind(out, "a benchmark", is_own=started or is_benchmark(out))
-    results: list[Result] = []
+            raise InputError("a benchmark runs in one process; start it without torchrun.")
+    is_own = (out / RESULTS).exists() or any((out / task.name).is_dir() for task in tasks)
+    check_kind(out, "a benchmark", is_own=is_own)
+    scores: list[Score] = []
     with locked_folder(out):
         for task in tasks:
             _read(run, task, config)  # what is refused is refused before hours of training
         for task in tasks:
             print(f"{task.name}: {task.train}", file=sys.stderr)
-            results += _run(run, task, out / task.name, config, overwrite=overwrite)
-        write_json(out / RESULTS, {"run": as_given(run), "results": list(map(asdict, results))})
-    return results
+            scores += _run(run, task, out / task.name, config, overwrite=overwrite)
+        write_json(out / RESULTS, {"run": as_given(run), "results": list(map(asdict, scores))})
+    return scores
 
 
-def as_table(results: Sequence[Result]) -> Iterator[str]:
-    """The results as lines of text, in percent, and their mean over the tasks.
+def as_table(scores: Sequence[Score]) -> Iterator[str]:
+    """The scores as lines of text, in percent, and their mean over the tasks.
 
     A task with several metrics counts with their mean, on its first test table.
     """
-    first_test = {result.task: result.test for result in reversed(results)}
+    first_test = {score.task: score.test for score in reversed(scores)}
+    by_task: dict[Start, dict[str, list[float]]] = {start: {} for start in SHOWN}
     yield _row("", "rows", "metric", *SHOWN.values())
-    for result in results:
-        is_first = result.test == first_test[result.task]
-        name = result.task if is_first else f"  {Path(result.test).stem}"
-        shown = (_percent(result.values.get(start, [])) for start in SHOWN)
-        yield _row(name, f"{result.rows:,}", result.metric, *shown)
-    means = []
-    for start in SHOWN:
-        by_task: dict[str, list[float]] = {}
-        for result in results:
-            if start in result.values and result.test == first_test[result.task]:
-                by_task.setdefault(result.task, []).append(float(np.mean(result.values[start])))
-        scores = [float(np.mean(values)) for values in by_task.values()]
-        means.append(_percent([float(np.mean(scores))] if scores else []))
-    yield _row("mean", "", "", *means)
-    is_checked = {(r.task, r.test): r.excluded is not None for r in results}
+    for score in scores:
+        is_first = score.test == first_test[score.task]
+        name = score.task if is_first else f"  {Path(score.test).stem}"
+        shown = (_percent(score.values.get(start, [])) for start in SHOWN)
+        yield _row(name, f"{score.rows:,}", score.metric, *shown)
+        for start, values in score.values.items() if is_first else ():
+            by_task[start].setdefault(score.task, []).append(float(np.mean(values)))
+    means = ([np.mean(list(map(np.mean, of.values())))] if of else [] for of in by_task.values())
+    yield _row("mean", "", "", *map(_percent, means))
+    is_checked = {(score.task, score.test): score.excluded is not None for score in scores}
     yield (
         f"{sum(is_checked.values())} of {len(is_checked)} test sets were excluded from the "
         "pretraining corpus; others are not checked"
     )
 
 
-def _run(
-    run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
-) -> Iterator[Result]:
-    """Fine-tune on a task; a result per test table and metric."""
-    if task.is_regression:
-        found, excluded = _regression(run, task, out, config, overwrite=overwrite)
-    else:
-        first, *others = task.test
-        report = finetune(
-            run,
-            task.train,
-            out=out,
-            test=first,
-            also_test=others,
-            config=_config_of(task, config),
-            resume=True,
-            overwrite=overwrite,
-        )
-        found, excluded = report.results, report.excluded
-    metrics: dict[str, Callable[[Any], float]] = {**CLASSIFICATION, **REGRESSION}
-    for number, test in enumerate(task.test):  # by number: a kept result may have another source
-        for metric in task.metrics:
-            values: dict[Start, list[float]] = {}
-            for result in found:
-                scores = (result.scores, *result.also.values())[number]
-                values.setdefault(result.key.start, []).append(metrics[metric](scores))
-            rows = found[0].key.examples
-            yield Result(
-                task=task.name,
-                test=test,
-                rows=rows,
-                metric=metric,
-                values=values,
-                excluded=list(excluded.values())[number],
-            )
-
-
-def _regression(
-    run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
-) -> tuple[Sequence[ModelResult[Any]], dict[str, int | None]]:
-    """The results of the compared models, which OUT/results keeps, and Job.excluded."""
-    if config.class_weights != "none":
-        print(f"note: {task.name} has no classes, so no --class-weights.", file=sys.stderr)
-    job = _read(run, task, config)
-    with join_world() as world, own_folder(out, overwrite):
-        store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)
-        return train_all(ComparedModels(job, world.device), store, world), job.excluded
+def _task(path: Path, name: str, values: Any) -> Task:
+    try:
+        lists = {"metrics": "accuracy", **values}
+        for key in ("test", "metrics"):  # a single one, or a list
+            lists[key] = tuple(lists[key]) if isinstance(lists[key], list) else (lists[key],)
+        return Task(name=name, **lists)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}, [{name}]: {error}; a task needs train and test, and may have text, "
+            "text_pair, label and metrics."
+        ) from error
 
 
 def _read(run: Path, task: Task, config: FinetuneConfig) -> Job:
     """The model and the rows of a task. Raises InputError for whatever the user can fix."""
-    (first, *others), of_task = task.test, _config_of(task, config)
-    return read_job(run, task.train, first, others, of_task, is_regression=task.is_regression)
-
-
-def _config_of(task: Task, config: FinetuneConfig) -> FinetuneConfig:
     try:
-        return replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
+        config = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
     except ValueError as error:  # not all options go with pairs
         raise InputError(f"task {task.name}: {error}") from error
+    first, *others = task.test
+    return read_job(run, task.train, first, others, config, is_regression=task.is_regression)
 
 
-def _percent(values: Sequence[float]) -> str:
+def _run(
+    run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
+) -> Iterator[Score]:
+    """Fine-tune on a task, whose files a regression leaves in OUT/results; its scores."""
+    job = _read(run, task, config)
+    if task.is_regression:
+        with join_world() as world, own_folder(out, overwrite):
+            folder = ResultFolder(out, job.digests(), resume=not overwrite, overwrite=overwrite)
+            results: Sequence[Result[Any]] = train_models(job, folder, world)
+    else:
+        first, *others = task.test
+        tests: dict[str, Any] = {"test": first, "also_test": others, "overwrite": overwrite}
+        report = finetune(run, task.train, out=out, config=job.config, resume=True, **tests)
+        results = report.results
+    excluded = list(job.excluded.values())
+    for number, test in enumerate(task.test):  # by number: a kept result may have another source
+        for metric in task.metrics:
+            values: dict[Start, list[float]] = {}
+            for result in results:
+                scores = (result.scores, *result.also.values())[number]
+                values.setdefault(result.key.start, []).append(METRICS[metric](scores))
+            yield Score(
+                task=task.name,
+                test=test,
+                rows=results[0].key.examples,
+                metric=metric,
+                values=values,
+                excluded=excluded[number],
+            )
+
+
+def _percent(values: Sequence[Any]) -> str:
     return mean_in_words([100 * value for value in values], ".1f") if values else "-"
 
 

@@ -17,40 +17,29 @@ from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.folder_option import Folder
 
-OUT = Folder(writes=True)
-PROMPT = ("prompt", "label_words")
 #: Options that the tasks decide, or that need a single table.
-OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency", *PROMPT)
+TASK = ("text", "text_pair", "label", "test_share", "label_efficiency", "prompt", "label_words")
 
 
-@click.command(
-    cls=Command, example="clozeline benchmark work/run glue/CoLA glue/SST-2 --out work/glue"
-)
+@click.command(cls=Command, example="clozeline benchmark work/run tasks.toml --out work/tasks")
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
-@click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=LocalPath())
+@click.argument("tasks", metavar="TASKS.toml", type=LocalPath())
 @grouped_option(
-    "--out", required=True, type=OUT, help="Folder for the results of all tasks.", group="Output"
+    "--out", required=True, type=Folder(writes=True), help="Results of all tasks.", group="Output"
 )
 @grouped_option("--overwrite", is_flag=True, help="Repeat finished tasks.", group="Output")
-@options_of(FinetuneConfig, leave_out=OF_A_TASK)
-def benchmark(
-    run: Path, tasks: tuple[Path, ...], out: Path, overwrite: bool, **options: Any
-) -> None:
+@options_of(FinetuneConfig, leave_out=TASK)
+def benchmark(run: Path, tasks: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Fine-tune a pretrained model on several tasks, such as GLUE's.
 
-    A TASK is a folder as GLUE distributes it (CoLA, SST-2, ...), a folder of such folders, or a
-    .toml file with a table per task: [name], train, test, text, text_pair, label, metrics.
+    TASKS.toml has a table per task: [name], train, test, text, text_pair, label, metrics.
     """
     config = config_or_usage_error(FinetuneConfig, options)
-    from clozeline.train.artifacts.pretrained import load_pretrained
-    from clozeline.train.benchmark.benchmark import as_table
-    from clozeline.train.benchmark.benchmark import benchmark as run_benchmark
-    from clozeline.train.benchmark.tasks import read_tasks
+    from clozeline.train.benchmark import benchmark as of_tasks
 
-    load_pretrained(run)  # what it refuses is refused before GLUE's tables are written
-    found = read_tasks(tasks, out=out)
-    results = run_benchmark(run, found, out=out, config=config, overwrite=overwrite)
-    for line in as_table(results):
+    found = of_tasks.read_tasks(tasks)
+    scores = of_tasks.benchmark(run, found, out=out, config=config, overwrite=overwrite)
+    for line in of_tasks.as_table(scores):
         click.echo(line)
     click.echo(f"{counted(len(found), 'task')}: {as_given(out)}")
     print_next_for(run)

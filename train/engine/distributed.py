@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -48,10 +47,8 @@ class World:
     rank: int
     size: int
     device: torch.device
-    #: Where the processes met; None for one process, a team, and a group that others created.
+    #: Where the processes met; None for one process, and a group that others created.
     store: Store | None = None
-    #: That of a team (`split`); None for the default group.
-    group: dist.ProcessGroup | None = None
 
     @property
     def is_main(self) -> bool:
@@ -61,31 +58,13 @@ class World:
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over all processes, on each of them; `values` is changed in place."""
         if self.size > 1:
-            dist.all_reduce(values, group=self.group)
+            dist.all_reduce(values)
         return values
-
-    @contextmanager
-    def split(self, teams: int) -> Iterator[tuple[int, "World"]]:
-        """Divide the processes; yields the index of this one's team, and the team as a world.
-
-        All processes call it at once. Teams are of equal size, or the first are one larger; their
-        processes wait for each other for up to half an hour.
-        """
-        assert self.group is None, "a team cannot be split"
-        if teams == self.size:
-            yield self.rank, World(0, 1, self.device)
-            return
-        members = [team.tolist() for team in np.array_split(np.arange(self.size), teams)]
-        groups = [dist.new_group(ranks, timeout=PATIENCE) for ranks in members]
-        index = next(i for i, ranks in enumerate(members) if self.rank in ranks)
-        rank, size = members[index].index(self.rank), len(members[index])
-        yield index, World(rank, size, self.device, group=groups[index])
-        dist.destroy_process_group(groups[index])  # after an error they may be gone
 
     def broadcast(self, values: torch.Tensor) -> None:
         """Let `values` be those of rank 0, in place."""
         if self.size > 1:
-            dist.broadcast(values, group=self.group, group_src=0)
+            dist.broadcast(values, src=0)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
@@ -96,7 +75,7 @@ class World:
         if self.size == 1:
             return value
         values = torch.tensor(value, device=self.device)
-        dist.all_reduce(values, op=dist.ReduceOp.MIN, group=self.group)
+        dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return int(values.item())
 
     def places(self) -> list[tuple[str, str]]:
@@ -106,11 +85,6 @@ class World:
         keys = [f"{kind}/{rank}" for rank in range(self.size) for kind in ("host", "device")]
         found = [value.decode() for value in self.store.multi_get(keys)]
         return list(zip(found[::2], found[1::2], strict=True))
-
-    def wait(self) -> None:
-        """Block until all processes have called this."""
-        if self.size > 1:
-            dist.barrier(group=self.group)
 
     def broadcast_from_main(self, find: Callable[[], Found]) -> Found:
         """What `find` returns on rank 0, on every process.
@@ -125,7 +99,7 @@ class World:
                 answer = [find()]
             except ClozelineError as error:
                 answer = [error]
-        dist.broadcast_object_list(answer, group=self.group, device=self.device, group_src=0)
+        dist.broadcast_object_list(answer, src=0, device=self.device)
         [found] = answer
         if isinstance(found, ClozelineError):
             if self.is_main:

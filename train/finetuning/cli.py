@@ -66,7 +66,7 @@ def finetune(
     """
     config = config_or_usage_error(FinetuneConfig, options)
     from clozeline.train.engine.distributed import is_main_process
-    from clozeline.train.finetuning.finetune import finetune as run_finetuning
+    from clozeline.train.finetuning.compare import finetune as run_finetuning
 
     report = run_finetuning(
         run,

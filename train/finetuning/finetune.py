@@ -1,216 +1,234 @@
-"""`clozeline finetune`: a pretrained encoder and labelled texts to a classifier.
+"""One classifier: its learning rate is searched, it is trained, and it answers the test rows.
 
-    start, train, test  ->  compared models, a result each  ->  best candidate  ->  folder, report
+    job, ("pretrained", 1000 rows, seed 0)
+    ->  folds      trained on some rows with each rate, results on the others   ->  the best trial
+    ->  all rows   trained as in the best trial                                 ->  weights
+    ->  test rows                                                               ->  logits, scores
 
-The report also scores bag-of-words and, on request, the same model trained from random weights, and
-all of them on fewer rows: the difference is what pretraining was worth.
+The same from random weights ("from_scratch") shows what pretraining is worth. A job whose labels
+are numbers gives a model with one output. All processes of a world train the model together.
 """
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from datetime import timedelta
-from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
-from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.common.config_checks import differences
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import kind_of
-from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.malloc import disable_malloc_trim
-from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
-from clozeline.train.artifacts.classifier_folder import (
-    RESULTS,
-    check_room,
-    is_classifier,
-    read_metadata,
-    read_report,
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from clozeline.model.heads import BertForClassification, load_encoder
+from clozeline.pipeline.common.errors import DivergedError
+from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
+from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.job import TEST, Job
+from clozeline.train.finetuning.results import ModelKey, Result, Start
+from clozeline.train.finetuning.search import (
+    SEARCH_ROWS,
+    Trial,
+    best_of,
+    candidate_rates,
+    final_split,
+    fixed_trial,
+    folds_line,
+    for_all_rows,
+    search,
+    selection_folds,
 )
-from clozeline.train.artifacts.run import positions_note, read_run
-from clozeline.train.engine.attempt_store import keep_own_mark
-from clozeline.train.engine.distributed import World, is_restart, join_world
-from clozeline.train.engine.lost_process import lost_process_in_one_line
-from clozeline.train.finetuning.classifier import Classifier, save_classifier
-from clozeline.train.finetuning.compared_models import ComparedModels, train_all
-from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import TEST, Job, read_job
-from clozeline.train.finetuning.label_efficiency import no_gain, points_of
-from clozeline.train.finetuning.report import FinetuneReport, summarize
-from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
-from clozeline.train.labelled.calibration import softmax
-from clozeline.train.labelled.encoding import MOST_WINDOWS
-from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
-from clozeline.train.labelled.rows import lone_labels
-from clozeline.train.labelled.scores import Scores
-from clozeline.train.monitoring.health import HELDOUT
-from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.store.local_folder import local_folder
-
-#: How long a process that has nothing left to train waits for the others.
-PATIENCE = timedelta(days=30)
-MANY_CUT = 0.2  # a share of the training rows
-NO_SKLEARN = (
-    "bag-of-words is not measured: scikit-learn is not installed; "
-    "`pip install 'clozeline[baseline]'`"
+from clozeline.train.finetuning.training_loop import (
+    Labels,
+    Logits,
+    predict_logits,
+    train_classifier,
 )
+from clozeline.train.labelled.encoding import EVALUATION_BATCH, Encoded
+from clozeline.train.labelled.rows import Rows
+from clozeline.train.labelled.scores import Correlations, Scores
+
+MOST_CENTRED_ON = 1_024  # training rows whose mean logits classes with words start from
+DECODER, EMBEDDINGS = "mlm_head.decoder.weight", "encoder.embeddings.word_embeddings.weight"
 
 
-def finetune(
-    run: GivenPath,
-    train: GivenPath,
-    *,
-    out: GivenPath,
-    test: GivenPath | None = None,
-    also_test: GivenPath | Iterable[GivenPath] = (),
-    config: FinetuneConfig | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> FinetuneReport:
-    """Train a classifier and the models it is compared with, or report on a finished one.
+@dataclass(frozen=True)
+class Finetuning:
+    """The training of one model."""
 
-        >>> how = FinetuneConfig(text="title", epochs=1, learning_rate=3e-4, baseline=False)
-        >>> rows = "sample:reviews?rows=64"
-        >>> report = finetune("work/run", rows, out="work/classifier", config=how)
-        >>> report.rows, report.finetuned.scores.examples
-        (58, 6)
+    job: Job
+    key: ModelKey
+    world: World
+    is_candidate: bool  # for the classifier: it has results on held-out rows, to be compared
 
-    `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
-    finished classifier with the same rows, weights and config is kept as it is; with `resume` an
-    unfinished one continues. Under torchrun, processes share out the compared models; with fewer
-    models, several train each; all return the report. `options` of the command are recorded in
-    classifier.json. Raises InputError for whatever the user can fix.
-    """
-    config = config or FinetuneConfig()
-    train, test = source_name(train), None if test is None else source_name(test)
-    sources = {"run": as_given(run), "train": train, "test": test}
-    with join_world(patience=PATIENCE) as world, ExitStack() as stack:
-        run = stack.enter_context(local_folder(run))
-        out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
-        resume = stack.enter_context(_locked(out, overwrite, world)) or resume
-        stack.enter_context(lost_process_in_one_line(world))
-        job = read_job(run, train, test, each_given(also_test), config)
-        digests = job.digests()
-        existing = {"resume": resume, "overwrite": overwrite}
-        if kept := world.broadcast_from_main(partial(_kept_report, out, digests, **existing)):
-            return kept
-        store = world.broadcast_from_main(partial(ResultStore, out, digests, **existing))
-        store.check_shared(world)
-        disable_malloc_trim()
-        compared = ComparedModels(job, world.device)
-        notes = _notes(run, compared, is_shown=world.is_main)
-        results = train_all(compared, store, world)
-        what: dict[str, Any] = {"run": run, "notes": notes, "sources": sources, "options": options}
-        write = partial(_write_best, out, compared, store, results, **what)
-        return world.broadcast_from_main(write)
+    def run(
+        self, first: Result[Any] | None = None
+    ) -> tuple[BertForClassification, Result[Any], Logits]:
+        """The trained model, its result, and its logits for the test rows, [N, C].
 
+        `first` is the result of another seed, whose choices are taken instead of a search. Raises
+        DivergedError if the weights are not finite.
+        """
+        trial, tried = self._choose(first)
+        model, trial = self._train_finally(trial)
+        logits = self._test_logits(model)
+        predicted = {
+            name: found.argmax(1) if self.job.names else found[:, 0]
+            for name, found in logits.items()
+        }
+        return model, scored(self.job, self.key, predicted, trial, tried), logits[TEST]
 
-def _write_best(
-    out: Path,
-    compared: ComparedModels,
-    store: ResultStore,
-    results: Sequence[ModelResult[Any]],
-    *,
-    run: Path,
-    notes: Sequence[str],
-    sources: dict[str, str | None],
-    options: Mapping[str, Any] | None,
-) -> FinetuneReport:
-    """Write the folder of the best candidate; returns its report."""
-    job, notes = compared.job, [*notes, *_no_gain(run, compared.job, results)]
-    candidates = [result for result in results if compared.is_candidate(result.key)]
-    best = min(candidates, key=lambda result: result.chosen.held_out.loss)
-    model, logits = compared.restored(store.read_candidate(best.key))
-    classifier = Classifier(
-        model=model,
-        tokenizer=job.start.tokenizer,
-        names=job.names,
-        text=job.config.text,
-        text_pair=job.config.text_pair,
-        max_seq_length=job.start.max_seq_length,
-        temperature=best.chosen.held_out.temperature,
-        prompt=job.config.prompt,
-        truncate=job.start.truncate,
-    )
-    probabilities = softmax(logits, classifier.temperature)
-    predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
-    report = summarize(job, results, best, logits, predictions, notes=notes, sources=sources)
-    save_classifier(
-        out,
-        classifier,
-        job=store.job,
-        report=report.to_dict(),
-        files=report.figures() | {PREDICTIONS: predictions.csv().encode()},
-        options=options,
-    )
-    return report
+    @cached_property
+    def _subset(self) -> Rows:
+        return self.job.subset(self.key.examples, seed=self.key.seed)
 
+    @cached_property
+    def _rows(self) -> Encoded:
+        return self.job.rows.take(self._subset)
 
-@contextmanager
-def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
-    """The folder is locked meanwhile. Raises InputError for one of another kind."""
-    check_room(out, overwrite=overwrite)
-    with locked_folder(out):
-        yield
+    @cached_property
+    def _labels(self) -> Labels:
+        return self.job.labels[self._subset]
 
+    def _choose(self, first: Result[Any] | None) -> tuple[Trial, tuple[Trial, ...]]:
+        """The trial for the final training, and all that were tried."""
+        config, rows = self.job.config, len(self._labels)
+        tried: tuple[Trial, ...] = ()
+        folds = folds_line(rows)
+        if first is not None:
+            trial, tried = first.chosen.without_results(), first.tried
+        elif fixed := fixed_trial(config, rows):
+            trial = fixed
+        else:
+            with self._progress(f"search on {folds}") as progress:
+                evaluate = partial(self._on_held_out_rows, progress=progress)
+                rates = candidate_rates(self.job.start.model)
+                tried = tuple(search(evaluate, rows, config, rates))
+                trial = best_of(tried)
+        is_compared = self.is_candidate and config.seeds > 1 and rows <= SEARCH_ROWS
+        if is_compared and not trial.rows:
+            with self._progress(f"seeds compared on {folds}") as progress:
+                trial = self._on_held_out_rows(trial, progress=progress)
+        return for_all_rows(trial, rows, config), tried
 
-@contextmanager
-def _locked(out: Path, overwrite: bool, world: World) -> Iterator[bool]:
-    """`own_folder` in rank 0; yields whether an earlier attempt of this command began there."""
-    has_failed = world.any(is_restart())
-    with ExitStack() as stack:
+    def _on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
+        """The trial with its results over the held-out rows of all folds."""
+        folds = selection_folds(self._labels, seed=self.job.config.seed)
+        logits = []
+        for train, held in folds:
+            model = self._trained(trial, train, progress)
+            logits.append(self._logits(model, self._rows.take(held)))
+        labels = self._labels[np.concatenate([held for _, held in folds])]
+        found = trial.with_results(np.concatenate(logits), labels)
+        return self.world.broadcast_from_main(lambda: found)  # all processes choose the same
 
-        def lock() -> bool:
-            stack.enter_context(own_folder(out, overwrite))
-            return keep_own_mark(out / RESULTS, world.store, has_failed=has_failed)
+    def _train_finally(self, trial: Trial) -> tuple[BertForClassification, Trial]:
+        """Train on all rows, but those of a large set that are held out and scored."""
+        kept, held = final_split(self._labels, seed=self.job.config.seed)
+        with self._progress() as progress:
+            model = self._trained(trial, kept, progress)
+        self._check_finite(model, trial)
+        if len(held):
+            logits = self._logits(model, self._rows.take(held))
+            trial = trial.with_results(logits, self._labels[held])
+        return model, trial
 
-        yield world.broadcast_from_main(lock)
-
-
-def _kept_report(
-    out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool
-) -> FinetuneReport | None:
-    """The report of a classifier that stays, or None. Raises InputError for one of another job."""
-    if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
-        return None
-    if differs := differences(read_metadata(out)["job"], job):
-        raise InputError(
-            f"{out} holds a classifier of another config ({'; '.join(differs)}). "
-            "Give another --out, or --overwrite."
+    def _trained(self, trial: Trial, chosen: Rows, progress: tqdm) -> BertForClassification:
+        rows = self._rows.take(chosen)
+        model = new_model(self.job, self.key.start, self.key.seed).to(self.world.device)
+        if self._label_ids:  # no class is ahead before the training, however frequent its words are
+            some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
+            ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
+            model.classifier.bias.data -= ahead.to(self.world.device)
+        train_classifier(
+            model,
+            rows,
+            self._labels[chosen],
+            self.job.config,
+            learning_rate=trial.learning_rate,
+            epochs=trial.epochs,
+            seed=self.key.seed,
+            progress=progress,
+            world=self.world,
         )
-    return FinetuneReport.from_dict(read_report(out))
+        return model
+
+    @property
+    def _label_ids(self) -> Sequence[list[int]]:
+        return self.job.label_ids if self.key.start == "pretrained" else ()
+
+    def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
+        precision = self.job.config.precision
+        return predict_logits(model, rows, precision=precision, world=self.world)
+
+    def _test_logits(self, model: BertForClassification) -> dict[str, Logits]:
+        """The logits of each test set, [N, C], by its name: those of a user of the classifier.
+
+        `clozeline predict` and exported models compute in float32.
+        """
+        with self._progress("test rows", unit="row") as progress:
+            found = partial(predict_logits, model, world=self.world, progress=progress)
+            return {name: found(rows) for name, rows in self.job.test_rows.items()}
+
+    def _check_finite(self, model: BertForClassification, trial: Trial) -> None:
+        """Raises DivergedError if the weights, or logits of the first rows, are not finite."""
+        first = np.arange(min(len(self._rows), EVALUATION_BATCH))
+        logits, weights = self._logits(model, self._rows.take(first)), model.state_dict().values()
+        is_finite = np.isfinite(logits).all() and all(w.isfinite().all() for w in weights)
+
+        def check() -> None:
+            if not is_finite:
+                raise DivergedError(
+                    f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its "
+                    "weights are not finite, so there is no classifier. Give a smaller "
+                    "--learning-rate."
+                )
+
+        self.world.broadcast_from_main(check)
+
+    def _progress(self, part: str | None = None, *, unit: str = "step") -> tqdm:
+        """Shown by one of the processes."""
+        title = f"{self.key.title}, {part}" if part else self.key.title
+        is_shown = self.world.is_main and in_command()
+        return ProgressBar(desc=title, unit=unit, mininterval=0.5, disable=not is_shown)
 
 
-def _notes(run: Path, compared: ComparedModels, *, is_shown: bool) -> list[str]:
-    """What the user should know before the models are trained; also printed."""
-    job, is_cut = compared.job, compared.rows.is_cut
-    notes = lone_labels(job.train)
-    if is_cut.mean() >= MANY_CUT:
-        windows, lost = "", job.start.truncate
-        if lost == "nothing":
-            windows, lost = f"{MOST_WINDOWS} windows of ", "end"
-        notes.append(
-            f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
-            f"{windows}{job.start.max_seq_length} tokens and lose their {lost}; see "
-            "--max-seq-length and --truncate."
-        )
-    if "pooler" in job.start.absent and job.start.pooling == "cls":
-        notes.append(f"{run} has no pooler; it was drawn from the seed.")
-    if (trained := job.start.trained_positions) is not None:
-        notes.append(f"{run} {positions_note(trained)}")
-    if job.config.baseline and not find_spec("sklearn"):
-        notes.append(NO_SKLEARN)
-    for note in notes if is_shown else ():
-        print(f"note: {note}", file=sys.stderr)
-    return notes
+def scored(
+    job: Job,
+    key: ModelKey,
+    predicted: Mapping[str, Labels],
+    trial: Trial | None = None,
+    tried: tuple[Trial, ...] = (),
+) -> Result[Any]:
+    """The result of a model from its predictions for each test set, by name."""
+    scores: dict[str, Any] = {
+        name: Scores.of(job.names, job.test_labels[name], found)
+        if job.names
+        else Correlations.of(job.test_labels[name], found)
+        for name, found in predicted.items()
+    }
+    return Result(key=key, scores=scores.pop(TEST), also=scores, trial=trial, tried=tried)
 
 
-def _no_gain(run: Path, job: Job, results: Sequence[ModelResult[Scores]]) -> list[str]:
-    losses, pairs = [], "none"
-    if kind_of(run) == "run":
-        losses = [line[HELDOUT] for line in read_metrics(run) if HELDOUT in line]
-        pairs = read_run(run).data.pairs
-    return no_gain(points_of(results), test_rows=len(job.tests[TEST]), losses=losses, pairs=pairs)
+def new_model(job: Job, start: Start, seed: int) -> BertForClassification:
+    """An untrained classifier; what is not pretrained is drawn from the seed."""
+    model = BertForClassification(
+        job.start.model,
+        len(job.names) or 1,
+        pooling=job.start.pooling,
+        mask_position=job.encoder.mask_position,
+        seed=seed,
+    )
+    if start == "pretrained":
+        load_encoder(model, job.start.continued_weights)
+        start_at_words(model, job.start.weights, job.label_ids)
+    return model
+
+
+@torch.no_grad()
+def start_at_words(
+    model: BertForClassification, weights: Mapping[str, Tensor], label_ids: Sequence[list[int]]
+) -> None:
+    """Let the weights of each class be the mean of the decoder's rows for its words, if any."""
+    table = weights.get(DECODER, weights[EMBEDDINGS])
+    for label, ids in enumerate(label_ids):
+        model.classifier.weight[label] = table[ids].mean(0)

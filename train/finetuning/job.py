@@ -1,15 +1,18 @@
-"""What a fine-tuning compares: a pretrained model, labelled rows and a config, all read.
+"""What a fine-tuning needs: a pretrained model, labelled rows and a config, all read.
 
 read_job(RUN, "train.csv", "test.csv", [], config)  ->  Job(start, train, {"test": ...}, config)
+job.rows, job.labels                                ->  token ids and classes of the training rows
 job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training rows": "ab12.."}
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,12 +24,15 @@ from clozeline.pipeline.sources.documents import Documents
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.artifacts.run import read_run, with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.finetuning.training_loop import Labels
+from clozeline.train.labelled.encoding import Encoded, Encoder
 from clozeline.train.labelled.prompt import word_ids
 from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
+    Rows,
     Texts,
+    balanced_order,
     class_ids,
     class_names,
     hold_out,
@@ -54,30 +60,67 @@ class Job:
     #: None: it was not checked.
     excluded: dict[str, int | None]
 
+    @cached_property
+    def rows(self) -> Encoded:
+        """The training rows."""
+        return self.encoder.encode(self.train.texts)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Those of the training rows; standardized for a regression (no correlation changes)."""
+        labels = self._labels(self.train)
+        if self.names:
+            return labels
+        deviation: float = labels.std() or 1.0
+        return np.asarray((labels - labels.mean()) / deviation, dtype=np.float32)
+
+    @cached_property
+    def test_rows(self) -> dict[str, Encoded]:
+        return {name: self.encoder.encode(test.texts) for name, test in self.tests.items()}
+
+    @cached_property
+    def test_labels(self) -> dict[str, Labels]:
+        return {name: self._labels(test) for name, test in self.tests.items()}
+
+    @cached_property
+    def truncated(self) -> dict[str, Texts]:
+        """What the model reads of each text: of the training rows "", and of each test set."""
+        texts = {"": self.train.texts} | {name: test.texts for name, test in self.tests.items()}
+        return {name: self.encoder.truncate(found) for name, found in texts.items()}
+
+    def subset(self, size: int, *, seed: int) -> Rows:
+        """The training rows of a model, int64 [size]: balanced, and nested in larger subsets."""
+        if not self.names:
+            return np.arange(size)
+        # All rows have one order, so that all seeds hold the same ones out.
+        seed = self.config.seed if size == len(self.train) else seed
+        return balanced_order(self.labels, seed=seed)[:size]
+
     def digests(self) -> dict[str, Any]:
-        """The config, and digests of weights and rows; compared when the command is rerun."""
-        trained = self.start.trained_positions
+        """The config, and digests of weights and rows; compared when the command is rerun.
+
+        Test sets have numbers, since their sources may be moved.
+        """
+        trained, start = self.start.trained_positions, self.start
+        names = [TEST, *(f"{TEST} {number}" for number in range(2, len(self.tests) + 1))]
+        digests = (rows.digest() for rows in self.tests.values())
         return {
             **asdict(self.config),
-            "max_seq_length": self.start.max_seq_length,
-            "truncate": self.start.truncate,
-            "pooling": self.start.pooling,
-            "pretrained": values_digest(self.start.weights),
+            "max_seq_length": start.max_seq_length,
+            "truncate": start.truncate,
+            "pooling": start.pooling,
+            "pretrained": values_digest(start.weights),
             **({} if trained is None else {"trained_positions": trained}),
-            "tokenizer": self.start.tokenizer.digest,
+            "tokenizer": start.tokenizer.digest,
             "training rows": self.train.digest(),
-            **digests_by_number([rows.digest() for rows in self.tests.values()]),
+            "tests": names,  # so that leaving one out is another job
+            **{f"{name} rows": digest for name, digest in zip(names, digests, strict=True)},
         }
 
-
-def digests_by_number(digests: Sequence[str]) -> dict[str, Any]:
-    """The digests of the test sets by number, since their sources may be moved.
-
-    ["ab1..", "5f2.."]  ->  {"tests": ["test", "test 2"], "test rows": "ab1..", "test 2 rows": ..}
-    """
-    names = [TEST, *(f"{TEST} {number}" for number in range(2, len(digests) + 1))]
-    rows = {f"{name} rows": digest for name, digest in zip(names, digests, strict=True)}
-    return {"tests": names, **rows}  # the names, so that leaving one out is another job
+    def _labels(self, rows: Labelled) -> Labels:
+        if self.names:
+            return class_ids(rows, self.names)
+        return np.array(rows.labels, dtype=np.float64)  # float32 would make 2,000,000,001 even
 
 
 def read_job(
@@ -107,19 +150,23 @@ def read_job(
     if config.max_examples is not None:
         train = sample(train, config.max_examples, seed=config.seed)
         names = _classes_left(names, train, test)
-    others = {source: read_named(source, **columns) for source in also_test}
     *_, largest = config.sizes(len(train))
     if largest > len(train):
         raise InputError(
             f"--label-efficiency asks for {largest:,} rows, but there are {len(train):,} training "
             "rows; give fewer."
         )
-    tests = {TEST: test} | others
+    tests = {TEST: test} | {source: read_named(source, **columns) for source in also_test}
     for rows in tests.values() if names else ():
         class_ids(rows, names)  # raises for a label of no training row
     return Job(
         start=start,
-        encoder=_encoder(start, config.prompt),
+        encoder=Encoder(
+            start.tokenizer,
+            max_seq_length=start.max_seq_length,
+            prompt=config.prompt,
+            truncate=start.truncate,
+        ),
         label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
         train=train,
         tests=tests,
@@ -178,11 +225,6 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
         pooling="mask" if config.prompt else config.pooling or found.pooling,
         trained_positions=None if trained is None or trained >= max_seq_length else trained,
     )
-
-
-def _encoder(start: Pretrained, prompt: str | None) -> Encoder:
-    length, truncate = start.max_seq_length, start.truncate
-    return Encoder(start.tokenizer, max_seq_length=length, prompt=prompt, truncate=truncate)
 
 
 def values_digest(weights: Mapping[str, Tensor]) -> str:

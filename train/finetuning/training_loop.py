@@ -1,7 +1,6 @@
 """Training of one classifier: linear warm-up and decay, dropout drawn from the seed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,26 +31,21 @@ Logits = NDArray[np.float32]  # [N, C]
 Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The learning rate and the number of epochs of a training."""
-
-    learning_rate: float  # peak
-    epochs: int  # over which it warms up and decays to 0
-
-
 def train_classifier(
     model: BertForClassification,
     rows: Encoded,
     labels: Labels,
     config: FinetuneConfig,
-    plan: Plan,
     *,
+    learning_rate: float,
+    epochs: int,
     seed: int,
     progress: tqdm,
     world: World,
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
+
+    The learning rate warms up to `learning_rate` and decays to 0 over the epochs.
 
     The loss is cross-entropy for classes and squared error for real numbers (float `labels`).
     The order of rows depends on the seed only, and so does dropout in one process. The processes
@@ -63,17 +57,17 @@ def train_classifier(
     targets = torch.from_numpy(labels)
     loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
     batch_size = rows_per_step(len(rows), config.batch_size)
-    total = plan.epochs * -(-len(rows) // batch_size)
+    total = epochs * -(-len(rows) // batch_size)
     step = 0
     model.train()
-    for epoch in range(plan.epochs):
+    for epoch in range(epochs):
         for batch in training_batches(rows.lengths, batch_size=batch_size, seed=seed, epoch=epoch):
             seed_dropout(seed, step, world.rank)
             # Progress at mid-step, so that the first and the last step have a rate above 0.
             done = (step + 0.5) / total
             factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
             for group in optimizer.param_groups:
-                group["lr"] = plan.learning_rate * factor
+                group["lr"] = learning_rate * factor
             own = batch[world.rank :: world.size]
             for part in rows.parts(own, batch_size) if len(own) else ():
                 with autocast(precision, device):

@@ -9,8 +9,7 @@ import numpy as np
 from clozeline.pipeline.report.charts import SERIES, Series, draw_lines, drawing
 from clozeline.pipeline.report.html import Chart, Section, Table
 from clozeline.train.finetuning.job import TEST
-from clozeline.train.finetuning.label_efficiency import Point, plot_label_efficiency
-from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.report import FinetuneReport, Point, points_of
 from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
@@ -75,7 +74,7 @@ def _confused_pairs(scores: Scores) -> Section:
 
 def _comparison(summary: ClassifierSummary) -> Section:
     report = summary.report
-    points = [point for point in report.points() if point.examples == report.rows]
+    points = [point for point in points_of(report.results) if point.examples == report.rows]
     others = list(points[0].also)
     rows = [(SHOWN[p.start], *(_accuracy(p, source) for source in (None, *others))) for p in points]
     heads = ("model", "accuracy", *(f"on {source}" for source in others))
@@ -87,7 +86,7 @@ def _comparison(summary: ClassifierSummary) -> Section:
 
 
 def _label_efficiency(summary: ClassifierSummary) -> Section | None:
-    points = summary.report.points()
+    points = points_of(summary.report.results)
     if len({point.examples for point in points}) == 1:
         return None
     return Section(
@@ -99,10 +98,18 @@ def _label_efficiency(summary: ClassifierSummary) -> Section | None:
 
 
 def _curves(points: Sequence[Point]) -> Iterator[Chart]:
-    colours = dict(zip(SHOWN, SERIES, strict=False))
     for number, source in enumerate((None, *points[0].also)):
         with drawing(f"label efficiency {number}", height=3.2) as (axes, svg):
-            plot_label_efficiency(axes, points, colours, source)
+            for start, colour in zip(SHOWN, SERIES, strict=False):
+                line = [point for point in points if point.start == start]
+                seeds = [100 * np.array(_seeds(point, source)) for point in line]
+                means, bars = map(np.mean, seeds), [np.std(s, ddof=len(s) > 1) for s in seeds]
+                style: dict[str, Any] = {"color": colour, "marker": "o", "label": SHOWN[start]}
+                axes.errorbar([p.examples for p in line], list(means), bars, capsize=3, **style)
+            axes.set_xscale("log")
+            axes.set_xlabel("labelled training rows")
+            axes.set_ylabel("accuracy, %")
+            axes.legend(loc="lower right", frameon=False)
         yield Chart(svg=svg(), caption=f"accuracy on {source or 'the test rows'}")
 
 
@@ -141,16 +148,21 @@ def _calibration(summary: ClassifierSummary) -> Section:
 
 
 def _selection(summary: ClassifierSummary) -> Section:
-    selection = summary.report.finetuned.chosen
+    result = summary.report.finetuned
     rows = [
-        (f"{plan.learning_rate:g}", str(plan.epochs), f"{held.loss:.4f}", f"{held.accuracy:.4f}")
-        for plan, held in selection.tried
+        (
+            f"{trial.learning_rate:g}",
+            str(trial.epochs),
+            f"{trial.loss:.4f}",
+            f"{trial.accuracy:.4f}",
+        )
+        for trial in result.tried
     ]
     how = "Chosen on rows held out of the training rows" if rows else "As given"
     heads = ("learning rate", "epochs", "loss", "accuracy")
     return Section(
         heading="Learning rate and epochs",
-        sentence=f"{how}: {selection.line()}.",
+        sentence=f"{how}: {result.chosen.line()}.",
         tables=[Table(heads=heads, rows=rows)] if rows else [],
     )
 
@@ -230,7 +242,11 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
 
 
 def _accuracy(point: Point, source: str | None) -> str:
-    return mean_in_words(point.accuracies_on(source), ".4f")
+    return mean_in_words(_seeds(point, source), ".4f")
+
+
+def _seeds(point: Point, source: str | None) -> Sequence[float]:
+    return point.also[source] if source else point.accuracies
 
 
 #: In the order of the page.

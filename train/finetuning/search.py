@@ -13,8 +13,8 @@ which its temperature is fitted. The search tries 3 rates, and up to 2 more wher
 edge; on a sample it costs 3 x 4 x 3,200 = 38,400 rows, two thirds of an epoch of Amazon polarity's
 59,242. With few labels, a single fifth would be too noisy, hence the folds.
 
-Every training run completes its schedule, down to a learning rate of 0. A run stopped earlier, at a
-high rate, depends on its last steps: trained on 3 x 1,000 Amazon reviews, `nano` at 1e-3 got
+Every training completes its schedule, down to a learning rate of 0. One that is stopped earlier, at
+a high rate, depends on its last steps: trained on 3 x 1,000 Amazon reviews, `nano` at 1e-3 got
 84.6 % (80.5 to 86.9) of 2,000 held-out reviews right after 2 of 6 epochs and 86.8 % (86.7 to 87.0)
 after 3 of 3, although a search by loss had chosen to stop after 2 of 6.
 
@@ -24,9 +24,8 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
+from clozeline.train.finetuning.training_loop import Labels, Logits
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
 from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import pearson
@@ -50,61 +49,46 @@ SEARCH_EPOCHS = 4  # of the search on a sample
 #: Larger sets also hold one row in 20, at most 2,000, out of the final training.
 HELD_OUT_PARTS, MOST_HELD_OUT = 20, 2_000
 
-#: Trains on some rows and returns the logits of others.
-HeldOutLogits = Callable[[Rows, Rows, Plan], Logits]
-
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """A trained model's results on rows held out of its training."""
+class Trial:
+    """A learning rate and a number of epochs, and what a model trained so is worth on other rows.
 
-    rows: int
-    accuracy: float  # for a regression: Pearson's correlation
-    loss: float  # cross-entropy in nats, at the best temperature; for a regression: squared error
-    temperature: float  # fitted on these rows, or 1 where it may not help
+    >>> Trial(learning_rate=1e-3, epochs=6).line()
+    'learning rate 0.001, 6 epochs'
+    """
 
-    @classmethod
-    def of(cls, logits: Logits, labels: Labels) -> Self:
-        """From the logits [N, C] and labels [N] of the rows; the worst for a diverged model."""
+    learning_rate: float  # peak
+    epochs: int  # over which the rate warms up and decays to 0
+    rows: int = 0  # held out of the training; 0: it was not tried
+    accuracy: float = 0.0  # for a regression: Pearson's correlation
+    loss: float = 0.0  # cross-entropy in nats, at the best temperature; or the squared error
+    temperature: float = 1.0  # fitted on these rows, or 1 where it may not help
+
+    def with_results(self, logits: Logits, labels: Labels) -> "Trial":
+        """With those of held-out rows, logits [N, C] and labels [N]; the worst if it diverged."""
         if not np.isfinite(logits).all():
-            return cls(rows=len(labels), accuracy=0.0, loss=WORST_LOSS, temperature=1.0)
+            return replace(self, rows=len(labels), accuracy=0.0, loss=WORST_LOSS, temperature=1.0)
         if labels.dtype.kind == "f":
             correlation = pearson(labels, logits[:, 0])
             squared = float(((logits[:, 0] - labels) ** 2).mean())
-            return cls(rows=len(labels), accuracy=correlation, loss=squared, temperature=1.0)
-        return cls(
+            return replace(self, rows=len(labels), accuracy=correlation, loss=squared)
+        return replace(
+            self,
             rows=len(labels),
             accuracy=float((logits.argmax(1) == labels).mean()),
             loss=log_loss(logits, labels, fit_temperature(logits, labels)),
             temperature=helpful_temperature(logits, labels),
         )
 
-
-NOT_HELD_OUT = HeldOut(rows=0, accuracy=0.0, loss=0.0, temperature=1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """The chosen plan, and the result of each plan that was tried on held-out rows."""
-
-    plan: Plan
-    held_out: HeldOut
-    tried: tuple[tuple[Plan, HeldOut], ...]
+    def without_results(self) -> "Trial":
+        return Trial(learning_rate=self.learning_rate, epochs=self.epochs)
 
     def line(self) -> str:
-        plan, held_out = self.plan, self.held_out
-        line = f"learning rate {plan.learning_rate:g}, {counted(plan.epochs, 'epoch')}"
-        if not held_out.rows:
+        line = f"learning rate {self.learning_rate:g}, {counted(self.epochs, 'epoch')}"
+        if not self.rows:
             return line
-        return f"{line}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(
-            plan=Plan(**values["plan"]),
-            held_out=HeldOut(**values["held_out"]),
-            tried=tuple((Plan(**plan), HeldOut(**held)) for plan, held in values["tried"]),
-        )
+        return f"{line}, {self.accuracy:.4f} on {self.rows:,} held-out training rows"
 
 
 def candidate_rates(model: BertConfig) -> tuple[float, ...]:
@@ -127,56 +111,45 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
     return next(epochs for limit, epochs in EPOCHS if rows <= limit)
 
 
-def given_plan(config: FinetuneConfig, rows: int) -> Plan | None:
-    """The plan of a config that leaves nothing to choose: of a sample, only the rate would be."""
+def fixed_trial(config: FinetuneConfig, rows: int) -> Trial | None:
+    """What a config that leaves nothing to choose fixes: of a sample, only the rate would be."""
     if config.learning_rate == "auto" or (config.epochs == "auto" and rows <= SEARCH_ROWS):
         return None
-    return Plan(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
+    return Trial(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
 
 
-def select_plan(
-    held_out_of: Callable[[Plan], HeldOut],
-    labels: Labels,
+def search(
+    evaluate: Callable[[Trial], Trial],
+    rows: int,
     config: FinetuneConfig,
     rates: Sequence[float],
-) -> Selection:
+) -> list[Trial]:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
     Then try half as many epochs, unless only a sample of the rows is searched. What the config
-    fixes is kept.
+    fixes is kept. `evaluate` trains and returns the trial with its results.
     """
-    is_sampled, searches_epochs = len(labels) > SEARCH_ROWS, config.epochs == "auto"
-    is_short = is_sampled and searches_epochs
-    epochs = SEARCH_EPOCHS if is_short else most_epochs(len(labels), config)
-
-    def attempt(rate: float, epochs: int) -> tuple[Plan, HeldOut]:
-        plan = Plan(learning_rate=rate, epochs=epochs)
-        return plan, held_out_of(plan)
-
+    is_sampled, searches_epochs = rows > SEARCH_ROWS, config.epochs == "auto"
+    epochs = SEARCH_EPOCHS if is_sampled and searches_epochs else most_epochs(rows, config)
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
-    by_rate = {rate: attempt(rate, epochs) for rate in rates}
-    while (beyond := _beyond_the_edge(by_rate)) is not None:
-        by_rate[beyond] = attempt(beyond, epochs)
-    tried = [by_rate[rate] for rate in sorted(by_rate)]
-    plan, held_out = min(tried, key=_loss)
+    tried = [evaluate(Trial(learning_rate=rate, epochs=epochs)) for rate in rates]
+    while (beyond := _beyond_the_edge(tried)) is not None:
+        tried.append(evaluate(Trial(learning_rate=beyond, epochs=epochs)))
+        tried.sort(key=lambda trial: trial.learning_rate)
     if searches_epochs and not is_sampled:
-        tried.append(attempt(plan.learning_rate, -(-epochs // 2)))
-        plan, held_out = min(tried, key=_loss)
-    return Selection(plan=plan, held_out=held_out, tried=tuple(tried))
+        shorter = replace(best_of(tried).without_results(), epochs=-(-epochs // 2))
+        tried.append(evaluate(shorter))
+    return tried
 
 
-def held_out_result(
-    held_out_logits: HeldOutLogits, labels: Labels, plan: Plan, *, seed: int
-) -> HeldOut:
-    """The result of a plan over the held-out rows of all folds."""
-    folds = selection_folds(labels, seed=seed)
-    logits = np.concatenate([held_out_logits(train, held, plan) for train, held in folds])
-    return HeldOut.of(logits, labels[np.concatenate([held for _, held in folds])])
+def best_of(tried: Iterable[Trial]) -> Trial:
+    """The trial with the lowest loss on held-out rows."""
+    return min(tried, key=lambda trial: trial.loss)
 
 
-def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
-    """The plan for all rows: the search's, or, if that used a sample, its rate and other epochs."""
-    return plan if rows <= SEARCH_ROWS else replace(plan, epochs=most_epochs(rows, config))
+def for_all_rows(trial: Trial, rows: int, config: FinetuneConfig) -> Trial:
+    """The trial for the final training; a search on a sample has decided the rate alone."""
+    return trial if rows <= SEARCH_ROWS else replace(trial, epochs=most_epochs(rows, config))
 
 
 def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
@@ -225,17 +198,13 @@ def _by_class(labels: Labels, *, seed: int) -> Rows:
     return order[np.argsort(labels[order], kind="stable")]
 
 
-def _beyond_the_edge(tried: Mapping[float, tuple[Plan, HeldOut]]) -> float | None:
+def _beyond_the_edge(tried: Sequence[Trial]) -> float | None:
     """The next learning rate beyond the best one, if that is the lowest or the highest tried."""
-    rates = sorted(tried)
+    rates = [trial.learning_rate for trial in tried]  # ascending
     if not 3 <= len(rates) < MOST_RATES:
         return None
-    best = min(rates, key=lambda rate: _loss(tried[rate]))
+    best = best_of(tried).learning_rate
     if best not in (rates[0], rates[-1]):
         return None
-    beside = rates[1] if best == rates[0] else rates[-2]
-    return float(f"{best * best / beside:.6g}")
-
-
-def _loss(tried: tuple[Plan, HeldOut]) -> float:
-    return tried[1].loss
+    neighbour = rates[1] if best == rates[0] else rates[-2]
+    return float(f"{best * best / neighbour:.6g}")

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,23 +10,20 @@ from hypothesis import strategies as st
 
 from clozeline.model.config import preset
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.hyperparameters import (
+from clozeline.train.finetuning.search import (
     FEW_ROWS,
-    NOT_HELD_OUT,
     SEARCH_ROWS,
-    HeldOut,
-    Selection,
+    Trial,
+    best_of,
     candidate_rates,
-    final_plan,
     final_split,
-    given_plan,
-    held_out_result,
+    fixed_trial,
+    for_all_rows,
     most_epochs,
-    select_plan,
+    search,
     selection_folds,
     stratified_folds,
 )
-from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.labelled.rows import balanced_order
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
@@ -35,26 +31,16 @@ RATES = (3e-4, 1e-3, 3e-3)
 TWO_CLASSES = np.arange(400) % 2
 
 
-class Learner:
-    """Held-out logits that are the better the nearer rate and epochs are to the best ones."""
+def searched(rate, best=9, labels=TWO_CLASSES, **config):
+    """The trials of a model that is the better the nearer rate and epochs are to the best ones."""
 
-    def __init__(self, labels, *, rate, epochs):
-        self.labels, self.rate, self.epochs = labels, rate, epochs
-        self.asked: list[Plan] = []
+    def evaluate(trial):
+        miss = abs(np.log(trial.learning_rate / rate)) + abs(trial.epochs - best) / 4
+        noise = np.sin(np.arange(len(labels)) * 12.9898) * (1 + miss)
+        margin = (2 * labels - 1) + noise
+        return trial.with_results(np.stack([-margin, margin], 1).astype(np.float32), labels)
 
-    def __call__(self, train, held, plan):
-        assert not set(train) & set(held)
-        self.asked.append(plan)
-        miss = abs(np.log(plan.learning_rate / self.rate)) + abs(plan.epochs - self.epochs) / 4
-        noise = np.sin(np.arange(len(held)) * 12.9898) * (1 + miss)
-        margin = (2 * self.labels[held] - 1) + noise
-        return np.stack([-margin, margin], 1).astype(np.float32)
-
-
-def search(rate, best=9, labels=TWO_CLASSES, **config):
-    learner = Learner(labels, rate=rate, epochs=best)
-    held_out_of = partial(held_out_result, learner, labels, seed=0)
-    return select_plan(held_out_of, labels, FinetuneConfig(**config), RATES)
+    return search(evaluate, len(labels), FinetuneConfig(**config), RATES)
 
 
 # The choice
@@ -63,25 +49,27 @@ def search(rate, best=9, labels=TWO_CLASSES, **config):
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("epochs", [6, 12])
 def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(rate, epochs):
-    found = search(rate, epochs)
-    assert found.plan == Plan(learning_rate=rate, epochs=epochs)
-    assert [plan.epochs for plan, _ in found.tried] == [12] * (len(found.tried) - 1) + [6]
-    assert found.tried[-1][0].learning_rate == rate
+    tried = searched(rate, epochs)
+    best = best_of(tried)
+    assert (best.learning_rate, best.epochs) == (rate, epochs)
+    assert best.loss == min(trial.loss for trial in tried)
+    assert [trial.epochs for trial in tried] == [12] * (len(tried) - 1) + [6]
+    assert tried[-1].learning_rate == rate
 
 
 def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever():
-    def tried(rate):
-        return [plan.learning_rate for plan, _ in search(rate, best=12).tried]
+    def rates(rate):
+        return [trial.learning_rate for trial in searched(rate, best=12)]
 
-    assert tried(1e-3) == [*RATES, 1e-3]
-    assert tried(1e-5) == pytest.approx([2.7e-5, 9e-5, *RATES, 2.7e-5])
-    assert tried(9e-3) == pytest.approx([*RATES, 9e-3, 2.7e-2, 9e-3])
-    assert search(9e-3).plan.learning_rate == pytest.approx(9e-3)
+    assert rates(1e-3) == [*RATES, 1e-3]
+    assert rates(1e-5) == pytest.approx([2.7e-5, 9e-5, *RATES, 2.7e-5])
+    assert rates(9e-3) == pytest.approx([*RATES, 9e-3, 2.7e-2, 9e-3])
+    assert best_of(searched(9e-3)).learning_rate == pytest.approx(9e-3)
 
 
 def test_what_the_config_fixes_is_not_searched_and_a_sample_is_searched_for_the_rate_alone():
     def tried(**config):
-        return [(p.learning_rate, p.epochs) for p, _ in search(1e-3, **config).tried]
+        return [(trial.learning_rate, trial.epochs) for trial in searched(1e-3, **config)]
 
     assert tried(learning_rate=7e-4) == [(7e-4, 12), (7e-4, 6)]
     assert tried(epochs=3) == [(rate, 3) for rate in RATES]
@@ -93,18 +81,17 @@ def test_where_nothing_is_left_to_choose_nothing_is_searched():
     rows = SEARCH_ROWS
     fixed = FinetuneConfig(learning_rate=5e-4, epochs=6)
     half = FinetuneConfig(learning_rate=5e-4)
-    assert given_plan(fixed, rows) == Plan(learning_rate=5e-4, epochs=6)
-    assert [given_plan(config, rows) for config in (half, FinetuneConfig())] == [None, None]
-    plan = given_plan(half, rows + 1)  # of a sample only the rate is searched
-    assert plan == final_plan(plan, rows + 1, half) == Plan(learning_rate=5e-4, epochs=4)
-    found = Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
-    assert found.line() == "learning rate 0.0005, 4 epochs"
+    assert fixed_trial(fixed, rows) == Trial(learning_rate=5e-4, epochs=6)
+    assert [fixed_trial(config, rows) for config in (half, FinetuneConfig())] == [None, None]
+    trial = fixed_trial(half, rows + 1)  # of a sample only the rate is searched
+    assert trial == for_all_rows(trial, rows + 1, half) == Trial(learning_rate=5e-4, epochs=4)
+    assert trial.line() == "learning rate 0.0005, 4 epochs"
 
 
 def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own():
-    config, plan = FinetuneConfig(), Plan(learning_rate=1e-3, epochs=4)
-    assert final_plan(plan, 1000, config) == plan
-    assert final_plan(plan, 60_000, config) == replace(plan, epochs=3)
+    config, trial = FinetuneConfig(), Trial(learning_rate=1e-3, epochs=4)
+    assert for_all_rows(trial, 1000, config) == trial
+    assert for_all_rows(trial, 60_000, config) == replace(trial, epochs=3)
     assert [most_epochs(n, config) for n in (100, 1000, 10_000, 100_000)] == [12, 6, 4, 3]
 
 
@@ -115,12 +102,13 @@ def test_wider_models_get_lower_rates():
     assert rates[0] > rates[1] > rates[2]
 
 
-def test_a_selection_survives_json():
-    found = search(1e-3)
-    worst = HeldOut.of(np.array([[np.nan, 0]], np.float32), np.array([1]))
-    diverged = replace(found, tried=(*found.tried, (found.plan, worst)))
-    text = json.dumps(asdict(diverged), allow_nan=False)
-    assert Selection.from_dict(json.loads(text)) == diverged
+def test_a_diverged_model_has_the_worst_results_that_json_has_a_number_for():
+    trial = Trial(learning_rate=1.0, epochs=1)
+    worst = trial.with_results(np.array([[np.nan, 0]], np.float32), np.array([1]))
+    text = json.dumps(asdict(worst), allow_nan=False)
+    assert Trial(**json.loads(text)) == worst
+    assert best_of([worst, *searched(1e-3)]) != worst
+    assert worst.without_results() == trial
 
 
 # The rows

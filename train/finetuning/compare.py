@@ -1,0 +1,306 @@
+"""`clozeline finetune`: one classifier, or the best of several and what they are compared with.
+
+    RUN, train.csv, test.csv  ->  for each number of rows, start and seed: a result
+                              ->  the best pretrained one on all rows  ->  folder, report
+
+    pretrained       fine-tuned from the pretrained weights
+    from_scratch     the same model and the same search, from random weights
+    bag_of_words     TF-IDF and logistic regression, or ridge regression for numbers
+
+All are trained on the same rows and score the same test rows, truncated at the same token. The
+first seed's search decides the learning rate for all seeds. What is finished is stored, so that a
+killed command can resume.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.config_checks import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
+from clozeline.pipeline.common.progress_bar import print_progress
+from clozeline.train.artifacts.classifier_folder import (
+    RESULTS,
+    check_room,
+    is_classifier,
+    read_metadata,
+    read_report,
+)
+from clozeline.train.artifacts.run import positions_note, read_run
+from clozeline.train.engine.attempt_store import keep_own_mark
+from clozeline.train.engine.distributed import World, is_restart, join_world
+from clozeline.train.engine.lost_process import lost_process_in_one_line
+from clozeline.train.finetuning.classifier import Classifier, save_classifier
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import Finetuning, new_model, scored
+from clozeline.train.finetuning.job import TEST, Job, read_job
+from clozeline.train.finetuning.report import FinetuneReport, no_gain, points_of, summarize
+from clozeline.train.finetuning.results import (
+    ModelKey,
+    Result,
+    ResultFolder,
+    Start,
+    is_unfinished,
+)
+from clozeline.train.labelled.baseline import fit_bag_of_words
+from clozeline.train.labelled.calibration import softmax
+from clozeline.train.labelled.encoding import MOST_WINDOWS
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
+from clozeline.train.labelled.rows import lone_labels
+from clozeline.train.monitoring.health import HELDOUT
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.store.local_folder import local_folder
+
+#: How long a process waits for another one, such as that which fits bag-of-words.
+PATIENCE = timedelta(days=30)
+MANY_CUT = 0.2  # a share of the training rows
+NO_SKLEARN = (
+    "bag-of-words is not measured: scikit-learn is not installed; "
+    "`pip install 'clozeline[baseline]'`"
+)
+
+
+def finetune(
+    run: GivenPath,
+    train: GivenPath,
+    *,
+    out: GivenPath,
+    test: GivenPath | None = None,
+    also_test: GivenPath | Iterable[GivenPath] = (),
+    config: FinetuneConfig | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> FinetuneReport:
+    """Train a classifier and the models it is compared with, or report on a finished one.
+
+        >>> how = FinetuneConfig(text="title", epochs=1, learning_rate=3e-4, baseline=False)
+        >>> rows = "sample:reviews?rows=64"
+        >>> report = finetune("work/run", rows, out="work/classifier", config=how)
+        >>> report.rows, report.finetuned.scores.examples
+        (58, 6)
+
+    `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
+    finished classifier with the same rows, weights and config is kept as it is; with `resume` an
+    unfinished one continues. Under torchrun, the processes train each model together, and all
+    return the report. `options` of the command are recorded in classifier.json. Raises InputError
+    for whatever the user can fix.
+    """
+    config = config or FinetuneConfig()
+    train, test = source_name(train), None if test is None else source_name(test)
+    sources = {"run": as_given(run), "train": train, "test": test}
+    with join_world(patience=PATIENCE) as world, ExitStack() as stack:
+        run = stack.enter_context(local_folder(run))
+        out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
+        resume = stack.enter_context(_locked(out, overwrite, world)) or resume
+        stack.enter_context(lost_process_in_one_line(world))
+        job = read_job(run, train, test, each_given(also_test), config)
+        digests, existing = job.digests(), {"resume": resume, "overwrite": overwrite}
+        if kept := world.broadcast_from_main(partial(_kept_report, out, digests, **existing)):
+            return kept
+        folder = world.broadcast_from_main(partial(ResultFolder, out, digests, **existing))
+        disable_malloc_trim()
+        notes = _notes(run, job, is_shown=world.is_main)
+        results = train_models(job, folder, world)
+
+        what: dict[str, Any] = {"sources": sources, "options": options}
+
+        def write() -> FinetuneReport:
+            every = [*notes, *_no_gain(run, job, results)]
+            return _write_best(job, out, folder, results, notes=every, **what)
+
+        return world.broadcast_from_main(write)
+
+
+def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result[Any]]:
+    """Train each model that is not stored yet, one after another; returns all results."""
+    keys = models_of(job)
+
+    def stored() -> dict[ModelKey, Result[Any]]:
+        found = {key: folder.read(key, is_candidate=_is_candidate(job, key)) for key in keys}
+        return {key: _with_present_sources(job, found) for key, found in found.items() if found}
+
+    results = world.broadcast_from_main(stored)
+    for key in keys:
+        if key not in results:
+            first = results.get(key._replace(seed=job.config.seed))
+            results[key] = _train(job, key, first, folder, world)
+    return [results[key] for key in keys]
+
+
+def models_of(job: Job) -> list[ModelKey]:
+    """Every model to train, in the order of the report; other seeds after the first."""
+    config, total = job.config, len(job.train)
+    starts: list[Start] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
+    starts += ["from_scratch"] if config.from_scratch or config.label_efficiency else []
+    return [
+        ModelKey(start, size, seed)
+        for size in config.sizes(total)
+        for start in (*starts, "pretrained")
+        for seed in config.all_seeds
+        # On all rows bag-of-words does not depend on the seed.
+        if seed == config.seed or size < total or start != "bag_of_words"
+    ]
+
+
+def _train(
+    job: Job, key: ModelKey, first: Result[Any] | None, folder: ResultFolder, world: World
+) -> Result[Any]:
+    """Train one model with all processes, and store its result; the main one fits bag-of-words."""
+    if key.start == "bag_of_words":
+
+        def fit() -> Result[Any]:
+            result = _fit_bag_of_words(job, key)
+            folder.write(result)
+            return result
+
+        result = world.broadcast_from_main(fit)
+    else:
+        is_candidate = _is_candidate(job, key)
+        model, result, logits = Finetuning(job, key, world, is_candidate).run(first)
+        kept = (model.state_dict(), logits) if is_candidate else ()
+        world.broadcast_from_main(partial(folder.write, result, *kept))
+    if world.is_main:
+        print_progress(result.line())
+    return result
+
+
+def _fit_bag_of_words(job: Job, key: ModelKey) -> Result[Any]:
+    rows = job.subset(key.examples, seed=key.seed)
+    predict = fit_bag_of_words(
+        job.truncated[""].take(rows).joined(),
+        job.labels[rows],
+        is_balanced=job.config.class_weights == "balanced",
+        source=job.train.source,
+    )
+    return scored(job, key, {name: predict(job.truncated[name].joined()) for name in job.tests})
+
+
+def _is_candidate(job: Job, key: ModelKey) -> bool:
+    """Whether the model may become the classifier."""
+    return bool(job.names) and key.start == "pretrained" and key.examples == len(job.train)
+
+
+def _with_present_sources(job: Job, result: Result[Any]) -> Result[Any]:
+    """The other test sets had other sources before their files moved."""
+    names = (name for name in job.tests if name != TEST)
+    return replace(result, also=dict(zip(names, result.also.values(), strict=True)))
+
+
+def _write_best(
+    job: Job,
+    out: Path,
+    folder: ResultFolder,
+    results: Sequence[Result[Any]],
+    *,
+    notes: Sequence[str],
+    sources: dict[str, str | None],
+    options: Mapping[str, Any] | None,
+) -> FinetuneReport:
+    """Write the folder of the best candidate; returns its report."""
+    candidates = [result for result in results if _is_candidate(job, result.key)]
+    best = min(candidates, key=lambda result: result.chosen.loss)
+    weights, logits = folder.read_candidate(best.key)
+    model = new_model(job, "pretrained", job.config.seed)
+    model.load_state_dict(weights)
+    classifier = Classifier(
+        model=model,
+        tokenizer=job.start.tokenizer,
+        names=job.names,
+        text=job.config.text,
+        text_pair=job.config.text_pair,
+        max_seq_length=job.start.max_seq_length,
+        temperature=best.chosen.temperature,
+        prompt=job.config.prompt,
+        truncate=job.start.truncate,
+    )
+    probabilities = softmax(logits, classifier.temperature)
+    predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
+    what: Any = {"notes": notes, "sources": sources}
+    report = summarize(job, results, best, logits, predictions.labels, **what)
+    save_classifier(
+        out,
+        classifier,
+        job=folder.job,
+        report=report.to_dict(),
+        files={PREDICTIONS: predictions.csv().encode()},
+        options=options,
+    )
+    return report
+
+
+@contextmanager
+def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
+    """The folder is locked meanwhile. Raises InputError for one of another kind."""
+    check_room(out, overwrite=overwrite)
+    with locked_folder(out):
+        yield
+
+
+@contextmanager
+def _locked(out: Path, overwrite: bool, world: World) -> Iterator[bool]:
+    """`own_folder` in rank 0; yields whether an earlier attempt of this command began there."""
+    has_failed = world.any(is_restart())
+    with ExitStack() as stack:
+
+        def lock() -> bool:
+            stack.enter_context(own_folder(out, overwrite))
+            return keep_own_mark(out / RESULTS, world.store, has_failed=has_failed)
+
+        yield world.broadcast_from_main(lock)
+
+
+def _kept_report(
+    out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool
+) -> FinetuneReport | None:
+    """The report of a classifier that stays, or None. Raises InputError for one of another job."""
+    if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
+        return None
+    if differs := differences(read_metadata(out)["job"], job):
+        raise InputError(
+            f"{out} holds a classifier of another config ({'; '.join(differs)}). "
+            "Give another --out, or --overwrite."
+        )
+    return FinetuneReport.from_dict(read_report(out))
+
+
+def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
+    """What the user should know before the models are trained; also printed."""
+    is_cut, notes = job.rows.is_cut, lone_labels(job.train)
+    if is_cut.mean() >= MANY_CUT:
+        windows, lost = "", job.start.truncate
+        if lost == "nothing":
+            windows, lost = f"{MOST_WINDOWS} windows of ", "end"
+        notes.append(
+            f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
+            f"{windows}{job.start.max_seq_length} tokens and lose their {lost}; see "
+            "--max-seq-length and --truncate."
+        )
+    if "pooler" in job.start.absent and job.start.pooling == "cls":
+        notes.append(f"{run} has no pooler; it was drawn from the seed.")
+    if (trained := job.start.trained_positions) is not None:
+        notes.append(f"{run} {positions_note(trained)}")
+    if job.config.baseline and not find_spec("sklearn"):
+        notes.append(NO_SKLEARN)
+    for note in notes if is_shown else ():
+        print(f"note: {note}", file=sys.stderr)
+    return notes
+
+
+def _no_gain(run: Path, job: Job, results: Sequence[Result[Any]]) -> list[str]:
+    losses, pairs = [], "none"
+    if kind_of(run) == "run":
+        losses = [line[HELDOUT] for line in read_metrics(run) if HELDOUT in line]
+        pairs = read_run(run).data.pairs
+    return no_gain(points_of(results), test_rows=len(job.tests[TEST]), losses=losses, pairs=pairs)
