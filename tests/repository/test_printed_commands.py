@@ -53,7 +53,6 @@ NOT_RUN = {
     "/mnt/": "a folder that machines share",
     "$CLOZELINE_DATA/dumps/": "a dump; below it is read",
     "$CLOZELINE_DATA/amazon_polarity/": "labels of CLOZELINE_DATA",
-    "glue/": "the tasks of CLOZELINE_DATA",
     "tutorial/own/classifier": "so small a classifier gives all documents one label",
     "inspect work/run --shards work/mixed": "a run on that mixture; test_read_steps.py has one",
     "view work/shards work/run": "the page retrains the tokenizer of the shards after the run",
