@@ -15,11 +15,10 @@ from torch import Tensor
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
-from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
-from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
+from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.labelled.prompt import ids_with_masks
 from clozeline.train.labelled.rows import given_texts
@@ -52,30 +51,29 @@ def fill(run: GivenPath, texts: str | Iterable[str], *, top: int = 5) -> list[Fi
     exceeds the model's maximum length, and if `top` is not between 1 and the vocabulary size.
     """
     pretrained = load_pretrained(run)
+    tokenizer = pretrained.tokenizer
+    if "mlm_head" in pretrained.absent:
+        raise InputError(
+            f"{run} has no masked-LM head, so it cannot fill masks; use a model that has one."
+        )
+    if not 1 <= top <= tokenizer.vocab_size:
+        raise InputError(f"top is {top}; it must be between 1 and {tokenizer.vocab_size:,}.")
+    filled = []
     with join_world() as world:
         model = BertForPretraining(pretrained.model)
         model.load_state_dict(pretrained.weights)
         model.to(world.device)
-        return [
-            fill_with(pretrained, model, text, top=top, name=run) for text in given_texts(texts)
-        ]
+        for text in given_texts(texts):
+            ids = mask_ids(text, tokenizer, max_seq_length=pretrained.max_seq_length)
+            probabilities = masked_probabilities(model, ids, tokenizer.mask_id)
+            if not probabilities.isfinite().all():
+                raise InputError(f"the logits of {run} are not finite; its weights are unusable.")
+            filled.append(_filled(text, probabilities, tokenizer, top=top))
+    return filled
 
 
-def fill_with(
-    pretrained: Pretrained, model: BertForPretraining, text: str, *, top: int, name: GivenPath
-) -> Filled:
-    """Like `fill`, for one text and a loaded model; `name` is its folder, for messages."""
-    if "mlm_head" in pretrained.absent:
-        raise InputError(
-            f"{name} has no masked-LM head, so it cannot fill masks; use a model that has one."
-        )
-    tokenizer, text = pretrained.tokenizer, fix_unicode(text)
-    ids = mask_ids(text, tokenizer, max_seq_length=pretrained.max_seq_length)
-    if not 1 <= top <= tokenizer.vocab_size:
-        raise InputError(f"top is {top}; it must be between 1 and {tokenizer.vocab_size:,}.")
-    probabilities = masked_probabilities(model, ids, tokenizer.mask_id)
-    if not probabilities.isfinite().all():
-        raise InputError(f"the logits of {name} are not finite; its weights are unusable.")
+def _filled(text: str, probabilities: Tensor, tokenizer: Tokenizer, *, top: int) -> Filled:
+    """The text with the best guesses, from the probabilities of each token at each mask, [P, V]."""
     best, ids_of_best = probabilities.topk(top)  # each [P, top]
     guesses = [
         [Guess(tokenizer.shown_tokens[i], p) for i, p in zip(row_ids, row, strict=True)]
