@@ -161,12 +161,7 @@ def read_job(
         class_ids(rows, names)  # raises for a label of no training row
     return Job(
         start=start,
-        encoder=Encoder(
-            start.tokenizer,
-            max_seq_length=start.max_seq_length,
-            prompt=config.prompt,
-            truncate=start.truncate,
-        ),
+        encoder=_encoder(start, config.prompt),
         label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
         train=train,
         tests=tests,
@@ -225,6 +220,11 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
         pooling="mask" if config.prompt else config.pooling or found.pooling,
         trained_positions=None if trained is None or trained >= max_seq_length else trained,
     )
+
+
+def _encoder(start: Pretrained, prompt: str | None) -> Encoder:
+    length, truncate = start.max_seq_length, start.truncate
+    return Encoder(start.tokenizer, max_seq_length=length, prompt=prompt, truncate=truncate)
 
 
 def values_digest(weights: Mapping[str, Tensor]) -> str:
