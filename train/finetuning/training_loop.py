@@ -58,29 +58,31 @@ def train_classifier(
     loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
     batch_size = rows_per_step(len(rows), config.batch_size)
     total = epochs * -(-len(rows) // batch_size)
-    step = 0
+    batches = (
+        batch
+        for epoch in range(epochs)
+        for batch in training_batches(rows.lengths, batch_size=batch_size, seed=seed, epoch=epoch)
+    )
     model.train()
-    for epoch in range(epochs):
-        for batch in training_batches(rows.lengths, batch_size=batch_size, seed=seed, epoch=epoch):
-            seed_dropout(seed, step, world.rank)
-            # Progress at mid-step, so that the first and the last step have a rate above 0.
-            done = (step + 0.5) / total
-            factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate * factor
-            own = batch[world.rank :: world.size]
-            for part in rows.parts(own, batch_size) if len(own) else ():
-                with autocast(precision, device):
-                    logits = model(*(tensor.to(device) for tensor in rows.inputs(part)))
-                logits = rows.mean_logits(logits.float(), part)
-                loss = loss_of(logits, targets[part].to(device))
-                (loss / weights[batch].sum()).backward()
-            sum_gradients(model, world)
-            nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            progress.update()
+    for step, batch in enumerate(batches):
+        seed_dropout(seed, step, world.rank)
+        # Progress at mid-step, so that the first and the last step have a rate above 0.
+        done = (step + 0.5) / total
+        factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * factor
+        own = batch[world.rank :: world.size]
+        for part in rows.parts(own, batch_size) if len(own) else ():
+            with autocast(precision, device):
+                logits = model(*(tensor.to(device) for tensor in rows.inputs(part)))
+            logits = rows.mean_logits(logits.float(), part)
+            loss = loss_of(logits, targets[part].to(device))
+            (loss / weights[batch].sum()).backward()
+        sum_gradients(model, world)
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        progress.update()
     same_weights(model, world)
 
 
