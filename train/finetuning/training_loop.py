@@ -1,6 +1,7 @@
 """Training of one classifier: linear warm-up and decay, dropout drawn from the seed."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,8 @@ def train_classifier(
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
 
-    The learning rate warms up to `learning_rate` and decays to 0 over the epochs.
-
-    The loss is cross-entropy for classes and squared error for real numbers (float `labels`).
+    The learning rate warms up to `learning_rate` and decays to 0 over the epochs. The loss is
+    cross-entropy for classes and squared error for real numbers (float `labels`).
     The order of rows depends on the seed only, and so does dropout in one process. The processes
     of the world share the rows of each step, and end with the same weights.
     """
@@ -56,23 +56,19 @@ def train_classifier(
     optimizer = build_optimizer(model, config, world)
     targets = torch.from_numpy(labels)
     loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
-    batch_size = rows_per_step(len(rows), config.batch_size)
-    total = epochs * -(-len(rows) // batch_size)
-    batches = (
-        batch
-        for epoch in range(epochs)
-        for batch in training_batches(rows.lengths, batch_size=batch_size, seed=seed, epoch=epoch)
-    )
+    size, lengths = rows_per_step(len(rows), config.batch_size), rows.lengths
+    epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
+    batches = [batch for epoch in range(epochs) for batch in epoch_batches(epoch=epoch)]
     model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
         # Progress at mid-step, so that the first and the last step have a rate above 0.
-        done = (step + 0.5) / total
+        done = (step + 0.5) / len(batches)
         factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * factor
         own = batch[world.rank :: world.size]
-        for part in rows.parts(own, batch_size) if len(own) else ():
+        for part in rows.parts(own, size) if len(own) else ():
             with autocast(precision, device):
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(part)))
             logits = rows.mean_logits(logits.float(), part)
