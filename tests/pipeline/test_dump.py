@@ -5,6 +5,7 @@ import io
 import os
 import re
 import tracemalloc
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,8 @@ def test_an_index_that_does_not_fit_its_dump_is_refused():
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
 DUMPS = Path(DATA or "") / "dumps"
+#: Reading a dump takes seconds, and two tests read the slice.
+documents_of = cache(read)
 SLICE = "enwiki-slice-pages-articles.xml.bz2"
 MULTISTREAM = "enwiki-slice-pages-articles-multistream.xml.bz2"
 BARE = re.compile(r"\[\[|\{\{|\{\||'''|</?(?:ref|br|div|span)\b|^[|*]|__[A-Z]+__", re.MULTILINE)
@@ -291,7 +294,7 @@ BARE = re.compile(r"\[\[|\{\{|\{\||'''|</?(?:ref|br|div|span)\b|^[|*]|__[A-Z]+__
 def test_every_page_of_a_real_dump_is_accounted_for_and_keeps_no_bare_markup(
     name, pages, documents, left_out
 ):
-    found = read(DUMPS / name)
+    found = documents_of(DUMPS / name)
     is_cut = "truncated" in name
     assert len(found.texts) == documents
     assert dict(found.counts) == left_out | ({"truncated": 1} if is_cut else {})
@@ -319,7 +322,7 @@ def test_a_real_dump_goes_all_the_way(tmp_path):
 def test_a_multistream_dump_in_blocks_gives_the_documents_of_the_whole():
     sizes = {"block_bytes": 1_000_000}
     assert len(list_blocks([str(DUMPS / MULTISTREAM)], **sizes)) == 3
-    assert read(DUMPS / MULTISTREAM, **sizes) == read(DUMPS / SLICE)
+    assert read(DUMPS / MULTISTREAM, **sizes) == documents_of(DUMPS / SLICE)
 
 
 def slice_pages():
