@@ -1,12 +1,20 @@
 """The graph: what it counts, and what it makes again when files are lost on the way."""
 
 import json
+import re
+import socket
+import sys
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.runner import PipelineRunner
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from clozeline.pipeline.job.beam_options import closed_client, make_pipeline
 from clozeline.pipeline.job.graph import run_graph
 from clozeline.pipeline.job.lost_files import with_files
 from clozeline.pipeline.job.mixture import choose_documents
@@ -16,6 +24,8 @@ from clozeline.pipeline.job.tasks import Task, TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT, work
+from tests.support.command import invoke, output_of, refused
+from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import shard_digests
 
 NEAR = replace(CONFIG, deduplicate="near", validation=0.0)
@@ -124,3 +134,147 @@ def test_a_job_without_text_ends_in_one_line(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ValueError, match="there is no document in the sources"):
         shards(tmp_path, options=replace(OPTIONS, workers=2), source="empty.jsonl")
+
+
+# --- What follows `--`: what Beam would ignore, or wait for in vain, is one line at once ----------
+DASK = "--runner=DaskRunner"
+FLINK, PORTABLE, SPARK = (f"--runner={name}Runner" for name in ("Flink", "Portable", "Spark"))
+
+
+@pytest.fixture
+def small_sources(tmp_path):
+    """The arguments of a job."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
+    folders = ("--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "out")
+    return ("shards", tmp_path / "text.txt", *folders)
+
+
+@pytest.fixture
+def nobody():
+    """An address that is taken and where nobody listens."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{silent.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("beam_args", "message"),
+    [
+        (["--flink_mster=host:8081"], "neither Beam nor the runner knows --flink_mster=host:8081;"),
+        (["--nonsense", "1", "--job_name=mine"], "neither .* runner knows --nonsense 1;"),
+        ([PORTABLE, "--job_endpoint=embed", "stray"], "neither Beam nor the runner knows stray;"),
+        (["--runner=nowhere.to.be.Found"], "the runner cannot be .* module named 'nowhere'"),
+        (["--direct_running_mode=multi_processing"], ".*=multi_processing opens servers.*--worker"),
+        (["--direct_running_mode=multi_threading"], ".*=multi_threading opens servers"),
+        (["--direct_num_workers=2"], "--direct_num_workers=2 starts no other .*--workers 2"),
+        ([PORTABLE, "--job_endpoint={}", "--its_own=1"], "--job_endpoint: cannot connect to {} "),
+        ([FLINK, "--flink_master={}"], "--flink_master: cannot connect to {} "),
+        ([FLINK, "--flink_master=http://{}"], "--flink_master: cannot connect to http://{} "),
+        ([SPARK, "--spark_master_url=spark://{}"], "--spark_master_url: cannot .* to spark://{} "),
+        (["--runner=PrismRunner", "--prism_location=/no/prism"], ".*: there is no file /no/prism"),
+        ([DASK, "--dask_client_address=tcp://{}"], "--dask_.*: cannot connect to tcp://{} "),
+        ([DASK, "--dask_client_address={}"], "--dask_client_address: cannot connect to {} "),
+        ([DASK, "--dask_client_address=tcp://127.0.0.1:port"], ".* to tcp://127.0.0.1:port "),
+    ],
+)
+def test_what_cannot_be_used_is_named_before_any_work_begins(beam_args, message, nobody):
+    if DASK in beam_args:
+        pytest.importorskip("distributed", reason="needs clozeline[dask]")
+    with pytest.raises(InputError, match=rf"^{message.format(nobody)}"):
+        make_pipeline([argument.format(nobody) for argument in beam_args])
+
+
+@pytest.mark.parametrize("beam_args", [[FLINK], [SPARK, "--spark_master_url=local[4]"]])
+def test_a_cluster_inside_the_job_server_is_not_asked(beam_args):
+    make_pipeline(beam_args)
+
+
+@pytest.mark.parametrize("option", ["--runner", "--flink_master"])
+def test_an_option_of_beam_before_the_dashes_is_sent_behind_them(small_sources, option):
+    done = invoke(*small_sources, f"{option}=host:8081")
+    assert done.exit_code == 2
+    last = done.output.splitlines()[-1]
+    assert last == f"Error: {option} is an option of Beam; put it after --."
+
+
+def test_behind_the_dashes_help_is_that_of_beam():
+    said = output_of("shards", "--", "--help")
+    assert said.startswith("usage: clozeline shards ... --")
+    for option in ("--runner RUNNER", "--flink_master", "--job_endpoint"):
+        assert option in said
+
+
+# ---- the graph as a picture ----------------------------------------------------------------------
+def drawn(line, folder, *more):
+    """The labels of the graph that RenderRunner draws, in their order."""
+    file = folder / "graph.dot"
+    said = output_of(*line, *more, "--", "--runner=RenderRunner", f"--render_output={file}")
+    assert said == f"{file}\n"
+    return re.findall(r'\[label="(\w+)"', file.read_text())
+
+
+def test_the_picture_of_the_graph_is_the_pipeline_and_nothing_else_is_written(
+    small_sources, tmp_path
+):
+    stages = ["Blocks", "Tokenize", "AllTokens", "Examples", "AllShards", "Manifest"]
+    assert drawn(small_sources, tmp_path) == stages
+    near = drawn(small_sources, tmp_path, "--deduplicate=near", f"--exclude={small_sources[1]}")
+    assert near == ["Excluded", *stages[:2], "NearDuplicates", *stages[2:]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "graph.dot",
+        "text.txt",
+        "tokenizer",
+    ]
+
+
+def test_without_a_program_that_draws_it_is_said_how_to_do_without(
+    small_sources, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    runner = ("--", "--runner=RenderRunner")
+    said = refused(*small_sources, *runner, f"--render_output={tmp_path}/graph.svg")
+    assert said.startswith(
+        "there is no `dot`, which draws graphs; install the package graphviz, or"
+    )
+    assert refused(*small_sources, *runner).startswith("RenderRunner draws into a file: add --rend")
+
+
+class SlowClient:
+    """Dask's, whose scheduler does not answer when it is closed."""
+
+    def __init__(self):
+        self.closed = 0
+
+    def close(self, *, timeout):
+        self.closed += 1
+        raise TimeoutError(f"timed out after {timeout:.0f} s")
+
+
+@pytest.fixture
+def client(monkeypatch):
+    """The default client of a `distributed` that is imported."""
+    client = SlowClient()
+    module = SimpleNamespace(default_client=lambda: client)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    return client
+
+
+class DaskRunner(PipelineRunner):
+    """As the one of Beam is named, which needs clozeline[dask]."""
+
+
+def test_a_client_that_cannot_be_closed_is_logged_after_the_work(client, caplog):
+    with closed_client(DaskRunner()):
+        pass
+    assert client.closed == 1
+    assert "Dask's client was not closed" in caplog.text
+    assert "TimeoutError: timed out after 5 s" in caplog.text
+    with pytest.raises(OSError, match="of the work"), closed_client(DaskRunner()):
+        raise OSError("of the work")
+
+
+def test_a_client_of_somebody_else_stays_open(client):
+    with closed_client(PortableRunner()):
+        pass
+    assert client.closed == 0

@@ -39,21 +39,6 @@ def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **mor
     return build_shards([str(folder / source)], config=config, options=options, **facts)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("job")
-    (folder / "out").mkdir()
-    (folder / "out" / f".train-00000-of-00003.arrow.{'1' * 32}.partial").touch()  # of a killed one
-    shards(folder)
-    return folder
-
-
-@pytest.fixture
-def copy(finished, tmp_path):
-    """A finished data set, its source and tokenizer, to spoil."""
-    return shutil.copytree(finished, tmp_path / "job")
-
-
 def test_a_job_leaves_a_sound_data_set_and_nothing_else(finished, tmp_path):
     assert list(verify(finished / "out")) == []
     names = sorted(path.name for path in (finished / "out").iterdir())

@@ -22,13 +22,11 @@ from clozeline.pipeline.report.dataset_card import write_card
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify
-from tests.pipeline.test_job import OPTIONS, copy, finished, shards
+from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT
 from tests.support.files import contents, times
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import shard_digests
-
-__all__ = ["copy", "finished"]  # the fixtures
 
 OVERWRITE = replace(OPTIONS, overwrite=True)
 TWO = replace(CONFIG, num_shards=2, validation=0.0)

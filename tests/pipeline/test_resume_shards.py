@@ -8,24 +8,34 @@ also between two system calls, and no clock is in it.
 import os
 import signal
 import subprocess
-from contextlib import contextmanager
-from dataclasses import dataclass
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 
+from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.workers import PROGRAM, Worker, run_in_workers
+from tests.pipeline.test_job import OPTIONS, shards
+from tests.pipeline.test_steps import TEXT, work
 from tests.support.command import output_of
 from tests.support.files import times
+from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import (
     COMMAND,
     articles,
+    clozeline_ok,
     in_own_group,
     shard_digests,
     write_parquet,
     write_tokenizer,
 )
+from tests.support.waiting import wait_until
 
 # Python imports a module of this name in every process, so also in the workers that Beam starts.
 # The job leads its process group; a worker that has killed it stops until it is told to go on.
@@ -149,3 +159,126 @@ def test_workers_that_outlive_their_job_do_no_harm(job, tmp_path):
         for unfinished in out.glob(".*.partial"):  # as any kill leaves; no reader opens them
             unfinished.unlink()
         job.assert_finished(out)
+
+
+# --- Workers of this machine: a dead one fails the job, and none outlives it ----------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="asks Linux for cores")
+def test_by_default_there_is_a_worker_for_each_core_that_the_process_may_use():
+    code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+    code += "from clozeline.pipeline.job.options import JobOptions; print(JobOptions().num_workers)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert JobOptions(workers=3).num_workers == 3
+
+
+@pytest.fixture
+def worker():
+    """A worker that waits for its job."""
+    with Worker() as worker:
+        yield worker
+
+
+def workers():
+    """The workers that this process has started."""
+    every = psutil.Process().children()  # one that ended unwaited for, of another test, has no line
+    lines = [child.as_dict(["cmdline"], ad_value=[])["cmdline"] for child in every]
+    return [line for line in lines if PROGRAM in line]
+
+
+def test_a_worker_that_is_killed_fails_the_job(worker):
+    assert len(workers()) == 1
+    os.kill(worker._process.pid, signal.SIGKILL)  # as the kernel does when memory runs out
+    worker.send("an item")
+    with pytest.raises(RuntimeError, match=r"worker process exited .* \(killed by signal 9\)"):
+        worker.receive()
+
+
+def test_a_worker_that_dies_before_it_has_its_job_fails_the_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(JobFailedError, match=r"worker process exited .* \(exit code 1\)"):
+        shards(tmp_path, options=replace(OPTIONS, workers=2))
+
+
+def test_a_worker_ends_at_once_when_the_process_that_started_it_does(worker):
+    worker.connection.close()  # as the kernel does when the job is killed
+    assert worker._process.wait(60) == 1
+
+
+def test_a_script_needs_no_guard_and_runs_once(tmp_path):
+    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
+    (tmp_path / "corpus.txt").write_text(TEXT)
+    (tmp_path / "script.py").write_text(
+        "from clozeline import JobOptions, build_shards\n"
+        "print('once')\n"
+        "build_shards('corpus.txt', tokenizer='tokenizer', out='out',\n"
+        "             options=JobOptions(workers=2, block_bytes=8000))\n"
+    )
+    line = [sys.executable, "script.py"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "once\n"
+    assert (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_what_is_wrong_with_a_block_is_named_and_the_other_worker_ends_at_once(tmp_path):
+    blocks, context = work(tmp_path, block_bytes=2000)
+    assert len(blocks) > 3
+    blocks[0] = replace(blocks[0], path=str(tmp_path / "gone.txt"))
+    with pytest.raises(RuntimeError, match=r"gone\.txt.* \[while running 'Tokenize'\]") as raised:
+        run_in_workers(context.reading(blocks), workers=2)
+    assert "InputError" in str(raised.value.__cause__)
+    assert workers() == []
+    assert not list(context.out_dir.glob("*.arrow"))
+
+
+# A worker or the scheduler of a Dask cluster is killed: the same bytes, at once or the next time
+SECONDS = 120.0
+RUNNER = "--runner=DaskRunner"
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """The scheduler's address, and the process group of the scheduler and of one worker."""
+    pytest.importorskip("distributed", reason="needs clozeline[dask]")
+    file = tmp_path / "scheduler.json"
+    scheduler = ("scheduler", "--host=127.0.0.1", "--port=0", "--no-dashboard")
+    worker = ("worker", "--nthreads=1", "--no-dashboard", "--no-nanny", "--death-timeout=30")
+    groups = {}
+    with ExitStack() as running:
+        for name, part in {"scheduler": scheduler, "worker": worker, "another": worker}.items():
+            line = [sys.executable, "-m", "dask", *part, "--scheduler-file", file]
+            process = in_own_group(*line, stderr=subprocess.DEVNULL)
+            groups[name] = running.enter_context(process).pid
+        yield str(file), groups
+
+
+@pytest.mark.parametrize("lost", ["worker", "scheduler"])
+@pytest.mark.slow
+def test_a_job_survives_a_worker_and_goes_on_after_a_scheduler(cluster, lost, tmp_path):
+    file, groups = cluster
+    texts = articles(240)
+    source = write_parquet(tmp_path / "a.parquet", texts)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
+    sizes = ("--num-shards=12", "--validation=0.1", "--block-bytes=10000", "--deduplicate=near")
+    line = ["shards", source, "--tokenizer", tokenizer, *sizes]
+    clozeline_ok(*line, "--out", tmp_path / "finished", "--workers=1")
+
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    line += ["--out", out, "--token-cache", cache]
+    dask = ("--", RUNNER, f"--dask_scheduler_file={file}", "--dask_partition_size=1")
+    with in_own_group(*COMMAND, *line, *dask, stderr=subprocess.PIPE, text=True) as job:
+        wait_until(lambda: len(list(cache.glob("*.tokens"))) > 1, "two blocks", seconds=SECONDS)
+        os.killpg(groups[lost], signal.SIGKILL)  # in the middle of the work
+        _, said = job.communicate(timeout=SECONDS)
+    if lost == "scheduler":
+        assert job.returncode == 1
+        assert said.splitlines()[-1] == (
+            f"Error: the job failed: the runner stopped before the last step (details in "
+            f"{out}/job.log). Finished work is kept; rerun the command to continue."
+        )
+        assert "Traceback" not in said
+        clozeline_ok(*line)
+    else:
+        assert job.returncode == 0, said
+    assert shard_digests(out) == shard_digests(tmp_path / "finished")

@@ -22,13 +22,6 @@ TOKENIZER_FACTS = small_tokenizer(PUNKT)
 CLS, SEP, MASK = TOKENIZER_FACTS.cls_id, TOKENIZER_FACTS.sep_id, TOKENIZER_FACTS.mask_id
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sound")
-    build(*work(folder))
-    return folder / "out"
-
-
 @pytest.fixture
 def data_set(sound, tmp_path):
     """A copy to spoil."""

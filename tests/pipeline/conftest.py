@@ -1,0 +1,33 @@
+"""Data sets of a small corpus, made once."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.test_job import shards
+from tests.pipeline.test_steps import build, work
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set as a job leaves it, in out/, with its source and tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "out").mkdir()
+    (folder / "out" / f".train-00000-of-00003.arrow.{'1' * 32}.partial").touch()  # of a killed one
+    shards(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """All of it, to spoil."""
+    return shutil.copytree(finished, tmp_path / "job")
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of the same corpus, as the steps leave it."""
+    folder = tmp_path_factory.mktemp("sound")
+    build(*work(folder))
+    return folder / "out"
