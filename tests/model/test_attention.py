@@ -1,4 +1,4 @@
-"""The attention kernels against each other and against the formula."""
+"""Attention, its kernels on a CPU and positions, against their formulas."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Properties of the encoder; test_huggingface.py compares it with `transformers`."""
+"""The encoder and its config; test_huggingface.py compares the encoder with `transformers`."""
 
 import json
 from dataclasses import replace

@@ -267,7 +267,7 @@ def test_an_index_that_does_not_fit_its_dump_is_refused():
     assert read_index(io.BytesIO(b""), len(dump)) == [0, len(dump)]
 
 
-# Real dumps go all the way: nothing vanishes uncounted, and the text is as good as a parser's
+# --- Real dumps go all the way: nothing vanishes uncounted, and the text is as good as a parser's
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
 DUMPS = Path(DATA or "") / "dumps"

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent, and what they hold comes back by name."""
+"""Checkpoints and runs are whole or absent, and what they hold comes back by name."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""One line a step in metrics.jsonl and TensorBoard, however often a run restarts."""
+"""A line a step in metrics.jsonl, over all processes, however often a run restarts."""
 
 import os
 import signal
