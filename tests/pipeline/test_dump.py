@@ -1,4 +1,4 @@
-"""Dumps to pages: every version, every encoding, every way of being broken."""
+"""Dumps to pages: every version, every encoding, every way of being broken, and real ones."""
 
 import bz2
 import io

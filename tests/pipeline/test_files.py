@@ -1,4 +1,4 @@
-"""Names to files, files to bytes; missing, truncated and corrupt files."""
+"""Names to files, files to bytes and blocks; missing, cut, corrupt and unknown files."""
 
 import bz2
 import gzip

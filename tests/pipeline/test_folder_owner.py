@@ -1,4 +1,4 @@
-"""A command writes only into a folder that is empty or of its own kind, and alone."""
+"""A command writes only into a folder of its own kind, whole or not at all, with sums."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""The graph: what it counts, and what it makes again when files are lost on the way."""
+"""The graph: what it counts, what it makes again, and which options of Beam it takes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The manifest: it is read as written, and a damaged one is refused by name."""
+"""The manifest and its config: read as written; damaged or impossible ones are refused."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The checks of rows: what holds for every shard, and each way of breaking it."""
+"""The checks of rows and masks: what holds for every shard, and each way of breaking it."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Shards: equal rows give equal bytes, formats hold the same rows, damage is reported."""
+"""Shards: equal rows give equal bytes, damage is reported, a text decides its shard."""
 
 import hashlib
 import io

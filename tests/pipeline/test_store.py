@@ -1,4 +1,4 @@
-"""Shards in a store: fetched in parallel, once, and never called damaged because of the network."""
+"""Shards in a store: fetched in parallel and once; and one process writes a folder there."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every expected error ends a command with one line and the exit code that the manual lists."""
+"""The last line of a command: an expected error with its exit code, or the next command."""
 
 import errno
 import os

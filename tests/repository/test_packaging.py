@@ -1,4 +1,4 @@
-"""The wheel: every sub-package and data file of the checkout is in it, and nothing else."""
+"""The wheel holds every file of the packages, and an extra that is missing is named."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Collation against a straight-line reference, and the data digest."""
+"""Batches of padded and packed rows against a straight-line reference, and the data digest."""
 
 from dataclasses import replace
 from itertools import islice

@@ -1,4 +1,4 @@
-"""The formula for a step's operations against what torch counts during one."""
+"""The operations of a step against torch's count, and rows of up to 8,192 tokens."""
 
 from dataclasses import replace
 from itertools import islice

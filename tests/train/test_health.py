@@ -1,4 +1,4 @@
-"""Each warning is seen where its fault was planted, once, and on no sound run."""
+"""Warnings where a fault was planted and none on a sound run; trackers get the same lines."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Scores are scikit-learn's, from a matrix of counts alone."""
+"""Scores, correlations and calibration against scikit-learn, scipy and their definitions."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The shard cache: one fetch a machine, a bounded folder, and nothing half-written in it."""
+"""Shards on a machine: one fetch, a bounded folder, and a damaged one is refused by name."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Word embeddings from co-occurrence counts: counts, formulas, and what the model gets."""
+"""Word embeddings from co-occurrence counts, and the loss over a sample of words."""
 
 import shutil
 from dataclasses import replace
