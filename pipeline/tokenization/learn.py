@@ -1,4 +1,4 @@
-"""Text to a vocabulary, by the trainers of the `tokenizers` library.
+"""Text to a vocabulary; BPE and Unigram by the trainers of the `tokenizers` library.
 
     learn_vocabulary(texts, model="bpe", vocab_size=50_368)  ->  Tokenizer
 
@@ -7,8 +7,8 @@ bpe         byte-level BPE (Radford et al. 2019), as ModernBERT has it (Warner e
             GPT-2's words, no unknown characters
 unigram     (Kudo 2018), as XLM-R and DeBERTa-v3 have it: NFKC, "\u2581" at the start of a word
 
-BPE is the same on every run. **WordPiece and Unigram are not**: the library breaks ties by hash
-order. So learn once, keep the folder, and treat it as an input.
+WordPiece (`wordpiece.py`) and BPE are the same on every run. **Unigram is not**: the library adds
+the scores of pieces in the order of a hash table. So learn it once, and keep the folder.
 """
 
 import json
@@ -34,6 +34,7 @@ from clozeline.pipeline.tokenization.tokenizer_spec import (
     read_spec,
     template,
 )
+from clozeline.pipeline.tokenization.wordpiece import count_words, learn_wordpiece
 
 # The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
 MIN_ALPHABET = 1000
@@ -69,17 +70,10 @@ def learn_vocabulary(
     if model != "wordpiece":
         return named_tokenizer("the training text", *_learn_spec(lines, model, vocab_size), punkt)
     normalization = normalization_of(cased=cased, strip_accents=strip_accents)
-    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
-    library.train_from_iterator(
-        lines,
-        vocab_size=vocab_size,
-        limit_alphabet=alphabet,
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-    )
-    vocabulary = library.get_vocab()
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return named_tokenizer("the training text", tokens, normalization, punkt)
+    words = count_words(lines, normalizers.BertNormalizer(**asdict(normalization)))
+    room = vocab_size - len(SPECIAL_TOKENS)
+    learned = learn_wordpiece(words, vocab_size=room, alphabet=alphabet)
+    return named_tokenizer("the training text", [*SPECIAL_TOKENS, *learned], normalization, punkt)
 
 
 def _lines(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -32,7 +32,8 @@ class TokenizerOptions:
     model: Model = option(
         "wordpiece",
         "Learn BERT's WordPiece, byte-level BPE as ModernBERT's, or Unigram as XLM-R's; the last "
-        "two keep case and accents.",
+        "two keep case and accents. Unigram differs from run to run: its trainer adds in random "
+        "order.",
         group="Vocabulary",
     )
     cased: bool = option(False, "Keep upper case.", group="Vocabulary", off="uncased")

@@ -328,6 +328,8 @@ def _check_out(out: AnyPath, *, overwrite: bool) -> None:
 def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]:
     """All blocks in random order, so that the first ones are a fair sample.
 
+    The order of the sources makes no difference to it.
+
     Raises InputError for a source that cannot be read, and for one with a budget: its tokens cannot
     be counted before there is a tokenizer.
     """
@@ -338,5 +340,6 @@ def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]
                 f"{block.path}: tokens= is for `clozeline shards` and does nothing here; leave it "
                 "out (limit=N takes the first N documents, repeat=N counts them N times)."
             )
+    blocks.sort(key=lambda block: (block.path, block.start, block.query))
     blocks = [block for block in blocks for _ in range(block.repeat)]
     return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]
