@@ -24,7 +24,7 @@ from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
-NEAR_VERSION = 4
+NEAR_VERSION = 5
 
 NEW_TOKENIZER = ".tokenizer"  #: in the folder of a data set that is being replaced
 

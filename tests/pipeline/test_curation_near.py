@@ -27,9 +27,10 @@ TRICKY = st.lists(
 def plain_words(text: str) -> list[str]:
     """What `hash_words` promises, one character at a time."""
     found, word = [], ""
-    for character in fold(text):
+    symbols = set(map(chr, words._symbols()))
+    for character in fold(words.without_markup(text)):
         category = unicodedata.ucd_3_2_0.category(character)
-        separates = category[0] in "ZPS" or category == "Cc"
+        separates = category[0] in "ZPS" or category == "Cc" or character in symbols
         alone = any(start <= ord(character) < stop for start, stop in words.UNSPACED)
         if word and (separates or alone):
             found.append(word)
@@ -58,6 +59,57 @@ def test_words_are_compared_without_capitals_forms_and_punctuation(text, expecte
     assert plain_words(text) == expected.split()
     assert hash_words([text]).values.tolist() == hash_words([expected]).values.tolist()
     assert len(hash_words([text]).values) == len(expected.split())
+
+
+SEEN = "I would not buy this lamp again, not even for half its price"
+VARIANTS = {
+    "soft hyphen": SEEN.replace("would", "wo\u00aduld").replace("price", "pri\u00adce"),
+    "zero-width space": SEEN.replace("lamp", "la\u200bmp"),
+    "non-joiner": SEEN.replace("again", "aga\u200cin"),
+    "joiner": SEEN.replace("again", "aga\u200din"),
+    "byte-order mark": f"\ufeff{SEEN}".replace("lamp", "\ufefflamp"),
+    "left-to-right mark": SEEN.replace("not", "\u200enot\u200e"),
+    "isolates": SEEN.replace("lamp", "\u2066lamp\u2069"),
+    "word joiner": SEEN.replace("its", "i\u2060ts"),
+    "variation selector": SEEN.replace("half", "half\ufe0f"),
+    "late variation selector": SEEN.replace("half", "h\U000e0101alf"),
+    "grapheme joiner": SEEN.replace("price", "pr\u034fice"),
+    "tags": SEEN.replace("buy", "buy\U000e0065\U000e007f"),
+    "emoji between": SEEN.replace("lamp", "lamp \U0001f600 \U0001fae0"),
+    "emoji glued": SEEN.replace("lamp ", "lamp\U0001f44d\U0001f3fd"),
+    "emoji of several": SEEN.replace("buy ", "buy\U0001f469\u200d\U0001f469\u200d\U0001f467"),
+    "emoji to come": SEEN.replace("buy ", "buy\U0001fadf"),
+    "flag": SEEN.replace("buy ", "buy\U0001f1eb\U0001f1f7"),
+    "newer symbols": SEEN.replace(" ", "\u2b50", 3).replace("this ", "this\u20bf"),
+    "line break": SEEN.replace("again, ", "again,<br />").replace("this ", "this<br><br/>"),
+    "tag": SEEN.replace("lamp", "<a href='x.html' class=\"y\">lamp</a>"),
+    "comment": SEEN.replace("lamp", "<!-- a lamp\n? -->lamp"),
+    "entity": SEEN.replace("not ", "not&nbsp;").replace(", ", "&#44; &quot;"),
+    "full width": SEEN.replace("price", "ｐｒｉｃｅ"),
+    "capitals and marks": SEEN.upper().replace(" ", " -- "),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_texts_that_a_reader_sees_as_the_same_words_are_the_same_words(name):
+    assert VARIANTS[name] != SEEN
+    assert plain_words(VARIANTS[name]) == plain_words(SEEN)
+    assert hash_words([VARIANTS[name]]).values.tolist() == hash_words([SEEN]).values.tolist()
+
+
+def test_less_than_is_no_markup():
+    assert plain_words("a < b and c > d, <3 & a<b") == ["a", "b", "and", "c", "d", "3", "a", "b"]
+
+
+def test_symbols_that_python_knows_separate():
+    """Those of Unicode 14, with which Python 3.11 comes; ranges hold no letter of any later one."""
+    symbols = set(words._symbols())
+    for code in range(0x110000):
+        new = unicodedata.ucd_3_2_0.category(chr(code)) == "Cn"
+        category = unicodedata.category(chr(code))
+        if new and category[0] in "ZPS" and unicodedata.unidata_version == "14.0.0":
+            assert code in symbols, hex(code)
+        assert code not in symbols or category[0] in "ZPSC", hex(code)
 
 
 def test_texts_of_one_fold_have_the_same_words():
