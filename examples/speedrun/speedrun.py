@@ -4,7 +4,7 @@
 
     held-out loss   CPU minutes   wall minutes   million tokens   PFLOPs
     4.00                   60.1           31.2             15.2     ...
-    recipe 3f2a..., held-out examples: 2,835 of 256 tokens, shards 9c41...
+    recipe 3f2a..., 2,835 held-out examples of 256 tokens
 
 A recipe is a list of stages: options of `shards` and of `pretrain`, each stage starting from the
 weights of the one before. A stage may first read other shards, for a fraction of its steps:
@@ -13,6 +13,14 @@ weights of the one before. A stage may first read other shards, for a fraction o
     phase = [{ shards = { max-seq-length = 64 }, fraction = 0.6 }]
     shards = { max-seq-length = 256 }
     pretrain = { batch-size = 32, max-steps = 5000 }
+
+    [digests]
+    tokenizer = "51b0..."
+    training = "77d2..."
+    held-out = "9c41..."
+
+Losses of other text cannot be compared, so a recipe says what it was measured on, by the digests
+that are printed at the end; before training, any other text is refused.
 
 The rules are the same for all: the text, the vocabulary of 16,384 and
 the held-out examples of 256 tokens, which no stage trains on (the split depends on the text's hash
@@ -49,6 +57,7 @@ if DATA := os.environ.get("CLOZELINE_DATA"):
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights, step_of
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.loader import evaluation_batches
@@ -94,23 +103,23 @@ def main(
 ) -> None:
     """Train a recipe and print when it reaches which loss."""
     values = tomllib.loads(recipe.read_text())
+    expected = values.pop("digests", {})
     if seed:
         for stage in values["stage"]:
             stage["pretrain"]["seed"] = stage["pretrain"].get("seed", 0) + seed
     folder = folder.resolve()
-    tokenizer = folder / "tokenizer"
-    if not (tokenizer / "tokenizer.json").exists():
-        _clozeline("tokenizer", SOURCE, "--vocab-size", VOCABULARY, "--out", tokenizer)
-    held_out = _shards(folder, {"max-seq-length": LENGTH})
-
+    held_out, training, digests = _data(folder, values["stage"], expected)
     start, spent, points = None, Cost(), []
     key = sha256(values["preset"].encode())
     for stage in values["stage"]:
         key.update(_as_text(stage))
         run = folder / f"run-{key.hexdigest()[:12]}"  # recipes share the stages they begin with
-        shards = _shards(folder, stage["shards"])
+        shards = training[_as_text(stage["shards"])]
         source = ("--start-from", start) if start else ("--preset", values["preset"])
-        phases = [f"{_shards(folder, p['shards'])}@{p['fraction']}" for p in stage.get("phase", ())]
+        phases = [
+            f"{training[_as_text(phase['shards'])]}@{phase['fraction']}"
+            for phase in stage.get("phase", ())
+        ]
         options = [*_flags(stage["pretrain"]), *(part for p in phases for part in ("--phase", p))]
         _train(run, shards, *source, *options, "--save-every", save_every)
         costs = _costs(run)
@@ -120,8 +129,40 @@ def main(
     count = read_manifest(held_out).num_examples("validation")
     print(
         f"recipe {sha256(_as_text(values)).hexdigest()[:12]}, {examples or count:,} held-out "
-        f"examples of {LENGTH} tokens, shards {read_manifest(held_out).dataset_digest[:12]}"
+        f"examples of {LENGTH} tokens\n[digests]"
     )
+    for name, digest in digests.items():
+        print(f'{name} = "{digest[:12]}"')
+
+
+def _data(
+    folder: Path, stages: list[dict[str, Any]], expected: dict[str, str]
+) -> tuple[Path, dict[bytes, Path], dict[str, str]]:
+    """The held-out shards, the training shards by their options, and the digests of all data."""
+    tokenizer = folder / "tokenizer"
+    if not (tokenizer / "tokenizer.json").exists():
+        _clozeline("tokenizer", SOURCE, "--vocab-size", VOCABULARY, "--out", tokenizer)
+    digests = {"tokenizer": load_tokenizer(tokenizer).digest}
+    _check(digests, expected)
+    held_out = _shards(folder, {"max-seq-length": LENGTH})
+    parts = [part for stage in stages for part in (*stage.get("phase", ()), stage)]
+    training = {_as_text(part["shards"]): _shards(folder, part["shards"]) for part in parts}
+    each = [read_manifest(shards).dataset_digest for shards in training.values()]
+    digests["training"] = sha256("".join(each).encode()).hexdigest()
+    digests["held-out"] = read_manifest(held_out).dataset_digest
+    _check(digests, expected)
+    return held_out, training, digests
+
+
+def _check(digests: dict[str, str], expected: dict[str, str]) -> None:
+    """Exit in one line if something is not what the recipe was measured on."""
+    for name, digest in digests.items():
+        if not digest.startswith(wanted := expected.get(name, "")):
+            sys.exit(
+                f"{name}: digest {digest[:12]}, but the recipe was measured on {wanted}, so losses "
+                "cannot be compared; use the text and version that the recipe names, or leave out "
+                "its [digests]."
+            )
 
 
 def _table(points: list[tuple[float, Cost]], targets: tuple[float, ...]) -> Iterator[str]:

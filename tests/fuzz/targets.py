@@ -214,7 +214,7 @@ def split_sentences(data: bytes) -> None:
 
 
 @cache
-def column_tokenizers() -> list[tuple[Tokenizer, SentenceEncoder]]:
+def sentence_encoders() -> list[tuple[Tokenizer, SentenceEncoder]]:
     """Cased and uncased, of the characters of several scripts."""
     characters = [*map(chr, range(33, 384)), *"中文한각कखि়áßΣςſﬁ😀…“”।؟\u0301\u0308\u093f\u3099"]
     known = [c for c in dict.fromkeys(characters) if c != "\xad" and not 127 <= ord(c) < 161]
@@ -229,7 +229,7 @@ def column_tokenizers() -> list[tuple[Tokenizer, SentenceEncoder]]:
 def encode_words(data: bytes) -> None:
     """Our ids are the library's."""
     sentences = data.decode("utf-8", "replace").split("\n")
-    for tokenizer, columns in column_tokenizers():
+    for tokenizer, columns in sentence_encoders():
         ids, lengths = columns.encode(sentences)
         ours = [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]]
         assert ours == tokenizer.encode_batch(sentences), ascii(sentences)

@@ -199,9 +199,15 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
         ).stdout.splitlines()
         for seed in "001"
     )
-    table = first[-5:]
-    assert table == again[-5:]  # a finished recipe costs nothing more
-    assert other[-1] != table[-1]  # both stages have other seeds
+    table = first[-9:]
+    assert table == again[-9:]  # a finished recipe costs nothing more
+    assert other[-5] != table[4]  # both stages have other seeds
+    assert other[-4:] == table[-4:]
+    digests = "\n".join(table[-4:]).replace('held-out = "', 'held-out = "0')
+    recipe.write_text(f"{digests}\n{recipe.read_text()}")
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("held-out: digest ")
     assert table[1].startswith("99.00")
     costs = runpy.run_path(command[1])["_costs"]
     runs = [path for path in (tmp_path / "runs").glob("run-*") if path.is_dir()]
