@@ -12,7 +12,9 @@ The subpackages, in import order (each may import only those above it):
     tokenization  sentences to token ids
     curation      which documents stay: rules, near copies, exclusions, mixtures
     examples      bucketed documents to masked pairs
+    steps         a block to a token file, a shard's part of all to a shard
     job           the Beam graph that runs the steps, its workers and tasks; what survives a crash
+    beam          transforms for a Beam pipeline of one's own
     report        a finished data set drawn on a page
     view          a data set in the browser
     verify        a finished data set checked, row by row

@@ -18,8 +18,8 @@ from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.options import JobOptions
-from clozeline.pipeline.job.runners import is_drawing
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.job.runners import JobOptions, is_drawing
 from clozeline.pipeline.tokenization.options import TokenizerOptions
 
 FOLDER = PathOrUrl()
@@ -85,7 +85,7 @@ class BeamCommand(Command):
         ctx.obj = args[cut + 1 :]
         if {"-h", "--help"} & {*ctx.obj}:
             logging.disable(logging.WARNING)  # Beam's, while it is imported
-            from clozeline.pipeline.job.beam_options import beam_help
+            from clozeline.pipeline.commandline.beam_options import beam_help
 
             logging.disable(logging.NOTSET)
             click.echo(beam_help())
@@ -135,8 +135,8 @@ def shards(
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
-    from clozeline.pipeline.job.job import build_shards, draw_graph, plan_shards
-    from clozeline.pipeline.report.dropped import dropped_lines, mixture_lines
+    from clozeline.pipeline.job.job import build_shards, draw_graph
+    from clozeline.pipeline.report.dry_run import plan_shards
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
@@ -152,6 +152,13 @@ def shards(
         click.echo("\n".join(draw_graph(sources, **asked, beam_args=beam_args)))
         return
     manifest, is_new = build_shards(sources, **asked, beam_args=beam_args)
+    _print_shards(manifest, is_new, out)
+
+
+def _print_shards(manifest: Manifest, is_new: bool, out: AnyPath) -> None:
+    """What was read, dropped and written."""
+    from clozeline.pipeline.report.dropped import dropped_lines, mixture_lines
+
     listed, truncated = out / "rejected.jsonl", manifest.counts.get("truncated", 0)
     if rejected := manifest.counts.get("rejected", 0) - truncated:
         click.echo(f"warning: {rejected:,} rejected; see {listed}", err=True)

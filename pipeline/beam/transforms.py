@@ -24,16 +24,16 @@ from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import record_batches
-from clozeline.pipeline.job.context import (
+from clozeline.pipeline.job.out_folder import CACHE, check_folder
+from clozeline.pipeline.job.texts import KeyByShard, ReadBlock, WritesShards, WriteTexts
+from clozeline.pipeline.sources.formats import BLOCK_BYTES
+from clozeline.pipeline.steps.context import (
     JobContext,
     blocks_of,
     check_config,
     check_excluded,
     excluded_blocks,
 )
-from clozeline.pipeline.job.out_folder import CACHE, check_folder
-from clozeline.pipeline.job.texts import KeyByShard, ReadBlock, WritesShards, WriteTexts
-from clozeline.pipeline.sources.formats import BLOCK_BYTES
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 
 

@@ -25,10 +25,8 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineResult
 
-from clozeline.pipeline.job.beam_options import closed_client
-from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.commandline.beam_options import closed_client
 from clozeline.pipeline.job.out_folder import finished_dataset
-from clozeline.pipeline.job.shares import Outcome, Share
 from clozeline.pipeline.job.stages import (
     EMPTY,
     NAMESPACE,
@@ -45,8 +43,10 @@ from clozeline.pipeline.job.stages import (
     TokenizeBlock,
     WriteManifest,
 )
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.job.tasks import Outcome, Share
 from clozeline.pipeline.job.texts import ReadBlock, WriteTexts
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.steps import Steps
 
 
 def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = None) -> None:

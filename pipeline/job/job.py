@@ -11,7 +11,7 @@ OUT/manifest.json                    last of all
 import math
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,18 +27,10 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import budgets_of
+from clozeline.pipeline.curation.near.files import BYTES_PER_PARTITION
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
-from clozeline.pipeline.job.context import (
-    JobContext,
-    blocks_of,
-    check_config,
-    check_excluded,
-    excluded_blocks,
-    job_digest,
-    sources_digest,
-)
 from clozeline.pipeline.job.job_log import (
     LOG,
     described,
@@ -48,8 +40,6 @@ from clozeline.pipeline.job.job_log import (
     logging_to,
     measured,
 )
-from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
-from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.job.out_folder import (
     CACHE,
     TASKS,
@@ -62,13 +52,21 @@ from clozeline.pipeline.job.out_folder import (
     remove_leftovers,
 )
 from clozeline.pipeline.job.progress import Progress, show_progress
-from clozeline.pipeline.job.runners import RunGraph, draw, in_workers, runner_of
-from clozeline.pipeline.job.shares import Outcome
-from clozeline.pipeline.job.spool import spooled
-from clozeline.pipeline.job.steps import make_splitter
-from clozeline.pipeline.job.tasks import Task, TaskShare
+from clozeline.pipeline.job.runners import JobOptions, RunGraph, draw, in_workers, runner_of
+from clozeline.pipeline.job.tasks import Outcome, Task, TaskShare
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import check_columns_used
+from clozeline.pipeline.sources.spool import spooled
+from clozeline.pipeline.steps.context import (
+    JobContext,
+    blocks_of,
+    check_config,
+    check_excluded,
+    excluded_blocks,
+    job_digest,
+    sources_digest,
+)
+from clozeline.pipeline.steps.steps import make_splitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
@@ -235,25 +233,6 @@ def _run_as_task(job: Job) -> tuple[Manifest, bool]:
             raise error_of_a_worker(error) or error from error
         remove_leftovers(context, keep_cache=job.keep_cache)
     return read_manifest(job.out_dir), outcome.is_last
-
-
-def plan_shards(
-    sources: Sequence[str],
-    *,
-    tokenizer: AnyPath,
-    out: AnyPath,
-    config: DataConfig,
-    options: JobOptions,
-) -> Iterator[str]:
-    """Lines that say what `build_shards` would do. Raises InputError where it would."""
-    from clozeline.pipeline.job.dry_run import dry_run
-
-    job = plan_job(sources, tokenizer, out, config, options)
-    if job.finished():
-        yield f"nothing to do: {out} is already complete"
-        return
-    make_splitter(job.tokenizer)
-    yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
 
 
 def draw_graph(

@@ -19,10 +19,10 @@ from typing import Any, TextIO
 
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.paths import AnyPath, is_local
-from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import has_scheme
+from clozeline.pipeline.steps.context import JobContext
 
 LOG = "job.log"
 TIMELESS = "timeless_digest"  #: key of job.json

@@ -41,9 +41,9 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
-from clozeline.pipeline.job.context import NEW_TOKENIZER, JobContext, portable_config
 from clozeline.pipeline.job.job_log import LOG, TIMELESS
-from clozeline.pipeline.job.token_cache import clear_cache
+from clozeline.pipeline.steps.context import NEW_TOKENIZER, JobContext, portable_config
+from clozeline.pipeline.steps.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 
 

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from clozeline.pipeline.common.errors import InputError, StoreError
+from clozeline.pipeline.common.memory import tree_memory
 from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.pipeline.common.store import naming_store
-from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.memory import tree_memory
+from clozeline.pipeline.dataset.cache_file import read_counts
 from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.steps.context import JobContext
 
 POLL_SECONDS = 1.0
 #: Polls may take this share of the time: a store lists only a thousand files per request.

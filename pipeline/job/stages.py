@@ -18,23 +18,21 @@ from apache_beam.metrics.metric import Metrics
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.dataset.manifest import MANIFEST, ShardEntry
-from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.finish import check_examples, finish_dataset
-from clozeline.pipeline.job.lost_files import with_files
-from clozeline.pipeline.job.mixture import choose_documents, documents_path, mixture_path
-from clozeline.pipeline.job.near_steps import (
+from clozeline.pipeline.curation.near.steps import (
     compare_documents,
     connect_documents,
-    edges_path,
     pair_documents,
-    pairs_path,
 )
+from clozeline.pipeline.dataset.cache_file import read_counts
+from clozeline.pipeline.dataset.manifest import MANIFEST, ShardEntry
 from clozeline.pipeline.job.out_folder import prepare_folders
-from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.token_cache import TokenFile, merged_name
 from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.finish import check_examples, finish_dataset
+from clozeline.pipeline.steps.lost_files import with_files
+from clozeline.pipeline.steps.mixture import choose_documents, documents_path, mixture_path
+from clozeline.pipeline.steps.steps import Steps
+from clozeline.pipeline.steps.token_cache import TokenFile, merged_name
 
 NAMESPACE: Final = "clozeline"  #: of the counters
 EMPTY: Final = None  #: the element that stands for none
@@ -183,12 +181,12 @@ class PairDocuments(Step):
         return range(self.context.partitions)
 
     def files(self, steps: Steps, element: int) -> list[AnyPath]:
-        return [pairs_path(self.context, element)]
+        return [self.context.near.pairs_path(element)]
 
     def make(self, element: int) -> tuple[str, Counts]:
         if not self.is_made(element):
-            pair_documents(self.context, element)
-        return pairs_path(self.context, element).name, Counts()
+            pair_documents(self.context.near, element)
+        return self.context.near.pairs_path(element).name, Counts()
 
 
 class CompareDocuments(Step):
@@ -200,12 +198,12 @@ class CompareDocuments(Step):
         return range(self.context.partitions)
 
     def files(self, steps: Steps, element: int) -> list[AnyPath]:
-        return [edges_path(self.context, element)]
+        return [self.context.near.edges_path(element)]
 
     def make(self, element: int) -> tuple[str, Counts]:
         if not self.is_made(element):
-            compare_documents(self.context, element)
-        return edges_path(self.context, element).name, Counts()
+            compare_documents(self.context.near, element)
+        return self.context.near.edges_path(element).name, Counts()
 
 
 class ConnectDocuments(Step):
@@ -214,15 +212,15 @@ class ConnectDocuments(Step):
     done = "graphs of near-duplicates connected"
 
     def elements(self) -> Sequence[str]:
-        return [self.context.drops_path.name]
+        return [self.context.near.drops_path.name]
 
     def files(self, steps: Steps, element: str) -> list[AnyPath]:
-        return [self.context.drops_path]
+        return [self.context.near.drops_path]
 
     def make(self, element: str) -> tuple[str, Counts]:
         if not self.is_made(element):
-            connect_documents(self.context)
-        [counts] = read_counts([self.context.drops_path])
+            connect_documents(self.context.near)
+        [counts] = read_counts([self.context.near.drops_path])
         return element, counts
 
 

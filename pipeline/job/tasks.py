@@ -12,19 +12,54 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 from clozeline.pipeline.common.errors import UnfinishedError
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.job.out_folder import finished_dataset
-from clozeline.pipeline.job.shares import Stage
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.steps.steps import Steps
 
 POLL_SECONDS: Final = 2.0
 POLL_SHARE: Final = 0.05  #: most of its time that a waiting task spends listing files
 SLURM: Final = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT"))
+
+
+class Stage(Protocol):
+    """A step of the graph, as those who deal its elements see it."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def done(self) -> str:
+        """ "blocks tokenized", of which a waiting task says the number."""
+
+    def elements(self) -> Sequence[Any]: ...
+
+    def size(self, element: Any) -> int:
+        """How much work an element is, compared with others."""
+
+    def files(self, steps: Steps, element: Any) -> list[AnyPath]:
+        """What is there when the element is done; known once all stages before are complete."""
+
+
+class Share(Protocol):
+    """What one process does of each stage; plain values, since Beam copies it."""
+
+    is_of_task: ClassVar[bool]
+
+    def of(self, stage: Stage, steps: Steps) -> Iterator[Any]:
+        """The elements, one after the other is done; ends when all processes have done theirs."""
+
+
+class Outcome(NamedTuple):
+    """What a worker says at its end."""
+
+    counters: Counter[str]  #: Beam's
+    is_last: bool  #: whether it has finished the data set; else another task had
 
 
 @dataclass(frozen=True)

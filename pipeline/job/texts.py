@@ -31,21 +31,21 @@ from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import Manifest
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.finish import finish_dataset
 from clozeline.pipeline.job.out_folder import is_begun, prepare_folders, remove_leftovers
-from clozeline.pipeline.job.shard_record import (
+from clozeline.pipeline.job.stages import NAMESPACE, counted
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.formats import check_whole, read_block
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.finish import finish_dataset
+from clozeline.pipeline.steps.shard_record import (
     ShardRecord,
     finished_record,
     parts_of_record,
     write_record,
 )
-from clozeline.pipeline.job.stages import NAMESPACE, counted
-from clozeline.pipeline.job.steps import Steps, counts_of
-from clozeline.pipeline.job.token_cache import TokenFile
-from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.formats import check_whole, read_block
+from clozeline.pipeline.steps.steps import Steps, counts_of
+from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.documents import clean_texts
 
 COUNTS: Final = 0  #: in the place of a document's `repeat`: what follows are counts

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
-from clozeline.pipeline.job.shares import Outcome, Stage
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.job.tasks import Outcome, Stage
 from clozeline.pipeline.job.workers import COMPLETE, Failure
+from clozeline.pipeline.steps.steps import Steps
 
 
 class HandedOut:

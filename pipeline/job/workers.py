@@ -20,8 +20,8 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Pipe, wait
 from typing import Any, Final, NamedTuple, Self
 
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.shares import Outcome, Share
+from clozeline.pipeline.job.tasks import Outcome, Share
+from clozeline.pipeline.steps.context import JobContext
 
 COMPLETE: Final = None  #: what this process answers when all elements of a stage are done
 PROGRAM: Final = "from clozeline.pipeline.job.worker import work; work()"

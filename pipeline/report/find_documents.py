@@ -9,8 +9,8 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import hash_documents
-from clozeline.pipeline.job.context import blocks_of
 from clozeline.pipeline.sources.formats import read_block
+from clozeline.pipeline.steps.context import blocks_of
 from clozeline.pipeline.tokenization.documents import clean_texts
 
 

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.curation.near import shingle_sets
-from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
+from clozeline.pipeline.curation.near.files import HASH, NearDocument, all_documents, read_rows
+from clozeline.pipeline.curation.near.pairs import shingle_sets
+from clozeline.pipeline.curation.near.signatures import SHINGLE_WORDS
 from clozeline.pipeline.curation.words import hash_ngrams
-from clozeline.pipeline.job.near_files import HASH, NearDocument, all_documents, read_rows
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.steps.steps import Steps
 
 DOCUMENTS: Final = 1000  #: compared at once
 
@@ -48,10 +48,10 @@ def held_out_copies(steps: Steps) -> Iterator[tuple[int, int, float]]:
 def _kept(steps: Steps, *, held_out: bool) -> Iterator[NearDocument]:
     """The documents of a split that have words and were not dropped, copies once."""
     context, seen = steps.context, set()
-    drops = [read_rows([context.drops_path], n, HASH) for n in range(len(context.buckets))]
+    drops = [read_rows([context.near.drops_path], n, HASH) for n in range(len(context.buckets))]
     dropped = {row for [rows] in drops for row in rows.tolist()}
     for name in context.tokenized:
-        for document in all_documents(context.near_paths(name)[1]):
+        for document in all_documents(context.near.paths(name)[1]):
             key = (document.high, document.low)
             high, low = np.array([key], np.uint64).T
             is_train = context.buckets.of(high, low)[0] < context.buckets.num_train

@@ -21,10 +21,10 @@ from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
-from clozeline.pipeline.job.context import blocks_of, scratch_context
-from clozeline.pipeline.job.finish import Totals
-from clozeline.pipeline.job.lost_files import choose
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.steps.context import blocks_of, scratch_context
+from clozeline.pipeline.steps.finish import Totals
+from clozeline.pipeline.steps.lost_files import choose
+from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows
 from clozeline.pipeline.verify.held_out import held_out_copies

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.memory import process_peak
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import JOB, read_manifest
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.memory import process_peak
-from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.token_cache import write_cache_file
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 from tests.benchmarks.measuring import cpu_of_children
 from tests.support.small import PUNKT, small_tokenizer

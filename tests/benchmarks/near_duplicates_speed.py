@@ -27,27 +27,26 @@ import numpy as np
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.curation.near import (
+from clozeline.pipeline.curation.near.files import read_rows
+from clozeline.pipeline.curation.near.pairs import (
     candidate_pairs,
     components,
     document_ids,
     jaccard,
     shingle_sets,
 )
-from clozeline.pipeline.curation.words import hash_ngrams, hash_words
-from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
-from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.context import scratch_context
-from clozeline.pipeline.job.near_files import read_rows
-from clozeline.pipeline.job.near_steps import (
+from clozeline.pipeline.curation.near.steps import (
     EDGE,
     compare_documents,
     connect_documents,
-    edges_path,
     pair_documents,
 )
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.curation.words import hash_ngrams, hash_words
+from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
+from clozeline.pipeline.dataset.cache_file import read_counts
 from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.steps.context import scratch_context
+from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from tests.benchmarks.measuring import BERT_VOCABULARY, cpu_of_children, wikipedia
@@ -114,10 +113,10 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
         for work in (pair_documents, compare_documents):
             started = time.process_time()
             for partition in range(context.partitions):
-                work(context, partition)
+                work(context.near, partition)
             near[work.__name__] = time.process_time() - started
         started = time.process_time()
-        connect_documents(context)
+        connect_documents(context.near)
         near[connect_documents.__name__] = time.process_time() - started
         yield "tokenizing", dict(seconds)
         yield "near-duplicates", near
@@ -128,8 +127,8 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
                 for ending in ("tokens", "near", "words", "pairs", "edges", "drops")
             },
         )
-        yield "found", dict(next(read_counts([context.drops_path])).read)
-        paths = [edges_path(context, number) for number in range(context.partitions)]
+        yield "found", dict(next(read_counts([context.near.drops_path])).read)
+        paths = [context.near.edges_path(number) for number in range(context.partitions)]
         yield "edges", np.concatenate(list(read_rows(paths, 0, EDGE)))
 
 
@@ -166,7 +165,7 @@ def same_component(edges: np.ndarray, pairs: list[tuple[str, str]]) -> np.ndarra
 
 def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) -> set[int]:
     """Run its pipeline; return the rows that it removes, and print its CPU seconds."""
-    from clozeline.pipeline.curation.signatures import Bands
+    from clozeline.pipeline.curation.near.signatures import Bands
 
     bands = Bands.for_similarity(similarity)
     before = cpu_of_children()

@@ -24,13 +24,13 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.finish import finish_dataset
-from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.finish import finish_dataset
+from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, cpu_of_children, timed

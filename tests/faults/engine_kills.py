@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from clozeline.pipeline.job.beam_workers import SDK_WORKER
+from clozeline.pipeline.commandline.beam_worker import SDK_WORKER
 from tests.faults.engines import (
     SECONDS,
     Cluster,

@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 from matplotlib.figure import Figure
 
+from clozeline.pipeline.commandline.beam_worker import SDK_WORKER
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size, size_in_words
-from clozeline.pipeline.job.beam_workers import SDK_WORKER
 from tests.faults.engine_kills import kill_first
 from tests.faults.engines import (
     Cluster,

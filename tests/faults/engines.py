@@ -257,7 +257,7 @@ class Trials:
         )
         self.line = [*COMMAND, "shards", *text, "--tokenizer", str(tokenizer)]
         self.worker = self.folder / "clozeline-worker"  # as pip would write it
-        code = "from clozeline.pipeline.job.beam_workers import boot; boot()"
+        code = "from clozeline.pipeline.commandline.beam_worker import boot; boot()"
         self.worker.write_text(
             f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -c '{code}' \"$@\"\n"
         )

@@ -19,18 +19,18 @@ from clozeline.pipeline.common.errors import STOPPED, CorruptDataError
 from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.measures import Text
+from clozeline.pipeline.curation.near.files import all_documents, write_rows
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
-from clozeline.pipeline.job.context import JobContext, excluded_blocks
 from clozeline.pipeline.job.graph import run_graph
-from clozeline.pipeline.job.lost_files import choose
-from clozeline.pipeline.job.near_files import all_documents, write_rows
-from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.tasks import Task, TaskShare
 from clozeline.pipeline.report.dataset_summary import summarize_dataset
 from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.steps.context import JobContext, excluded_blocks
+from clozeline.pipeline.steps.lost_files import choose
+from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.held_out import held_out_copies
 from clozeline.pipeline.verify.verify import verify
@@ -304,7 +304,7 @@ def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Pa
         steps.tokenize_block(block)
     choose(steps)
     assert list(held_out_copies(steps)) == []
-    write_rows(context.drops_path, iter(()), partitions=len(context.buckets))
+    write_rows(context.near.drops_path, iter(()), partitions=len(context.buckets))
     found = {(held, train): round(s, 9) for held, train, s in held_out_copies(steps)}
     high, low = hash_documents(texts)
     held = context.buckets.of(high, low) == 3

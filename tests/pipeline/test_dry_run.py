@@ -11,9 +11,9 @@ import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.job.job import build_shards, plan_job
-from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.report.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.sources.formats import list_blocks
 from tests.support.command import output_of, refused
 from tests.support.small_jobs import articles, write_parquet, write_tokenizer
@@ -59,7 +59,7 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
 def test_all_files_of_the_token_cache_are_counted(
     max_files: int, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", max_files)
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", max_files)
     texts = write(tmp_path / "excluded.txt", "\n\n".join(f"a{i} " * 40 for i in range(1500)))
     config = replace(CONFIG, deduplicate="near", exclude=(texts,))
     source, cache = "sample:articles?size=1MB", tmp_path / "cache"
@@ -118,8 +118,8 @@ FILES = {
 @pytest.fixture
 def one_sample(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Asserts that some of the 2,000 documents are read, and as much of the source."""
-    monkeypatch.setattr("clozeline.pipeline.job.dry_run.SAMPLES", 1)
-    monkeypatch.setattr("clozeline.pipeline.job.dry_run.SAMPLE_BYTES", 1 << 20)
+    monkeypatch.setattr("clozeline.pipeline.report.dry_run.SAMPLES", 1)
+    monkeypatch.setattr("clozeline.pipeline.report.dry_run.SAMPLE_BYTES", 1 << 20)
 
     def check(source: str, block_bytes: int = 1 << 30) -> None:
         blocks, sample = list_blocks([source], block_bytes=block_bytes), Sample()
@@ -161,7 +161,7 @@ def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
     assert lines["time"].endswith("with 2 workers on this machine")
     assert re.fullmatch(r"about [\d,]+", lines["examples"])
     near = replace(context, config=replace(CONFIG, deduplicate="near"))
-    near.near_paths(near.cache_path(blocks[0]).name)[0].touch()  # one of the two that it needs
+    near.near.paths(near.cache_path(blocks[0]).name)[0].touch()  # one of the two that it needs
     lines = by_name(list(dry_run(blocks, near, loaded, workers=2)))
     assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 0 already tokenized; about ")
 

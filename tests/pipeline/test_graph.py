@@ -13,15 +13,19 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.curation.near.steps import (
+    compare_documents,
+    connect_documents,
+    pair_documents,
+)
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.job.beam_options import closed_client, make_pipeline
+from clozeline.pipeline.commandline.beam_options import closed_client, make_pipeline
 from clozeline.pipeline.job.graph import run_graph
-from clozeline.pipeline.job.lost_files import with_files
-from clozeline.pipeline.job.mixture import choose_documents
-from clozeline.pipeline.job.near_steps import compare_documents, connect_documents, pair_documents
-from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.tasks import Task, TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
+from clozeline.pipeline.steps.lost_files import with_files
+from clozeline.pipeline.steps.mixture import choose_documents
+from clozeline.pipeline.steps.steps import Steps
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT, work
 from tests.support.command import invoke, output_of, refused
@@ -85,7 +89,7 @@ def test_a_worker_without_a_block_builds_shards(tmp_path):
 def curated(tmp_path_factory):
     """The steps of a finished job whose token cache has a file of each kind."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 3)
+        patch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 3)
         folder = tmp_path_factory.mktemp("curated")
         blocks, context = work(folder, NEAR, text=TEXT + "\n\n" + TEXT[:3000], block_bytes=600)
         named = [replace(block, share="all", tokens=2000) for block in blocks]
@@ -98,10 +102,10 @@ LOST = {
     "tokens merged": lambda steps: steps.build_shard(0),
     "merged": lambda steps: steps.build_shard(1),
     "drops": lambda steps: steps.build_shard(2),
-    "edges pairs words": lambda steps: connect_documents(steps.context),
-    "pairs near": lambda steps: compare_documents(steps.context, 0),
-    "near": lambda steps: pair_documents(steps.context, 0),
-    "words": lambda steps: compare_documents(steps.context, 0),
+    "edges pairs words": lambda steps: connect_documents(steps.context.near),
+    "pairs near": lambda steps: compare_documents(steps.context.near, 0),
+    "near": lambda steps: pair_documents(steps.context.near, 0),
+    "words": lambda steps: compare_documents(steps.context.near, 0),
     "mixed": lambda steps: choose_documents(steps.context),
 }
 

@@ -31,7 +31,7 @@ from tests.support.small_jobs import (
 @pytest.fixture
 def merging(monkeypatch):
     """A shard may read 3 files."""
-    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 3)
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 3)
 
 
 def run(blocks, context):
@@ -45,7 +45,7 @@ def merged_files(context):
 
 def test_merged_files_give_the_same_bytes_and_are_not_merged_again(tmp_path, monkeypatch):
     run(*work(tmp_path / "few"))
-    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 3)
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 3)
     blocks, context = work(tmp_path / "many", block_bytes=600)
     assert len(blocks) > 12
     run_in_workers(context.reading(blocks), workers=2)

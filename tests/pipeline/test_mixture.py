@@ -26,7 +26,7 @@ from clozeline.pipeline.curation.mixture import (
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import build_shards
-from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.runners import JobOptions
 from clozeline.pipeline.report.dataset_summary import summarize_dataset
 from clozeline.pipeline.report.dropped import mixture_lines
 from clozeline.pipeline.report.html import make_sections

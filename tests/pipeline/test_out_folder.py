@@ -14,11 +14,12 @@ import pytest
 from clozeline.pipeline.common.errors import ClozelineError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, read_manifest
-from clozeline.pipeline.job.job import _run, plan_job, plan_shards
+from clozeline.pipeline.job.job import _run, plan_job
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.job.workers import Outcome
 from clozeline.pipeline.report.dataset_card import write_card
+from clozeline.pipeline.report.dry_run import plan_shards
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify

@@ -11,13 +11,13 @@ import click
 import pytest
 
 from clozeline.pipeline.common.counts import Counts, StageTimer
-from clozeline.pipeline.job.memory import process_peak, tree_memory
+from clozeline.pipeline.common.memory import process_peak, tree_memory
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.stages import replace_data_set
-from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.steps.steps import Steps
+from clozeline.pipeline.steps.token_cache import write_cache_file
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, build, work
 from tests.pipeline.test_token_cache import tokenized

@@ -23,7 +23,7 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.job_log import log_file
-from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.runners import JobOptions
 from clozeline.pipeline.report.inspect import inspect_dataset
 from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks, read_block
@@ -313,7 +313,7 @@ def test_a_dump_is_cut_by_its_index_and_not_fetched_for_that(files):
 
 def test_requests_are_linear_in_blocks_and_shards(parquet, monkeypatch):
     """A range for each file that a shard reads, of which there are 2, and a few for each file."""
-    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 2)
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 2)
     few, many = (build(parquet, shards=shards).requests.total() for shards in (2, 32))
     blocks = len(contents(parquet, ".tokens")) // 2
     print(f"{blocks} blocks: {few} requests for 2 shards, {many} for 32")

@@ -110,7 +110,7 @@ def worker_pool(request, tmp_path):
     They are Beam's own, or the program that a PROCESS environment starts.
     """
     worker = tmp_path / "clozeline-worker"
-    code = "from clozeline.pipeline.job.beam_workers import boot; boot()"
+    code = "from clozeline.pipeline.commandline.beam_worker import boot; boot()"
     worker.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{code}' \"$@\"\n")
     worker.chmod(0o755)
     started = [] if request.param == "python" else [f"--container_executable={worker}"]

@@ -19,7 +19,7 @@ import pytest
 
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
-from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.runners import JobOptions
 from clozeline.pipeline.job.workers import PROGRAM, Worker, run_in_workers
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import TEXT, work
@@ -167,7 +167,7 @@ def test_workers_that_outlive_their_job_do_no_harm(job, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="asks Linux for cores")
 def test_by_default_there_is_a_worker_for_each_core_that_the_process_may_use():
     code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-    code += "from clozeline.pipeline.job.options import JobOptions; print(JobOptions().num_workers)"
+    code += "from clozeline.pipeline.job.runners import JobOptions; print(JobOptions().num_workers)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert JobOptions(workers=3).num_workers == 3

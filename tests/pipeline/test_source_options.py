@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.source_query import SourceOptions, portable_names, split_options
+from clozeline.pipeline.steps.context import sources_digest
 from clozeline.pipeline.verify.verify import verify
 from clozeline.train.labelled.rows import read_named, split_columns
 from tests.pipeline.test_steps import CONFIG, TEXT, build, cache_files, work

@@ -12,13 +12,13 @@ import pytest
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.cache_file import read_counts
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.finish import _read_records, check_read, finish_dataset
-from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.steps.finish import _read_records, check_read, finish_dataset
+from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.verify.verify import verify
 from tests.support.files import times
 from tests.support.small import PUNKT, WORDS, small_tokenizer

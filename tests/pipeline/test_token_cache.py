@@ -15,14 +15,14 @@ from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
-from clozeline.pipeline.job.cache_file import (
+from clozeline.pipeline.dataset.cache_file import (
     CacheFileWriter,
     read_counts,
     read_ends,
     read_index,
     read_runs,
 )
-from clozeline.pipeline.job.token_cache import (
+from clozeline.pipeline.steps.token_cache import (
     MAX_FILES,
     TokenCache,
     TokenFile,
@@ -100,7 +100,7 @@ def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
     """In whatever chunks, runs and files it was written, and from a merged file."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", run_bytes)
+        patch.setattr("clozeline.pipeline.dataset.cache_file.RUN_BYTES", run_bytes)
         chunks = write(folder / "chunks", *corpora[::-1], [])
         files = [write(folder / str(i), corpus) for i, corpus in enumerate(corpora)]
         merge_cache_files(folder, files, num_buckets=len(BUCKETS))
@@ -252,7 +252,7 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
 
 
 def test_a_file_has_a_run_each_time_so_much_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", 10)
+    monkeypatch.setattr("clozeline.pipeline.dataset.cache_file.RUN_BYTES", 10)
     with (tmp_path / "a").open("wb") as file:
         writer = CacheFileWriter(file, 3)
         for bucket in (2, 0, 2, 1, 0, 2):
@@ -267,7 +267,7 @@ def test_a_bucket_reads_a_part_of_each_index(tmp_path, monkeypatch):
     corpus = [[[[i, 2], [3]]] for i in range(40)]
     names = [write(tmp_path / name, corpus[i::2]) for i, name in enumerate("ab")]
     whole = read_all(tmp_path, *names)
-    monkeypatch.setattr("clozeline.pipeline.job.token_cache.INDEX_BYTES", 70)
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.INDEX_BYTES", 70)
     cache = token_cache(tmp_path, *names)
     for bucket in (3, 0, 1, 2):
         documents = cache.documents(bucket).documents

@@ -19,7 +19,7 @@ ONLY_INSIDE_FUNCTIONS = (
 ROOMS = {
     "pipeline": (
         "common", "commandline", "config", "dataset", "sources", "sentences", "tokenization",
-        "curation", "examples", "job", "beam", "report", "view", "verify", "cli",
+        "curation", "examples", "steps", "job", "beam", "report", "view", "verify", "cli",
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
@@ -31,8 +31,9 @@ ROOMS = {
 }  # fmt: skip
 #: The graph, and what runs it on this machine.
 BEAM = (
-    *("clozeline.pipeline.beam.transforms", "clozeline.pipeline.job.beam_options"),
-    *(f"clozeline.pipeline.job.{name}" for name in ("beam_workers", "graph", "stages", "texts")),
+    "clozeline.pipeline.beam.transforms",
+    *(f"clozeline.pipeline.commandline.{name}" for name in ("beam_options", "beam_worker")),
+    *(f"clozeline.pipeline.job.{name}" for name in ("graph", "stages", "texts")),
 )
 #: The servers, which their commands import.
 SERVERS = (

@@ -19,8 +19,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from clozeline.pipeline.commandline.beam_options import _nearest
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
-from clozeline.pipeline.job.beam_options import _nearest
 from tests.faults.artifacts import dump_of
 from tests.faults.trials import TRIALS
 from tests.support.command import invoke, refused

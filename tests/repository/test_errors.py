@@ -16,8 +16,8 @@ from clozeline.pipeline.common import errors, store_lease
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.cache_file import read_ends
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.job.cache_file import read_ends
 from clozeline.pipeline.report.html import printable
 from clozeline.train.cli import InOrder, main
 from tests.support.command import invoke

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.sources.sample.articles import make_articles
+from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small import PUNKT

@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.context import excluded_blocks
+from clozeline.pipeline.steps.context import excluded_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.classifier_folder import read_report

@@ -12,7 +12,7 @@ from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.json_files import MALFORMED, sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.dataset.manifest import ShardEntry
-from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.steps.context import JobContext
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.

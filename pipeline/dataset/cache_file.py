@@ -24,9 +24,13 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import DamagedFileError, unreadable
+from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.common.store import read_ranges
+
+# Increase it when the same block would give another file: extraction, sentences, this layout.
+CACHE_VERSION = 11
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"
@@ -35,6 +39,11 @@ ENTRY: Final = np.dtype([("start", "<u8"), ("length", "<u4"), ("crc32", "<u4")])
 END: Final = struct.Struct("<5QI8s")
 
 Entries = NDArray[Any]  # of ENTRY
+
+
+def digest_of(parts: Iterable[object]) -> str:
+    """The name of a file, without its suffix, from everything its content depends on."""
+    return json_digest([CACHE_VERSION, *map(str, parts)])
 
 
 @dataclass(frozen=True)

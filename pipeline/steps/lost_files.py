@@ -5,18 +5,16 @@ from typing import TypeVar
 
 from clozeline.pipeline.common.errors import DamagedFileError
 from clozeline.pipeline.common.paths import AnyPath, make_folder
-from clozeline.pipeline.job.excluded import write_excluded
-from clozeline.pipeline.job.mixture import choose_documents, documents_path
-from clozeline.pipeline.job.near_steps import (
+from clozeline.pipeline.curation.excluded_texts import write_excluded
+from clozeline.pipeline.curation.near.steps import (
     compare_documents,
     connect_documents,
-    edges_path,
     pair_documents,
-    pairs_path,
 )
-from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.token_cache import merged_name
 from clozeline.pipeline.sources.formats import read_block
+from clozeline.pipeline.steps.mixture import choose_documents, documents_path
+from clozeline.pipeline.steps.steps import Steps
+from clozeline.pipeline.steps.token_cache import merged_name
 
 Made = TypeVar("Made")
 
@@ -49,22 +47,23 @@ def _make_again(steps: Steps, path: AnyPath) -> None:
         block = next(found)
         steps.cache_tokens(context.cache_path(block), read_block(block))
     elif name.endswith(".excluded"):
-        write_excluded(context)
+        write_excluded(context.excluded_texts)
     else:
         with_files(steps, lambda: _choose_again(steps, path))
 
 
 def _choose_again(steps: Steps, path: AnyPath) -> None:
-    context, search = steps.context, range(steps.context.partitions)
+    context, near = steps.context, steps.context.near
+    parts = range(context.partitions)
     if path.name.endswith(".drops"):
-        connect_documents(context)
+        connect_documents(context.near)
     elif path.name.endswith(".mixed"):
         shards = range(context.buckets.num_train)
         steps.count_documents(next(n for n in shards if documents_path(context, n) == path))
     elif path.name.endswith(".pairs"):
-        pair_documents(context, next(n for n in search if pairs_path(context, n) == path))
+        pair_documents(near, next(n for n in parts if near.pairs_path(n) == path))
     else:
-        compare_documents(context, next(n for n in search if edges_path(context, n) == path))
+        compare_documents(near, next(n for n in parts if near.edges_path(n) == path))
 
 
 def choose(steps: Steps) -> None:
@@ -77,8 +76,8 @@ def choose(steps: Steps) -> None:
     if context.drops_near:
         for work in (pair_documents, compare_documents):
             for partition in range(context.partitions):
-                work(context, partition)
-        connect_documents(context)
+                work(context.near, partition)
+        connect_documents(context.near)
     if context.budgets:
         for bucket in range(context.buckets.num_train):
             steps.count_documents(bucket)

@@ -12,19 +12,18 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.excluded_texts import ExcludedTexts
 from clozeline.pipeline.curation.mixture import budgets_of
+from clozeline.pipeline.curation.near.search import NearSearch
 from clozeline.pipeline.curation.rules import quality_of
-from clozeline.pipeline.curation.signatures import Bands
 from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.cache_file import digest_of
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.token_cache import TokenFile, digest_of, group_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.sources.source_query import portable_names
+from clozeline.pipeline.steps.token_cache import TokenFile, group_files
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-
-# Increase it when the same documents would give other near files: words, signatures, layout.
-NEAR_VERSION = 5
 
 NEW_TOKENIZER = ".tokenizer"  #: in the folder of a data set that is being replaced
 
@@ -94,15 +93,18 @@ class JobContext:
         return self.cache_dir / f"{digest_of(parts)}.tokens"
 
     @property
+    def excluded_texts(self) -> ExcludedTexts:
+        return ExcludedTexts(
+            folder=self.cache_dir,
+            sources=self.excluded,
+            ngram=self.config.exclude_ngram,
+            allow_truncated=self.allow_truncated,
+        )
+
+    @property
     def excluded_path(self) -> AnyPath:
         """The texts of --exclude, once they are read."""
-        blocks = [
-            (number, block.identity, block.text_columns, block.max_document_bytes)
-            for number, (_, blocks) in enumerate(self.excluded)
-            for block in blocks
-        ]
-        name = digest_of([NEAR_VERSION, self.config.exclude_ngram, *blocks])
-        return self.cache_dir / f"{name}.excluded"
+        return self.excluded_texts.path
 
     def token_file(self, block: Block) -> TokenFile:
         """The block's token cache file, as an input of shards."""
@@ -113,18 +115,15 @@ class JobContext:
         return self.config.deduplicate == "near"
 
     @cached_property
-    def bands(self) -> Bands:
-        return Bands.for_similarity(self.config.similarity)
-
-    @cached_property
-    def _near_digest(self) -> str:
-        """A digest of what the search keeps of all blocks."""
-        return digest_of([self.near_paths(name)[0].name for name in self.tokenized])
-
-    def near_paths(self, tokenized: str) -> tuple[AnyPath, AnyPath]:
-        """What the search keeps of a block, once it is tokenized: band keys and words."""
-        name = digest_of([NEAR_VERSION, tokenized, self.bands, self.partitions])
-        return self.cache_dir / f"{name}.near", self.cache_dir / f"{name}.words"
+    def near(self) -> NearSearch:
+        """The search for near-duplicates, where `drops_near`."""
+        return NearSearch(
+            folder=self.cache_dir,
+            tokenized=self.tokenized,
+            similarity=self.config.similarity,
+            partitions=self.partitions,
+            buckets=self.buckets,
+        )
 
     def files_of(self, block: Block) -> list[AnyPath]:
         """The files of a tokenized block."""
@@ -132,16 +131,7 @@ class JobContext:
 
     def files_at(self, path: AnyPath) -> list[AnyPath]:
         """A token cache file, and what the search for near-duplicates keeps beside it."""
-        return [path, *(self.near_paths(path.name) if self.drops_near else ())]
-
-    def near_step_path(self, kind: str, *parts: object) -> AnyPath:
-        """A file of pairs, edges or drops, which depends on all blocks."""
-        return self.cache_dir / f"{digest_of([self._near_digest, *parts])}.{kind}"
-
-    @property
-    def drops_path(self) -> AnyPath:
-        """The near-duplicates of all buckets, once they are found."""
-        return self.near_step_path("drops", self.config.similarity, self.buckets)
+        return [path, *(self.near.paths(path.name) if self.drops_near else ())]
 
     def shard_path(self, bucket: int) -> AnyPath:
         """The bucket's shard, once it is built."""

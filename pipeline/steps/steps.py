@@ -19,41 +19,47 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
+from clozeline.pipeline.common.memory import process_peak, release_memory
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.curation.curate import curate
+from clozeline.pipeline.curation.excluded_texts import read_excluded
 from clozeline.pipeline.curation.exclusion import Excluded
+from clozeline.pipeline.curation.near.files import (
+    HASH,
+    NearWriter,
+    Rows,
+    read_rows,
+    write_near_files,
+)
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
+from clozeline.pipeline.dataset.cache_file import read_counts
 from clozeline.pipeline.dataset.manifest import MixedSource
 from clozeline.pipeline.dataset.schema import Examples, example_schema
 from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
-from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.excluded import read_excluded
-from clozeline.pipeline.job.memory import process_peak, release_memory
-from clozeline.pipeline.job.mixture import (
-    count_documents,
-    read_mixture,
-)
-from clozeline.pipeline.job.near_files import HASH, NearWriter, Rows, read_rows, write_near_files
-from clozeline.pipeline.job.shard_record import (
-    ShardRecord,
-    finished_record,
-    parts_of_record,
-    write_record,
-)
-from clozeline.pipeline.job.token_cache import (
-    TokenCache,
-    TokenFile,
-    merge_cache_files,
-    write_cache_file,
-)
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import check_whole, read_block
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.mixture import (
+    count_documents,
+    read_mixture,
+)
+from clozeline.pipeline.steps.shard_record import (
+    ShardRecord,
+    finished_record,
+    parts_of_record,
+    write_record,
+)
+from clozeline.pipeline.steps.token_cache import (
+    TokenCache,
+    TokenFile,
+    merge_cache_files,
+    write_cache_file,
+)
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -100,7 +106,7 @@ class Steps:
     def excluded(self) -> Excluded | None:
         """The texts of --exclude, read once for all workers; None without them."""
         context = self.context
-        return read_excluded(context) if context.config.exclude else None
+        return read_excluded(context.excluded_texts) if context.config.exclude else None
 
     def tokenize_block(self, block: Block) -> Counts:
         """Write the block's token cache file, unless it exists; return what was counted.
@@ -128,7 +134,9 @@ class Steps:
         near_files: AbstractContextManager[NearWriter | None] = nullcontext()
         if context.drops_near:
             near_files = write_near_files(
-                *context.near_paths(path.name), bands=context.bands, partitions=context.partitions
+                *context.near.paths(path.name),
+                bands=context.near.bands,
+                partitions=context.partitions,
             )
         with near_files as near:
             tokenized = self._tokenized(chunks, near)
@@ -200,7 +208,7 @@ class Steps:
         """What was counted when all blocks were tokenized, and which of them are alike."""
         total = self.cache.counts()
         if self.context.drops_near:
-            total.add(*read_counts([self.context.drops_path]))
+            total.add(*read_counts([self.context.near.drops_path]))
         if self.context.excluded:  # whether its sources end early
             total.add(*read_counts([self.context.excluded_path]))
         return total
@@ -213,7 +221,7 @@ class Steps:
         """The hashes of the bucket's near-duplicates, sorted; None if they stay."""
         if not self.context.drops_near:
             return None
-        [rows] = read_rows([self.context.drops_path], bucket, HASH)
+        [rows] = read_rows([self.context.near.drops_path], bucket, HASH)
         return rows
 
     def make_rows(self, bucket: int, timer: StageTimer) -> tuple[Examples, Counter[str], int]:

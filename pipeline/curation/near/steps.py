@@ -16,13 +16,8 @@ import numpy as np
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import SAMPLES, Counts
-from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.curation.near import candidate_pairs, components, jaccard, shingle_sets
-from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
-from clozeline.pipeline.curation.words import hash_ngrams
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.near_files import (
+from clozeline.pipeline.curation.near.files import (
     ENTRY,
     HASH,
     SPAN,
@@ -33,6 +28,15 @@ from clozeline.pipeline.job.near_files import (
     read_rows,
     write_rows,
 )
+from clozeline.pipeline.curation.near.pairs import (
+    candidate_pairs,
+    components,
+    jaccard,
+    shingle_sets,
+)
+from clozeline.pipeline.curation.near.search import NearSearch
+from clozeline.pipeline.curation.near.signatures import SHINGLE_WORDS
+from clozeline.pipeline.curation.words import hash_ngrams
 
 PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", SPAN), ("right_at", SPAN)])
 EDGE: Final = np.dtype(
@@ -44,11 +48,10 @@ CHECKED: Final = 10_000
 CHAIN: Final = 0.6  #: below this similarity to the kept document, a chain has led too far
 
 
-def pair_documents(context: JobContext, partition: int) -> None:
+def pair_documents(search: NearSearch, partition: int) -> None:
     """Write the pairs of a partition."""
-    near = [context.near_paths(name)[0] for name in context.tokenized]
     parts = []
-    for number, part in enumerate(read_rows(near, partition, ENTRY)):
+    for number, part in enumerate(read_rows(search.keys_paths, partition, ENTRY)):
         part = part.copy()
         part["at"]["file"] = number
         parts.append(part)
@@ -57,25 +60,25 @@ def pair_documents(context: JobContext, partition: int) -> None:
     pairs = np.zeros(len(left), PAIR)
     for side, rows in (("left", left), ("right", right)):
         pairs[side], pairs[f"{side}_at"] = entries["id"][rows], entries["at"][rows]
-    path, partitions = pairs_path(context, partition), context.partitions
+    path, partitions = search.pairs_path(partition), search.partitions
     write_rows(path, partitioned(pairs, "left", partitions), partitions=partitions)
 
 
-def compare_documents(context: JobContext, partition: int) -> None:
+def compare_documents(search: NearSearch, partition: int) -> None:
     """Write the edges of a partition."""
-    paths = [pairs_path(context, number) for number in range(context.partitions)]
+    paths = [search.pairs_path(number) for number in range(search.partitions)]
     pairs = np.concatenate(list(read_rows(paths, partition, PAIR)))
     pairs = pairs[np.lexsort((pairs["right"], pairs["left"]))]
     left, right = pairs["left"], pairs["right"]
     differs = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
     is_new = np.append(True, differs)[: len(pairs)]
-    edges = (_compared(batch, context) for batch in _batches(pairs[is_new]))
-    write_rows(edges_path(context, partition), ((0, part) for part in edges), partitions=1)
+    edges = (_compared(batch, search) for batch in _batches(pairs[is_new]))
+    write_rows(search.edges_path(partition), ((0, part) for part in edges), partitions=1)
 
 
-def connect_documents(context: JobContext) -> None:
+def connect_documents(search: NearSearch) -> None:
     """Write which documents of each bucket are dropped."""
-    paths = [edges_path(context, number) for number in range(context.partitions)]
+    paths = [search.edges_path(number) for number in range(search.partitions)]
     edges = np.concatenate(list(read_rows(paths, 0, EDGE)))
     ids, kept = components(edges["left"], edges["right"])
     is_dropped = ids != kept
@@ -84,11 +87,11 @@ def connect_documents(context: JobContext) -> None:
     counts.read.update(
         near_duplicate_pairs=len(edges), near_duplicate_components=int((~is_dropped).sum())
     )
-    _check_chains(twins, context, counts)
+    _check_chains(twins, search, counts)
     hashes = np.sort(twins["right_hash"], order=("high", "low"))
-    buckets = context.buckets.of(hashes["high"], hashes["low"])
+    buckets = search.buckets.of(hashes["high"], hashes["low"])
     parts = ((int(bucket), hashes[buckets == bucket]) for bucket in np.unique(buckets))
-    write_rows(context.drops_path, parts, partitions=len(context.buckets), counts=counts)
+    write_rows(search.drops_path, parts, partitions=len(search.buckets), counts=counts)
 
 
 def _twins(edges: Rows, dropped: UInt64Array, kept: UInt64Array) -> Rows:
@@ -110,7 +113,7 @@ def _twins(edges: Rows, dropped: UInt64Array, kept: UInt64Array) -> Rows:
     return twins
 
 
-def _check_chains(twins: Rows, context: JobContext, counts: Counts) -> None:
+def _check_chains(twins: Rows, search: NearSearch, counts: Counts) -> None:
     """Compare dropped documents with the kept ones, and show some: those of the lowest ids.
 
     A document may be like its neighbour in a chain, and unlike the kept one at the other end.
@@ -118,13 +121,13 @@ def _check_chains(twins: Rows, context: JobContext, counts: Counts) -> None:
     chained = np.flatnonzero(np.isnan(twins["similarity"]))
     for batch in _batches(twins[chained[:CHECKED]]):
         rows = np.searchsorted(twins["right"], batch["right"])
-        twins["similarity"][rows] = _similarities(batch, context)[0]
+        twins["similarity"][rows] = _similarities(batch, search)[0]
     compared = twins["similarity"][~np.isnan(twins["similarity"])]
     counts.read["near_duplicate_compared"] += len(compared)
     counts.read["near_duplicate_below_0.6"] += int((compared < CHAIN).sum())
     for twin in twins[:SAMPLES]:
         spans = np.array([twin["left_at"], twin["right_at"]], SPAN)
-        left, right = read_documents(_words_paths(context), spans)
+        left, right = read_documents(search.words_paths, spans)
         counts.show(
             "near_duplicate",
             document=right.hash,
@@ -135,23 +138,23 @@ def _check_chains(twins: Rows, context: JobContext, counts: Counts) -> None:
         )
 
 
-def _compared(pairs: Rows, context: JobContext) -> Rows:
-    similarity, documents, numbers = _similarities(pairs, context)
+def _compared(pairs: Rows, search: NearSearch) -> Rows:
+    similarity, documents, numbers = _similarities(pairs, search)
     edges = np.zeros(len(pairs), EDGE)
     for name in PAIR.names or ():
         edges[name] = pairs[name]
     edges["similarity"] = similarity
     hashes = np.array([(document.high, document.low) for document in documents], HASH)
     edges["left_hash"], edges["right_hash"] = hashes[numbers]
-    return edges[similarity >= context.config.similarity]
+    return edges[similarity >= search.similarity]
 
 
-def _similarities(pairs: Rows, context: JobContext) -> tuple[Rows, list[NearDocument], Rows]:
+def _similarities(pairs: Rows, search: NearSearch) -> tuple[Rows, list[NearDocument], Rows]:
     """The similarity of each pair, the documents, and the numbers of the pairs' in them, [2, P]."""
     ids = np.concatenate([pairs["left"], pairs["right"]])
     spans = np.concatenate([pairs["left_at"], pairs["right_at"]])
     _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
-    documents = read_documents(_words_paths(context), spans[first])
+    documents = read_documents(search.words_paths, spans[first])
     values = np.concatenate([document.words for document in documents])
     words = Ragged(values, offsets_of([len(document.words) for document in documents]))
     sets = shingle_sets(hash_ngrams(words, SHINGLE_WORDS, pad=True))
@@ -166,15 +169,3 @@ def _batches(pairs: Rows) -> Iterator[Rows]:
     number = np.cumsum(sizes) // BATCH_BYTES
     for batch in np.unique(number):
         yield pairs[number == batch]
-
-
-def _words_paths(context: JobContext) -> list[AnyPath]:
-    return [context.near_paths(name)[1] for name in context.tokenized]
-
-
-def pairs_path(context: JobContext, partition: int) -> AnyPath:
-    return context.near_step_path("pairs", partition)
-
-
-def edges_path(context: JobContext, partition: int) -> AnyPath:
-    return context.near_step_path("edges", partition, context.config.similarity)

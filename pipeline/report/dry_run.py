@@ -12,14 +12,17 @@ from dataclasses import dataclass, field, replace
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.units import counted, size_in_words, time_in_words
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.job.context import JobContext, scratch_context
-from clozeline.pipeline.job.lost_files import choose
-from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.job.token_cache import TokenFile
+from clozeline.pipeline.job.job import plan_job
+from clozeline.pipeline.job.runners import JobOptions
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
+from clozeline.pipeline.steps.context import JobContext, scratch_context
+from clozeline.pipeline.steps.lost_files import choose
+from clozeline.pipeline.steps.steps import Steps, make_splitter
+from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 SAMPLES = 4  # blocks whose beginnings are read, evenly spaced; more if they are small
@@ -185,3 +188,20 @@ def _free(folder: AnyPath) -> str:
         return ""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return f"; {size_in_words(shutil.disk_usage(existing).free)} free"
+
+
+def plan_shards(
+    sources: Sequence[str],
+    *,
+    tokenizer: AnyPath,
+    out: AnyPath,
+    config: DataConfig,
+    options: JobOptions,
+) -> Iterator[str]:
+    """Lines that say what `build_shards` would do. Raises InputError where it would."""
+    job = plan_job(sources, tokenizer, out, config, options)
+    if job.finished():
+        yield f"nothing to do: {out} is already complete"
+        return
+    make_splitter(job.tokenizer)
+    yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)

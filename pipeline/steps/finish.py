@@ -14,6 +14,7 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFa
 from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.store import read_ranges, sizes_in
+from clozeline.pipeline.curation.excluded_texts import excluded_sources
 from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import (
@@ -25,12 +26,11 @@ from clozeline.pipeline.dataset.manifest import (
     write_manifest,
 )
 from clozeline.pipeline.dataset.schema import schema_version
-from clozeline.pipeline.job.context import JobContext, portable_config
-from clozeline.pipeline.job.excluded import excluded_sources
-from clozeline.pipeline.job.shard_record import ShardRecord
-from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import all_rejected, check_whole
 from clozeline.pipeline.sources.source_query import portable_names
+from clozeline.pipeline.steps.context import JobContext, portable_config
+from clozeline.pipeline.steps.shard_record import ShardRecord
+from clozeline.pipeline.steps.steps import Steps
 
 
 class Totals:
@@ -67,7 +67,9 @@ class Totals:
             | ({"repeat": self.repeat} if self.repeat > 1 else {}),
             dropped=_sorted(self.counts.dropped),
             token_counts=self.token_counts.tolist(),
-            excluded=excluded_sources(context, excluded, self.counts) if excluded else [],
+            excluded=excluded_sources(context.excluded_texts, excluded, self.counts)
+            if excluded
+            else [],
             mixture=[replace(s, source=name) for s, name in zip(mixture, names, strict=True)],
             schema_version=schema_version(packed=context.config.is_packed),
         )

@@ -21,10 +21,11 @@ from clozeline.pipeline.curation.mixture import (
     mixed_sources,
     near_the_cuts,
 )
+from clozeline.pipeline.curation.near.files import Rows, read_rows, write_rows
+from clozeline.pipeline.dataset.cache_file import digest_of
 from clozeline.pipeline.dataset.manifest import MixedSource
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.near_files import Rows, read_rows, write_rows
-from clozeline.pipeline.job.token_cache import TokenCache, digest_of
+from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.token_cache import TokenCache
 
 
 def count_documents(
@@ -58,7 +59,7 @@ def read_mixture(context: JobContext) -> list[MixedSource]:
 
 
 def documents_path(context: JobContext, bucket: int) -> AnyPath:
-    copies = context.drops_path.name if context.drops_near else context.config.deduplicate
+    copies = context.near.drops_path.name if context.drops_near else context.config.deduplicate
     parts = [sorted(context.inputs), context.buckets, list(dict(context.budgets)), copies, bucket]
     return context.cache_dir / f"{digest_of(parts)}.mixed"
 

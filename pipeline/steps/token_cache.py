@@ -20,30 +20,27 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.folder_owner import remove_files
-from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of
+from clozeline.pipeline.curation.near.files import Rows
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.dataset.manifest import MixedSource
-from clozeline.pipeline.examples.columns import BucketDocuments
-from clozeline.pipeline.job.cache_file import (
+from clozeline.pipeline.dataset.cache_file import (
     ENTRY,
     CacheFileEnd,
     CacheFileWriter,
     Entries,
+    digest_of,
     read_counts,
     read_ends,
     read_index,
     read_runs,
     read_slices,
 )
-from clozeline.pipeline.job.near_files import Rows
+from clozeline.pipeline.dataset.manifest import MixedSource
+from clozeline.pipeline.examples.columns import BucketDocuments
 from clozeline.pipeline.tokenization.document_pieces import from_pieces, pieces_of
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
-
-# Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 11
 
 #: Suffixes of all files that a job keeps in the folder.
 SUFFIXES: Final = (
@@ -67,11 +64,6 @@ class Loaded(NamedTuple):
     duplicates: int  #: copies that are left out
     unused: int  #: documents beyond the tokens of their source
     repeat: int  #: the most often that one is used
-
-
-def digest_of(parts: Iterable[object]) -> str:
-    """The name of a file, without its suffix, from everything its content depends on."""
-    return json_digest([CACHE_VERSION, *map(str, parts)])
 
 
 def merged_name(names: Sequence[str]) -> str:
