@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.curation import near, signatures, words
+from clozeline.pipeline.curation import words
+from clozeline.pipeline.curation.near import pairs as near
+from clozeline.pipeline.curation.near import signatures
 from clozeline.pipeline.curation.near.pairs import (
     candidate_pairs,
     components,
