@@ -12,6 +12,7 @@ import pytest
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
+from clozeline.pipeline.commandline.beam_options import closed_client, make_pipeline
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation.near.steps import (
     compare_documents,
@@ -19,7 +20,6 @@ from clozeline.pipeline.curation.near.steps import (
     pair_documents,
 )
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.commandline.beam_options import closed_client, make_pipeline
 from clozeline.pipeline.job.graph import run_graph
 from clozeline.pipeline.job.tasks import Task, TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
