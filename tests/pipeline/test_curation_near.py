@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.curation import words
+from clozeline.pipeline.curation.near import pairs as near
+from clozeline.pipeline.curation.near import signatures
 from clozeline.pipeline.curation.near.pairs import (
     candidate_pairs,
     components,
     jaccard,
     shingle_sets,
-    signatures,
 )
-from clozeline.pipeline.curation.near.pairs import pairs as near
 from clozeline.pipeline.curation.near.signatures import Bands, band_keys
 from clozeline.pipeline.curation.words import fold, hash_ngrams, hash_words
 
