@@ -180,9 +180,6 @@ class BertEncoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        #: The dtype of the sums that pass from layer to layer; None: that of the embeddings, which
-        #: is float32 even under autocast.
-        self.residual_dtype: torch.dtype | None = None
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
         self.final_norm = layer_norm(config) if config.final_norm else nn.Identity()
@@ -220,8 +217,6 @@ class BertEncoder(nn.Module):
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
-        if self.residual_dtype is not None:
-            x = x.to(self.residual_dtype)
         rotations = self._rotations(x, rows)
         # Where [CLS] is, int64 [B, 1], unpadded [B].
         if packing is None:

@@ -1,8 +1,10 @@
 """The pretraining config: everything but the shards and the architecture."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import mean
+from itertools import accumulate
 from typing import Any, Literal, Self
 
 from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
@@ -18,7 +20,6 @@ from clozeline.pipeline.common.config_checks import (
 )
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size
-from clozeline.train.run_parts import parse_parts, parse_rates
 
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
@@ -26,10 +27,8 @@ Optimizer = Literal["adamw", "muon"]
 Cut = Literal["end", "start", "middle"]  # what a text of too many tokens loses
 Truncate = Literal[Cut, "nothing"]
 
+FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 LARGEST_LEARNING_RATE = 1e30  # an update may be 1e8 times as large, and must be a float32
-
-#: The divisors of the batch size in the stages of a ramp, which are equally long.
-RAMP = (8, 4, 2)
 
 _recipe = partial(chosen_option, "the preset's recipe", group="Training")
 _training = partial(option, group="Training")
@@ -47,14 +46,10 @@ class PretrainConfig:
     """
 
     batch_size: int = _recipe("Examples per step, over all processes.")
-    micro_batch_size: int | Literal["auto"] | None = _speed(
+    micro_batch_size: int | None = _speed(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
-        "batch; `auto` halves it until a step fits in memory.",
-    )
-    batch_ramp: float = _training(
-        0.0,
-        "Fraction of the run in which the batch is an eighth, a quarter, then half of its size.",
+        "batch.",
     )
     max_steps: int = _recipe("Training steps; --for is the other way to end a run.")
     for_: str | None = _training(
@@ -64,9 +59,6 @@ class PretrainConfig:
     )
     optimizer: Optimizer = _recipe(
         "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
-    )
-    muon_warmup: float = _training(
-        0.0, "Fraction of the run in which Muon's momentum rises from 0.85 to 0.95."
     )
     learning_rate: float = _recipe("Peak learning rate.")
     warmup: float = _recipe("Fraction of the run in which the learning rate warms up.")
@@ -82,11 +74,6 @@ class PretrainConfig:
     beta1: float = _recipe("Decay rate of AdamW's first moment.")
     beta2: float = _recipe("Decay rate of AdamW's second moment.")
     clip: float = _recipe("Maximum gradient norm; 0 turns it off.")
-    skip_spikes: float = _training(
-        0.0,
-        "Skip the update of a step whose gradient norm is this many deviations above its running "
-        "mean, such as 6; 0 skips none.",
-    )
     word_vectors: bool = _recipe(
         "Initialize a new model's word embeddings from co-occurrence counts of SHARDS (PPMI, SVD)."
     )
@@ -94,11 +81,6 @@ class PretrainConfig:
     precision: Precision = _recipe(
         "`bf16` runs matrix products in bfloat16 (autocast); `auto` does where that is native.",
         group="Speed and memory",
-    )
-    bf16_residual: bool = _speed(
-        False,
-        "With bf16, also keep the sums that pass from layer to layer in bfloat16: half of their "
-        "memory traffic. FSDP does so anyway.",
     )
     compile: bool | None = _speed(
         None, "Compile the model with torch.compile; by default only on CUDA."
@@ -122,24 +104,17 @@ class PretrainConfig:
         "shorter, take the rest. Repeatable, in order.",
         metavar="SHARDS@FRACTION",
     )
-    masked_lm_prob: str | None = _data(
+    masked_lm_prob: float | None = _data(
         None,
-        "Fraction of tokens to mask, or several in turn for equal parts of the run, such as "
-        "0.3:0.15 or 0.3@0.9:0.05; all masks are then drawn anew. By default as in the shards.",
-        metavar="RATES",
+        "Fraction of tokens to mask; masks of the first epoch are then drawn anew, too. By default "
+        "as in the shards.",
     )
-    remask: bool = _data(True, "Draw new masks from the second epoch on.")
     length_bins: int = _data(
         0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
     )
     unpadded: bool = _data(False, "Concatenate the rows of a batch instead of padding them.")
     check_shards: bool = _data(
         False, "Check the sha256 of each shard against the manifest when it is first read."
-    )
-    skip_bad_shards: bool = _data(
-        False,
-        "Continue without the shards that are missing or damaged, and print how many examples are "
-        "lost.",
     )
     shard_cache: str | None = _data(
         None, "Keep shards of a store in this folder, which all processes of a machine share."
@@ -169,46 +144,24 @@ class PretrainConfig:
             check_at_least(name, getattr(self, name), 1)
         check_between("max_steps", self.max_steps, 1, 1 << 40)
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
-            if not isinstance(getattr(self, name), str | None):
+            if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), low)
-        for name in ("eval_examples", "save_every", "clip", "skip_spikes", "weight_decay"):
+        for name in ("eval_examples", "save_every", "clip", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         check_positive("learning_rate", self.learning_rate, most=LARGEST_LEARNING_RATE)
         check_positive("cool_down", self.cool_down)
         check_between("cool_down", self.cool_down, 0, 1)
-        for name in ("warmup", "muon_warmup", "beta1", "beta2", "batch_ramp"):
+        for name in ("warmup", "beta1", "beta2"):
             check_fraction(name, getattr(self, name))
         check_choices(self)
-        for _, rate in self.masking_rates:
-            check_between("masked_lm_prob", rate, 0.01, 1.0)
+        if self.masked_lm_prob is not None:
+            check_between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
         _ = self.data_sets, self.budget, self.shard_cache_bytes  # raise ValueError for bad texts
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        if self.muon_warmup and self.optimizer != "muon":
-            raise ValueError("muon_warmup is for optimizer muon, not adamw; leave it out.")
-        if self.micro_batch_size == "auto" and self.parallel == "fsdp":
-            raise ValueError(
-                "micro_batch_size auto tries steps of the whole model in each process, which "
-                "parallel fsdp avoids; give a number."
-            )
-        if self.bf16_residual and self.precision == "fp32":
-            raise ValueError("bf16_residual is for precision bf16; leave it out with fp32.")
         if self.deterministic and self.for_ is not None:
             raise ValueError(
                 "deterministic excludes a time budget, by which the learning rate follows elapsed "
                 "time; use max_steps."
-            )
-        if self.batch_ramp and self.length_bins:
-            raise ValueError(
-                "batch_ramp changes the batch size, which length_bins does not allow: it orders "
-                "the data by batch. Use one of the two."
-            )
-        if self.batch_ramp and self.batch_size % RAMP[0]:
-            raise ValueError(
-                f"batch_ramp starts with an eighth of the batch, and batch_size {self.batch_size} "
-                f"is not divisible by 8; use {_neighbours(self.batch_size, RAMP[0])}."
             )
 
     @property
@@ -217,51 +170,27 @@ class PretrainConfig:
         return None if self.for_ is None else seconds(self.for_, name="for")
 
     @property
-    def masking_rates(self) -> list[tuple[float, float]]:
-        """The fraction of the run at which each masking rate begins, and the rate; [] without."""
-        text = self.masked_lm_prob
-        return parse_rates(text, name="masked_lm_prob") if text is not None else []
-
-    @property
     def data_sets(self) -> list[tuple[float, str | None]]:
         """The fraction at which each data set begins, and its folder; the last is SHARDS, None."""
-        *first, (rest, _) = parse_parts(
-            [*self.phase, "SHARDS"], name="phase", given=", ".join(self.phase)
-        )
-        return [*first, (rest, None)]
+        return phase_starts(self.phase)
 
     @property
     def shard_cache_bytes(self) -> int:
         """Most bytes of the shard cache."""
         return byte_size(self.shard_cache_limit, "shard_cache_limit")
 
-    @property
-    def batch_sizes(self) -> list[int]:
-        """The global batch sizes of the run, in order."""
-        ramp = [self.batch_size // part for part in RAMP] if self.batch_ramp else []
-        return [*ramp, self.batch_size]
-
-    @property
-    def whole_batches(self) -> float:
-        """Batches of `batch_size` in `max_steps` steps, some of them smaller during a ramp."""
-        return self.max_steps * (1 - self.batch_ramp * (1 - mean(1 / part for part in RAMP)))
-
-    def accumulation(self, world_size: int, batch_size: int | None = None) -> int:
+    def accumulation(self, world_size: int) -> int:
         """Forward passes per step in each of `world_size` processes.
 
-        During a ramp `batch_size` is the current, smaller one, which may shrink the micro-batch.
         Raises InputError, with sizes that work, if the batch cannot be divided equally.
         """
-        total = batch_size or self.batch_size
-        if total % world_size:
+        if self.batch_size % world_size:
             raise InputError(
-                f"--batch-size {total} cannot be divided among {world_size} processes; "
-                f"use {_neighbours(total, world_size)}."
+                f"--batch-size {self.batch_size} cannot be divided among {world_size} processes; "
+                f"use {_neighbours(self.batch_size, world_size)}."
             )
-        part = total // world_size
-        micro = self._micro_batch(part)
-        if total < self.batch_size:
-            micro = min(micro, part)
+        part = self.batch_size // world_size
+        micro = self.micro_batch_size or part
         if part % micro:
             fitting = ", ".join(str(n) for n in range(1, part + 1) if part % n == 0)
             raise InputError(
@@ -271,13 +200,8 @@ class PretrainConfig:
         return part // micro
 
     def rows_per_pass(self, world_size: int) -> int:
-        """Examples per forward pass and process, for the full batch."""
-        return self._micro_batch(self.batch_size // world_size)
-
-    def _micro_batch(self, share: int) -> int:
-        """The micro-batch, or a process's whole share, also for `auto` until a size is found."""
-        size = self.micro_batch_size
-        return share if size is None or size == "auto" else size
+        """Examples per forward pass and process."""
+        return self.micro_batch_size or self.batch_size // world_size
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the checkpoint stores them."""
@@ -296,11 +220,41 @@ class PretrainConfig:
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
 KEPT_FIELDS = (
-    *("for_", "phase", "masked_lm_prob", "remask"),
-    *("muon_warmup", "batch_ramp", "skip_spikes"),
-    *("seed", "length_bins", "unpadded", "save_every", "keep"),
-    *("log_every", "eval_examples"),
+    *("for_", "phase", "masked_lm_prob", "seed", "length_bins", "unpadded"),
+    *("save_every", "keep", "log_every", "eval_examples"),
 )
+
+
+def phase_starts(phases: Sequence[str]) -> list[tuple[float, str | None]]:
+    """The fraction of the run at which each data set begins, and its folder; SHARDS, None, is last.
+
+        >>> phase_starts(["work/64@0.6", "work/128"])
+        [(0.0, 'work/64'), (0.6, 'work/128'), (0.8, None)]
+
+    Those without a fraction, SHARDS among them, share what the others leave, equally. Raises
+    ValueError for fractions that do not make up a run.
+    """
+    split, given = [_with_fraction(phase) for phase in phases], ", ".join(phases)
+    fractions = [fraction for _, fraction in split if fraction is not None]
+    if not all(folder for folder, _ in split):
+        raise ValueError(f"phase is {given!r}, of which a part is empty; leave that out.")
+    if any(not 0 < fraction < 1 for fraction in fractions):
+        raise ValueError(
+            f"phase is {given!r}; a fraction, after the last @ of a part, must be above 0 and "
+            "below 1."
+        )
+    if (total := sum(fractions)) > 1 - 1e-6:
+        raise ValueError(f"phase is {given!r}; its fractions leave nothing for the other parts.")
+    length = (1 - total) / (len(split) - len(fractions) + 1)
+    ends = accumulate(length if fraction is None else fraction for _, fraction in split)
+    starts = [0.0, *(round(end, 9) for end in ends)]
+    return list(zip(starts, [*(folder for folder, _ in split), None], strict=True))
+
+
+def _with_fraction(phase: str) -> tuple[str, float | None]:
+    """ "work/64@0.5" -> ("work/64", 0.5); what follows the last @ may also belong to the folder."""
+    folder, at, fraction = phase.rpartition("@")
+    return (folder, float(fraction)) if at and FRACTION.fullmatch(fraction) else (phase, None)
 
 
 def effective_fields(schedule: str) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.engine.flops import step_flops
-from clozeline.train.engine.schedule import batch_size_at, phase_at
+from clozeline.train.engine.schedule import phase_at
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.monitoring.metrics import read_metrics
 
@@ -217,9 +217,8 @@ def _costs(run: Path) -> dict[int, Cost]:
     speeds = {line["step"]: line["slots_per_second"] for line in lines if "mlm_loss" in line}
     spent, found = Cost(), {}
     for step in range(1, step_of(list_checkpoints(run)[-1]) + 1):
-        now = (config.training, step, spent.wall)
-        phase = phase_at(config.phases, *now)
-        rows = batch_size_at(*now) * phase.batch_factor
+        phase = phase_at(config.phases, config.training, step, spent.wall)
+        rows = config.training.batch_size * phase.batch_factor
         slots = rows * phase.max_seq_length
         speed = speeds[min((logged for logged in speeds if logged >= step), default=max(speeds))]
         flops = step_flops(

@@ -22,6 +22,13 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
     },
     "pretrain": {
+        "--batch-ramp": "leave it out; the batch has one size",
+        "--bf16-residual": "leave it out; sums between layers are float32, or bfloat16 with FSDP",
+        "--muon-warmup": "leave it out; Muon's momentum is 0.95",
+        "--no-remask": "leave it out; masks are drawn anew from the second epoch on",
+        "--remask": "leave it out; masks are drawn anew from the second epoch on",
+        "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",
+        "--skip-spikes": "if a run diverges, --resume with a smaller --learning-rate",
         "--estimate": "use `clozeline estimate`",
         "--gpu": "use `clozeline estimate`",
         "--gpus": "use `clozeline estimate`",
@@ -32,6 +39,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 COMMANDS: dict[str, str] = {
     "average": "use examples/average_checkpoints.py",
     "completion": "set _CLOZELINE_COMPLETE=bash_source, as docs/manual/commands.md shows",
+    "serve": "use examples/serve.py",
 }
 
 

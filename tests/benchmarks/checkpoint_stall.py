@@ -5,7 +5,7 @@
 A checkpoint in the background stops the step loop for the copy of weights and moments alone; the
 same checkpoint written in place stops it for the copy, the files, their checksums and their sync.
 Both are measured in turns; medians, their ratio, and that to an ordinary step. Then the processor
-time of a small step with and without what the report of stragglers and the spike guard add to it.
+time of a small step with and without what the report of stragglers adds to it.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.monitoring.local_time import LocalTime
 from tests.benchmarks.training_speed import one_step
 from tests.support.small_training import STILL
@@ -72,21 +71,20 @@ def eight_rows(config: BertConfig) -> LoadedBatch:
 
 
 def steps(rounds: int) -> dict[str, float]:
-    """Median processor seconds of a small step: bare, watched, with a guard, and both, in turns."""
+    """Median processor seconds of a small step: bare and watched, in turns."""
     sides = []
-    for is_watched, is_guarded in ((False, False), (True, False), (False, True), (True, True)):
+    for is_watched in (False, True):
         model = BertForPretraining(STILL).train()
         if is_watched:
             words = model.encoder.embeddings.word_embeddings.weight
             LocalTime(model, words, torch.device("cpu"))
-        guard = SpikeGuard(6.0) if is_guarded else None
-        sides.append((model, build_optimizer(model, training_config()), guard, []))
+        sides.append((model, build_optimizer(model, training_config()), []))
     for _ in range(rounds):
-        for model, optimizer, guard, seconds in sides:
+        for model, optimizer, seconds in sides:
             start = time.process_time()
-            one_step(model, optimizer, make_batch(), "fp32", guard=guard)
+            one_step(model, optimizer, make_batch(), "fp32")
             seconds.append(time.process_time() - start)
-    names = ("bare", "watched", "guarded", "both")
+    names = ("bare", "watched")
     return {n: statistics.median(side[-1]) for n, side in zip(names, sides, strict=True)}
 
 
@@ -105,8 +103,8 @@ def main() -> None:
         f"{behind / step:.2f} of a step, in place {in_place / step:.2f}"
     )
     found = steps(100 * arguments.rounds)
-    for name in ("watched", "guarded", "both"):
-        print(f"a small step, {name}: {found[name] / found['bare']:.3f} of the bare one's CPU time")
+    ratio = found["watched"] / found["bare"]
+    print(f"a small step, watched: {ratio:.3f} of the bare one's CPU time")
 
 
 if __name__ == "__main__":

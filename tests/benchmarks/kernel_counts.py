@@ -52,12 +52,10 @@ class Case:
     precision: str = "bf16"
     is_unpadded: bool = False
     is_checkpointed: bool = False
-    residual: torch.dtype | None = None
     data: DataConfig = DATA
 
     def model(self) -> BertForPretraining:
         model = BertForPretraining(self.config).train()
-        model.encoder.residual_dtype = self.residual
         if self.is_checkpointed:
             model.encoder.checkpoint_activations()
         return model
@@ -69,11 +67,9 @@ CASES = {
     "bert": Case(BERT),
     "bert, float32": Case(BERT, precision="fp32"),
     "bert, logits of all positions": Case(BERT, data=EVERYWHERE),
-    "bert, bf16 residual": Case(BERT, residual=torch.bfloat16),
     "bert, unpadded": Case(BERT, is_unpadded=True),
     "modern": Case(MODERN),
     "modern, GELU": Case(replace(MODERN, hidden_act="gelu", gated=False)),
-    "modern, bf16 residual": Case(MODERN, residual=torch.bfloat16),
     "modern, checkpointed": Case(MODERN, is_checkpointed=True),
     "modern, unpadded": Case(MODERN, is_unpadded=True),
 }

@@ -60,11 +60,10 @@ def folder(monkeypatch):
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-@pytest.mark.parametrize("skip_bad_shards", [False, True])
-def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure, skip_bad_shards):
+def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure):
     write_data_set(folder, train=(13, 20))
     store = folder.fs
-    shards = ShardSet(folder, "train", skip_bad_shards=skip_bad_shards)
+    shards = ShardSet(folder, "train")
     assert store.requests.count(FIRST) == 0  # to know its size, a shard is not read
     store.failures[FIRST] = [failure, failure]
     assert len(shards.read(0)) == 13
@@ -151,8 +150,6 @@ def test_damage_in_a_store_is_damage(folder):
     with pytest.raises(CorruptDataError, match=f"{FIRST} is damaged"):
         ShardSet(folder, "train").read(0)
     assert folder.fs.requests.count(FIRST) == 1
-    shards = ShardSet(folder, "train", skip_bad_shards=True)
-    assert (len(shards.read(0)), shards.lost_rows) == (13, 13)
 
 
 def test_with_check_shards_a_shard_is_still_fetched_once(folder):

@@ -23,7 +23,7 @@ ROOMS = {
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
-        "run_parts", "config", "data", "engine", "store", "artifacts", "monitoring", "labelled",
+        "config", "data", "engine", "store", "artifacts", "monitoring", "labelled",
         "evaluation", "finetuning", "pretraining", "estimate", "benchmark", "inference", "export",
         "view", "cli",
     ),

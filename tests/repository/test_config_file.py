@@ -182,9 +182,7 @@ def test_what_a_command_records_of_an_option_is_read_back(name, tmp_path):
 
 def test_the_file_of_a_run_starts_the_same_run(tmp_path):
     shards = write_data_set(tmp_path / "shards", train=(32,), validation=(8,))
-    output_of(
-        *command_line(shards, tmp_path / "run", max_steps=3, seed=5), "--dropout=0.3", "--remask"
-    )
+    output_of(*command_line(shards, tmp_path / "run", max_steps=3, seed=5), "--dropout=0.3")
     recorded = json.loads((tmp_path / "run/run.json").read_bytes())["options"]["pretrain"]
     assert recorded["learning_rate"] == read_run(tmp_path / "run").training.learning_rate
     assert recorded["shards"] == str(shards)

@@ -76,7 +76,7 @@ def gathered(size: int, rank: int) -> list[int]:
     """[most bytes beyond the snapshot, bytes left, largest weight padded for all ranks, bytes of
     the snapshot], which rank 0 alone keeps."""
     form = FORMS["nano"]
-    model = form.model(form.precision)
+    model = form.model()
     largest = max(-(-len(p) // size) * size * p[:1].nbytes for p in model.parameters())
     with fake_world(size, rank) as world:
         called = parallelize(model, world, parallel="fsdp", precision="fp32", compile=False)

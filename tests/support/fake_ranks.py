@@ -82,7 +82,7 @@ def last_step(form: StepForm, parallel: str, size: int, rank: int) -> dict[str, 
     fake = FakeTensorMode(allow_non_fake_inputs=True) if parallel == "fsdp" else nullcontext()
     loaded, training = form.loaded, training_config()
     with fake, NoValues():
-        model = form.model(form.precision)
+        model = form.model()
     computed: dict[str, str] = {}
     found: dict[str, Any] = {"computed": computed}
     with fake_world(size, rank) as world, Collectives() as collectives, NoValues():

@@ -51,7 +51,6 @@ def write_small_run(
                 dataset_digest="0" * 64,
                 max_seq_length=max_seq_length,
                 batch_factor=1,
-                masked_lm_prob=None,
                 max_predictions=1,
             ),
         ),

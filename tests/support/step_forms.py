@@ -22,7 +22,6 @@ class StepForm:
     is_unpadded: bool = False
     accumulation: int = 1
     precision: str = "bf16"
-    residual: torch.dtype | None = None
     is_packed: bool = False  # two pieces in each row
     is_checkpointed: bool = False
     is_sampled: bool = False  # a sample of words instead of the vocabulary
@@ -33,13 +32,11 @@ class StepForm:
         words = torch.arange(1, self.config.vocab_size, 2, device=device)
         return WordSample(words, torch.full((len(words),), 0.7, device=device))
 
-    def model(self, precision: str) -> BertForPretraining:
-        """The model, as training in this precision prepares it."""
+    def model(self) -> BertForPretraining:
+        """The model, as training prepares it."""
         model = BertForPretraining(self.config).train()
         if self.is_checkpointed:
             model.encoder.checkpoint_activations()
-        if precision == "bf16":
-            model.encoder.residual_dtype = self.residual
         return model
 
     @property
@@ -67,7 +64,6 @@ FORMS = {
     "packed": StepForm(STILL, is_packed=True),
     "checkpointed": StepForm(STILL, is_checkpointed=True),
     "fp32": StepForm(STILL, precision="fp32"),
-    "bf16 residual": StepForm(STILL, residual=torch.bfloat16),
     "sampled": StepForm(STILL, is_sampled=True),
     "sampled untied": StepForm(replace(STILL, tie_word_embeddings=False), is_sampled=True),
     "sampled fp32": StepForm(STILL, is_sampled=True, precision="fp32", accumulation=2),

@@ -8,7 +8,6 @@ import pytest
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
-from clozeline.train.engine.schedule import momentum_at
 from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.command import output_of, refused
 from tests.support.files import contents
@@ -102,11 +101,11 @@ def test_a_decay_may_have_another_shape(run, shards, tmp_path):
 
 def test_it_takes_over_what_is_no_schedule(shards, tmp_path):
     run, out = tmp_path / "run", tmp_path / "out"
-    given = ["--no-remask", "--skip-spikes", 6, "--seed", 3]
+    given = ["--masked-lm-prob", 0.3, "--unpadded", "--seed", 3]
     output_of(*command_line(shards, run, *given, schedule="constant", warmup=0.0, max_steps=4))
     output_of(*cool_line(shards, out, run, 4))
     training = read_run(out).training
-    assert (training.remask, training.skip_spikes, training.seed) == (False, 6.0, 3)
+    assert (training.masked_lm_prob, training.unpadded, training.seed) == (0.3, True, 3)
 
 
 def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
@@ -126,7 +125,7 @@ def test_a_resumed_decay_is_refused_what_a_new_one_is(cooled, shards, tmp_path):
     out = go_back(shutil.copytree(cooled, tmp_path / "out"), 14)
     before = contents(out)
     line = ("pretrain", shards, "--out", out, "--resume")
-    for option, value in (("--for", "2h"), ("--batch-ramp", 0.5), ("--phase", f"{shards}@0.5")):
+    for option, value in (("--for", "2h"), ("--phase", f"{shards}@0.5")):
         said = refused(*line, option, value)
         assert said == f"{option} does not go with --cool-down-from; leave it out."
     assert contents(out) == before
@@ -197,44 +196,13 @@ def test_on_other_shards_it_resumes_at_the_next_example(options, run, other, mix
     assert digests[0] == digests[1]
 
 
-@pytest.fixture(scope="module")
-def warming(shards):
-    """Muon's momentum rises for 10.5 of 14 steps."""
-    line = {"schedule": "constant", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 14}
-    out = shards.parent / "warming"
-    output_of(*command_line(shards, out, **line, optimizer="muon", muon_warmup=0.75))
-    return out
-
-
-@pytest.mark.parametrize("step", [8, 12])
-def test_the_momentum_of_muon_goes_on_where_it_was(step, warming, shards, tmp_path):
-    out = tmp_path / "out"
-    output_of(*cool_line(shards, out, warming, step, "--max-steps", 16))
-    there, here = read_run(warming).training, read_run(out).training
-    assert here.muon_warmup == (0.75 * 14 / 16 if step == 8 else 0.0)
-    for one in range(step + 1, 15):
-        assert momentum_at(here, one) == pytest.approx(momentum_at(there, one))
-    if step == 12:  # nothing is left of the warm-up
-        return
-    whole = {"schedule": "wsd", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
-    whole |= {"cool_down": 1 - step / 16, "optimizer": "muon", "muon_warmup": 0.75 * 14 / 16}
-    output_of(*command_line(shards, tmp_path / "whole", "--save-every", 2, **whole))
-    assert weights(out) == weights(tmp_path / "whole")
-
-
-def test_a_decay_that_ends_before_the_momentum_rose_is_refused(warming, shards, tmp_path):
-    line = cool_line(shards, tmp_path / "out", warming, 8, "--max-steps", 10)
-    assert "is inside the --muon-warmup of its run, which ends after step 10; give a" in refused(
-        *line
-    )
-    assert "--muon-warmup" not in output_of(*line, "--muon-warmup", 0, "--print-recipe")
-
-
-def test_another_optimizer_than_muon_is_refused_whatever_its_momentum(warming, shards, tmp_path):
+def test_another_optimizer_than_muon_is_refused_where_it_was_used(shards, tmp_path):
+    run, line = tmp_path / "run", {"schedule": "constant", "warmup": 0.0, "max_steps": 8}
+    output_of(*command_line(shards, run, **line, optimizer="muon"))
     options = ("--max-steps", 16, "--optimizer", "adamw")
-    line = cool_line(shards, tmp_path / "out", warming, 8, *options)
-    assert "was trained with --optimizer muon; leave the option out." in refused(*line)
-    line = ("pretrain", shards, "--out", warming, "--resume", "--optimizer", "adamw")
+    refusal = refused(*cool_line(shards, tmp_path / "out", run, 8, *options))
+    assert "was trained with --optimizer muon; leave the option out." in refusal
+    line = ("pretrain", shards, "--out", run, "--resume", "--optimizer", "adamw")
     assert "was trained with --optimizer muon; give that one, or another --out" in refused(*line)
 
 
@@ -283,7 +251,7 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--for=1m", "--batch-ramp=0.1", "--start-from=a", "--init=a"])
+@pytest.mark.parametrize("option", ["--for=1m", "--phase=a@0.5", "--start-from=a", "--init=a"])
 def test_options_that_do_not_go_with_it(option, tmp_path):
     line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path / "run", 12, option)
     name = option.partition("=")[0]

@@ -53,20 +53,18 @@ BF16 = {"max_steps": 8, "precision": "bf16", "sampled_words": 12}
 UNTIED = {"tie_word_embeddings": False}
 #: At a rate at which an update of each process's rows alone would be another one.
 MUON = {"max_steps": 8, "save_every": 4, "optimizer": "muon", "learning_rate": 0.02}
-#: Few deviations, so that some steps are skipped.
-SPIKES = {"max_steps": 40, "skip_spikes": 0.2, "eval_every": 0, "learning_rate": 0.01}
 STOPS = {"max_steps": 8, "eval_every": 4, "save_every": 0, "micro_batch_size": 2}
 ENDLESS = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
 SAVES = {"max_steps": 2 * STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
 SLOW = {"max_steps": 6, "log_every": 5, "eval_every": 0}
-EXACT = ("step", "data_digest", "learning_rate", "heldout/examples", "skipped_steps")
+EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
 #: A run that begins as the first of these and goes on as the second, after step 20.
 CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
 #: A run, and the one of one process whose numbers it has.
 SAME = [
     *(("ddp", "one"), ("fsdp", "one"), ("one-pass", "one"), ("disk-0/run", "one")),
     *((f"{before}-{after}", "one") for before, after in CHANGES),
-    *((name, f"{name}-one") for name in ("forms", "vectors", "spikes")),
+    *((name, f"{name}-one") for name in ("forms", "vectors")),
 ]
 #: Batches of 8, in pools of a shard of 240 rows: damage in the second one is met after 30 steps.
 DAMAGED = {"max_steps": 60, "save_every": 0, "eval_every": 0, "length_bins": 1}
@@ -99,7 +97,7 @@ def runs(folder, tmp_path_factory):
 
     train(folder, runs / "one", model=MODEL, **OPTIONS)
     train(folder, runs / "one-pass", model=MODEL, **OPTIONS | {"micro_batch_size": None})
-    others = {"forms": FORMS, "vectors": VECTORS, "muon": MUON, "spikes": SPIKES}
+    others = {"forms": FORMS, "vectors": VECTORS, "muon": MUON}
     for name, changes in others.items():
         train(folder, runs / f"{name}-one", model=MODEL, **changes)
     train(folder, runs / "bf16-one", model=replace(MODEL, **UNTIED), **BF16)
@@ -117,8 +115,6 @@ def runs(folder, tmp_path_factory):
     job("muon", {**MUON, "parallel": "fsdp"})
     resumed = {"copy_of": runs / "muon-one", "step": 4}
     job("muon-resumed", {**MUON, "parallel": "fsdp"}, **resumed)
-    lacking = shards_of_ranks("shards", folder, 1, Path.unlink, "train-00001-of-00005.arrow")
-    job("skips", {"skip_bad_shards": True, "max_steps": 1}, **lacking)
     config = read_manifest(folder).config
     whole = write_data_set(runs / "whole", train=(40,), validation=(60, 14), config=config)
     (runs / "others-0").symlink_to(folder)
@@ -136,7 +132,6 @@ def runs(folder, tmp_path_factory):
         job(f"bad-train-{bad}-{kind}", {**DAMAGED, "parallel": kind}, **damaged, pool_rows=240)
     job("stopped", ENDLESS, signal=["SIGTERM", 5])
     job("saved", SAVES, signal=["SIGUSR1", 5])
-    job("spikes", SPIKES)
     for rank in (0, 1):
         (runs / f"disk-{rank}").mkdir()
     on_one_disk = {"folder": runs / "disk-{rank}", "copy_of": runs / "fsdp", "step": 20}
@@ -179,11 +174,10 @@ def test_two_processes_train_as_one_does(found, wanted, runs):
     assert_same_training(numbers(runs / found), numbers(runs / wanted))
 
 
-def test_these_runs_have_all_of_their_steps_and_skip_some(runs):
+def test_these_runs_have_all_of_their_steps(runs):
     """Otherwise the comparison above would prove nothing."""
     trained = [line["step"] for line in numbers(runs / "one") if "mlm_loss" in line]
     assert trained == list(range(1, 27))
-    assert numbers(runs / "spikes-one")[39]["skipped_steps"] > 0
 
 
 def test_a_sharded_model_in_bf16_trains_as_autocast_does(runs):

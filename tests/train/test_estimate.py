@@ -33,7 +33,7 @@ from tests.train.test_flops import LENGTH, ROWS, counted_flops
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 #: The others differ from these in nothing that asks for the device.
 ON_CUDA = {
-    *("full", "accumulation", "packed", "checkpointed", "bf16 residual"),
+    *("full", "accumulation", "packed", "checkpointed"),
     *("sampled untied", "sampled fp32", "modern unpadded"),
 }
 
@@ -45,7 +45,7 @@ def test_the_walk_over_the_graph_gives_autograds_gradients(name):
 
     def found(run):
         torch.manual_seed(0)
-        model = form.model(form.precision)
+        model = form.model()
         with autocast(form.precision, CPU):
             losses, _ = forward_losses(
                 model, part, is_full=form.is_full, count_hits=False, sample=form.sample(CPU)
@@ -66,7 +66,7 @@ def test_a_step_of_every_form_runs_on_pretended_gpus(name):
     loaded = form.loaded
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, WithoutDevice():
         with CUDA:
-            model = form.model(form.precision)
+            model = form.model()
         if form.is_checkpointed:
             for layer in model.encoder.layers:
                 layer._forward = autocast(form.precision, CUDA)(layer._forward)
@@ -192,7 +192,6 @@ def test_sharded_memory_has_a_line_for_each_number_of_gpus(line):
         (["--batch-size=8", "--micro-batch-size=3"], "by --micro-batch-size 3; use"),
         (["--price-per-hour=-1"], "--price-per-hour"),
         (["--price-per-hour=nan"], "--price-per-hour is nan; give a finite number"),
-        (["--precision=fp32", "--bf16-residual"], "--bf16-residual is for precision bf16"),
         (["--phase=work/64@0.5"], "No such option '--phase'"),
     ],
 )

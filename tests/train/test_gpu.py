@@ -26,6 +26,7 @@ from clozeline.train.finetuning.training_loop import predict_logits, train_class
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step
+from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import STILL, command_line, numbers, preset_of, train, weights
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
@@ -52,7 +53,7 @@ def gpu():
 
 def steps_of(form, batches, world, *, precision, compile=False):
     """Yields sums and gradients of each step, float32 on the CPU; the weights stay as they are."""
-    model = form.model(precision).to(world.device)
+    model = form.model().to(world.device)
     backend = "aot_eager" if DRY_RUN else "inductor"
     called = torch.compile(model, backend=backend) if compile else model
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.0), {}
@@ -112,8 +113,10 @@ def test_compiled_steps_of_several_lengths_are_those_of_the_cpu(name, gpu):
 
 
 def test_a_compiled_run_changes_its_batches_and_evaluates(small_folder, tmp_path):
-    """Each with other shapes: the batch ramp's, and those of held-out examples."""
-    options = {"max_steps": 8, "batch_ramp": 0.9, "eval_every": 2, "precision": "fp32"}
+    """Each with other shapes: those of another phase, and those of held-out examples."""
+    config = replace(SMALL, max_seq_length=8, max_predictions_per_seq=2)
+    short = write_data_set(tmp_path / "short", train=(40,), config=config)
+    options = {"max_steps": 8, "phase": (f"{short}@0.5",), "eval_every": 2, "precision": "fp32"}
     for name, compile in (("compiled", True), ("eager", False)):
         train(small_folder, tmp_path / name, model=STILL, compile=compile, **options)
     assert_same_losses(tmp_path / "compiled", tmp_path / "eager", rel=1e-3)

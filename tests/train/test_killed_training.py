@@ -69,7 +69,7 @@ def test_ten_kills_leave_no_trace_in_the_loss_curve(has_phases, small_folder, tm
     if has_phases:
         short = write_data_set(tmp_path / "short", train=(40, 31), config=SHORT)
         folders = (f"{short}@0.1", f"{small_folder}@0.1", f"{short}@0.1")
-        options |= {"phase": folders, "masked_lm_prob": "0.4@0.25:0.15"}
+        options |= {"phase": folders, "masked_lm_prob": 0.4}
     whole, run = tmp_path / "whole", tmp_path / "run"
     train(small_folder, whole, model=preset_of(small_folder), **options)
     draws = random.Random(0)

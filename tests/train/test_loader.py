@@ -168,15 +168,11 @@ def stored_rows(folder, epoch):
 
 @pytest.mark.parametrize("masking", ["tokens", "whole-words"])
 def test_epoch_zero_is_as_stored_and_later_masks_equal_a_fresh_draw(tmp_path, masking):
-    """And without new masks every epoch has the stored ones."""
     config = replace(SMALL, masking=masking)
     folder = write_data_set(tmp_path / "data", train=(13, 20, 0, 7, 17), config=config)
-    epochs = load(folder, 3, batch_size=N)
-    for epoch, loaded in enumerate(epochs):
+    for epoch, loaded in enumerate(load(folder, 3, batch_size=N)):
         wanted = stored_rows(folder, epoch)
         assert all(torch.equal(loaded.batch.tensors()[k], v) for k, v in wanted.tensors().items())
-    for loaded in load(folder, 2, batch_size=N, remask=False):
-        assert set(rows_of([loaded])) == set(rows_of(epochs[:1]))
 
 
 def test_slabs_of_many_batches_and_batches_of_many_slabs_agree(small_folder, monkeypatch):
@@ -246,7 +242,7 @@ def test_a_state_is_json_with_all_that_decides_the_next_example(small_folder):
     assert json.loads(json.dumps(loader.state_dict(8))) == {
         "version": 1, "order_version": 2, "streams": 1, "pool_rows": 262_144, "next_position": 8,
         "tokenizer_digest": manifest.tokenizer_digest, "dataset_digest": manifest.dataset_digest,
-        "split": "train", "seed": 3, "skipped_shards": [], "length_bins": 0, "batch_size": None,
+        "split": "train", "seed": 3, "length_bins": 0, "batch_size": None,
     }  # fmt: skip
 
 

@@ -1,9 +1,6 @@
-"""The loader's options: length bins, unpadded rows, shards that are checked or skipped."""
+"""The loader's options: length bins, unpadded rows, shards of a store."""
 
-from collections import Counter
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from clozeline.train.data.batch import digest_text
 from clozeline.train.data.length_bins import assign_bins
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.unpadded import with_dummy_row
-from tests.support.batches import concatenate, concatenate_unpadded
+from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
 from tests.train.test_loader import (
     GLOBAL,
@@ -168,80 +165,6 @@ def test_unpadded_parts_make_up_the_batch(small_folder):
             assert all(torch.equal(together[k], x) for k, x in loaded.batch.tensors().items())
 
 
-def change_a_value(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])],
-    ids=["missing", "cut"],
-)
-def test_missing_and_cut_shards_are_left_out_and_counted_exactly(tmp_path, harm):
-    folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
-    everything = Counter(originals(load(folder, 1, batch_size=40)))
-    path = folder / "train-00001-of-00003.arrow"
-    harm(path)
-    shards = Loader(folder, batch_size=20, seed=3, skip_bad_shards=True).shards
-    assert list(shards.skipped) == [path.name]
-    assert path.name in shards.skipped[path.name]
-    assert shards.lost_rows == 20
-    rest = Counter(originals(load(folder, 1, batch_size=20, skip_bad_shards=True)))
-    assert rest.total() == 20
-    assert rest <= everything
-
-
-@pytest.mark.parametrize("pairs", ["segments", "packed"])
-@pytest.mark.parametrize("options", [{}, {"length_bins": BINS}, {"unpadded": True}], ids=str)
-def test_the_rows_of_a_damaged_shard_are_blank_on_every_number_of_ranks(tmp_path, options, pairs):
-    """The others are where they were: two epochs, so that masks are redrawn, too."""
-    config = replace(SMALL, pairs=pairs)
-    folder = write_data_set(tmp_path / "data", train=(13, 20, 7), config=config)
-    options = {"batch_size": 8, **ORDER, **options}
-    whole = load(folder, 10, **options)
-    change_a_value(folder / "train-00001-of-00003.arrow")
-    found = []
-    for world_size in (1, 2):
-        loaders = [
-            Loader(
-                folder, rank=r, world_size=world_size, prefetch=r, skip_bad_shards=True, **options
-            )
-            for r in range(world_size)
-        ]
-        parts = list(islice(zip(*loaders, strict=True), 10))
-        found.append(([digest_of(x) for x in parts], [counts(*x) for x in parts]))
-        assert {loader.shards.lost_rows for loader in loaders} == {20}
-        if options.keys() == {"batch_size", *ORDER} and world_size == 1:
-            assert_blank([loaded for [loaded] in parts], whole)
-    assert found[0] == found[1]
-    tokens = [sum(x[1] for x in sums) for sums in (found[0][1], [counts(x) for x in whole])]
-    assert tokens[0] < 0.6 * tokens[1]
-
-
-def assert_blank(found, whole):
-    """Half of the rows of each epoch have no weight and no masks, the others are as they were."""
-    batch, wanted = (concatenate([loaded.batch for loaded in x]) for x in (found, whole))
-    rows = batch.example_weights
-    assert rows.view(2, 40).sum(1).tolist() == [20, 20]
-    assert not batch.masked_lm_weights[rows == 0].any()
-    assert torch.equal(batch.input_ids[rows > 0], wanted.input_ids[rows > 0])
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [Path.unlink, lambda path: path.write_bytes(b"\0" * path.stat().st_size)],
-    ids=["missing", "zeros"],
-)
-def test_a_data_set_of_bad_shards_only_is_refused(tmp_path, harm):
-    folder = write_data_set(tmp_path / "data", train=(13, 5))
-    for path in folder.glob("train-*"):
-        harm(path)
-    with pytest.raises(InputError, match="all train shards are bad"):
-        load(folder, 3, skip_bad_shards=True)
-
-
 @pytest.fixture
 def store():
     """An empty in-memory folder, removed afterwards."""
@@ -266,7 +189,6 @@ def test_a_remote_store_of_any_format_gives_the_same_batches_as_a_disk(
     (remote / name).unlink()
     with pytest.raises(InputError, match=f"{name} is missing"):
         Loader(str(remote), batch_size=4, seed=0)
-    assert Loader(remote, batch_size=4, seed=0, skip_bad_shards=True).shards.lost_rows == 20
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""The options of what is read: length bins, no padding, checked and skipped shards."""
+"""The options of what is read: length bins, no padding, checked shards."""
 
 import shutil
 from dataclasses import replace
@@ -22,7 +22,6 @@ from tests.support.small_training import (
     numbers,
     train,
 )
-from tests.support.training_configs import training_config
 
 LONG = replace(STILL, max_position_embeddings=64)
 NAME, VALIDATION = "train-00001-of-00003.arrow", "validation-00000-of-00001.arrow"
@@ -61,13 +60,13 @@ def test_without_padding_the_same_is_learned_of_rows_that_bins_chose(folder, bin
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("form", [
-    {}, {"length_bins": 3}, {"unpadded": True}, {"batch_ramp": 0.5}, {"masked_lm_prob": "0.5:0.1"},
+    {}, {"length_bins": 3}, {"unpadded": True}, {"masked_lm_prob": 0.5},
 ], ids=str)  # fmt: skip
 def test_compiled_it_learns_the_same_whatever_the_form_of_the_batches(form, folder, tmp_path):
     if not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler")
     torch.compiler.reset()
-    options = {"model": LONG, "micro_batch_size": 4 if "batch_ramp" not in form else None, **form}
+    options = {"model": LONG, "micro_batch_size": 4, **form}
     for compiled in (False, True):
         train(folder, tmp_path / str(compiled), compile=compiled, **options)
     assert of_steps(tmp_path / "True") == pytest.approx(of_steps(tmp_path / "False"), rel=1e-4)
@@ -89,11 +88,6 @@ def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, binned, 
         with pytest.raises(InputError, match=reason):
             train(folder, run, model=LONG, resume=True, unpadded=True, **changes)
     assert len(list_checkpoints(run)) == 1
-
-
-def test_a_growing_batch_cannot_have_length_bins():
-    with pytest.raises(ValueError, match="Use one of the two"):
-        training_config(length_bins=3, batch_ramp=0.5)
 
 
 @pytest.fixture
@@ -141,9 +135,6 @@ def zero(path, *, cut=0):
     path.write_bytes(b"\0" * (path.stat().st_size - cut))
 
 
-LOST = "20 train examples are lost with a bad shard."
-
-
 @pytest.fixture
 def harmed(tmp_path):
     """A data set of 40 examples, 20 of them in a shard with another id than it was written with."""
@@ -176,70 +167,3 @@ def test_a_damaged_shard_costs_nothing_of_what_was_trained(harmed, tmp_path):
     state = read_state(latest_checkpoint(run))
     assert (state.step, state.loader["next_position"]) == (3, 0)
     assert state.loader["others"][0]["next_position"] == 24
-
-
-def skipped_of(run):
-    return read_state(latest_checkpoint(run)).loader["skipped_shards"]
-
-
-def test_a_damaged_shard_is_blank_and_its_examples_are_counted(harmed, tmp_path, capsys):
-    """It is found when it is read, so it stays in the order: also where it is whole again."""
-    run = tmp_path / "run"
-    train(harmed, run, max_steps=4, skip_bad_shards=True)
-    warning = capsys.readouterr().err
-    assert warning.count(LOST) == 1
-    assert f"{NAME} is damaged" in warning
-    assert skipped_of(run) == []
-    train(harmed, run, resume=True, max_steps=8, skip_bad_shards=True)
-    losses = {line["step"]: line["mlm_loss"] for line in numbers(run) if "mlm_loss" in line}
-    assert [*losses] == list(range(1, 9))
-    assert min(losses.values()) > 0
-    with pytest.raises(InputError, match=f"{NAME} is damaged"):
-        train(harmed, run, resume=True, max_steps=10)
-
-
-def test_a_missing_shard_is_left_out_and_stays_so(harmed, tmp_path, capsys):
-    run, path = tmp_path / "run", harmed / NAME
-    data = path.read_bytes()
-    path.unlink()
-    train(harmed, run, max_steps=4, skip_bad_shards=True)
-    warning = capsys.readouterr().err
-    said = "warning: 1 of 3 training shards are skipped, with 20 of 40 training examples."
-    assert said in warning
-    assert f"{NAME} is missing" in warning
-    assert skipped_of(run) == [NAME]
-    path.write_bytes(data)  # damaged, but it is not read
-    train(harmed, run, resume=True, max_steps=8, skip_bad_shards=True)
-    assert skipped_of(run) == [NAME]
-    assert LOST not in capsys.readouterr().err
-    with pytest.raises(InputError, match=rf"skipped_shards '{NAME}' there, none now"):
-        train(harmed, run, resume=True)
-
-
-def test_a_growing_batch_reads_on_without_the_skipped_shard(harmed, tmp_path):
-    """The second size reads on where the first one ended, without the shard that was skipped."""
-    (harmed / NAME).write_bytes(b"cut")
-    train(harmed, tmp_path / "run", batch_ramp=0.9, skip_bad_shards=True, batch_size=16)
-    state = read_state(latest_checkpoint(tmp_path / "run"))
-    assert state.step == 12
-    assert 12 * 2 < state.loader["next_position"] < 12 * 16
-    assert state.loader["skipped_shards"] == [NAME]
-
-
-@pytest.mark.parametrize(
-    ("cut", "said"),
-    [
-        (9, "1 of 2 validation shards are skipped, with 9 of 23 validation examples."),
-        (0, "9 validation examples are lost with a bad shard."),
-    ],
-    ids=["cut", "zeros"],
-)
-def test_bad_validation_shards_are_skipped_and_the_rest_is_measured(cut, said, tmp_path, capsys):
-    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9, 14))
-    path = shards / "validation-00000-of-00002.arrow"
-    zero(path, cut=cut)
-    train(shards, tmp_path / "run", max_steps=2, eval_every=1, skip_bad_shards=True)
-    assert of_steps(tmp_path / "run", "heldout/examples") == [14, 14]
-    warning = capsys.readouterr().err
-    assert warning.count(said) == 1
-    assert path.name in warning

@@ -11,7 +11,6 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_moments
 from clozeline.train.engine.muon import MOMENTUM, is_hidden_matrix, orthogonalized
 from clozeline.train.engine.optim import build_optimizer, follow_schedule
-from clozeline.train.engine.schedule import momentum_at
 from tests.support.command import output_of
 from tests.support.small_training import (
     STILL,
@@ -123,24 +122,12 @@ def test_matrices_of_one_shape_are_updated_together_as_torchs_muon_updates_each(
             torch.testing.assert_close(named[name], parameter, atol=2e-2, rtol=0, msg=name)
 
 
-def test_the_momentum_rises():
-    config = training_config(optimizer="muon", max_steps=12, muon_warmup=0.5)
-    optimizer, found = build_optimizer(BertForPretraining(TINY), config), []
-    for step in range(1, 13):
-        follow_schedule(optimizer, config, step, 0.0)
-        found += [group["momentum"] for group in optimizer.param_groups if "momentum" in group]
-    rising = [0.85 + 0.1 * (step - 0.5) / 6 for step in range(1, 7)]
-    assert found == pytest.approx([*rising, *[MOMENTUM] * 6])
-    assert {momentum_at(replace(config, muon_warmup=0.0), step) for step in (1, 12)} == {MOMENTUM}
-
-
-def test_it_resumes_bit_for_bit_with_the_momentum_that_the_run_began_with(small_folder, tmp_path):
+def test_it_resumes_bit_for_bit_with_its_momentum(small_folder, tmp_path):
     options = {"optimizer": "muon", "learning_rate": 2e-3, "weight_decay": 0.1}
     whole, model = tmp_path / "whole", preset_of(small_folder)
-    train(small_folder, whole, model=model, muon_warmup=0.5, **options)
+    train(small_folder, whole, model=model, **options)
     run = go_back(shutil.copytree(whole, tmp_path / "run"), 4)
-    line = command_line(small_folder, run, "--resume", **options)
-    output_of(*[word for word in line if not word.startswith("--muon-warmup")])
+    output_of(*command_line(small_folder, run, "--resume", **options))
     assert_same_run(run, whole)
     kinds = {name.rpartition("/")[2] for name in load_moments(latest_checkpoint(run))}
     assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}

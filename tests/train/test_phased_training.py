@@ -1,7 +1,6 @@
 """A run with phases is one run: killed, resumed, cooled down and inspected across their borders.
 
-12 steps: six on examples of 8 tokens, then six on 16; the masking rate changes after the ninth.
-Checkpoints of steps 4, 8 and 12 are in three phases.
+12 steps: six on examples of 8 tokens, then six on 16. Checkpoints are of steps 4, 8 and 12.
 """
 
 import json
@@ -48,7 +47,7 @@ from tests.train.test_cool_down import cool_line
 from tests.train.test_phases import SHORT
 from tests.train.test_plan import plan
 
-RATES = "0.3@0.75:0.15"
+RATE = 0.3
 #: Steps and examples of a batch in each phase.
 STEPS_OF = {"short": (1, 2, 3, 4, 5, 6), "long": (7, 8, 9, 10, 11, 12)}
 SIZE_OF = {"short": 16, "long": 8}
@@ -64,7 +63,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def phases(folders):
-    return {"phase": (f"{folders['short']}@0.5",), "masked_lm_prob": RATES}
+    return {"phase": (f"{folders['short']}@0.5",), "masked_lm_prob": RATE}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +117,7 @@ def test_where_longer_examples_begin_the_positions_of_the_shorter_ones_continue(
     assert not torch.allclose(before[8:16], before[:8], atol=0.01)
     torch.testing.assert_close(after[:8], before[:8], atol=1e-6, rtol=0)
     torch.testing.assert_close(after[8:16], before[:8], atol=1e-6, rtol=0)
-    torch.testing.assert_close(end, after, atol=1e-6, rtol=0)  # at the border of masks, nothing
+    torch.testing.assert_close(end, after, atol=1e-6, rtol=0)
     moments = load_moments(saved[6])
     assert not moments[f"{table}/exp_avg_sq"][8:].any()
     again = go_back(shutil.copytree(tmp_path / "run", tmp_path / "again"), 6)
@@ -176,30 +175,18 @@ def test_two_processes_are_one_across_a_border(folders, phases, tmp_path):
 
 def test_a_resumed_run_keeps_its_phases_and_refuses_others(run, whole, folders, phases, tmp_path):
     long = folders["long"]
-    other = command_line(long, go_back(run, 8), "--resume", masked_lm_prob="0.3:0.15")
+    other = command_line(long, go_back(run, 8), "--resume", masked_lm_prob=0.15)
     assert "holds a run with other phases (8 tokens, 0.3 masked from 0; 16" in refused(*other)
     changed = write_data_set(tmp_path / "changed", train=(41, 0, 31), config=SHORT)
-    other = command_line(long, run, "--resume", f"--phase={changed}@0.5", masked_lm_prob=RATES)
+    other = command_line(long, run, "--resume", f"--phase={changed}@0.5", masked_lm_prob=RATE)
     assert "cannot continue at position 96 in the same order" in refused(*other)
     output_of(*command_line(long, run, "--resume", eval_every=6))
     assert_same_run(run, whole)
     recorded = json.loads((run / "run.json").read_text())["options"]["pretrain"]
     assert {name: recorded[name] for name in phases} == {
         "phase": list(phases["phase"]),
-        "masked_lm_prob": RATES,
+        "masked_lm_prob": RATE,
     }
-
-
-def test_a_resumed_run_keeps_the_ramp_of_its_batch(folders, phases, tmp_path):
-    """Killed while it grows; no schedule is given again."""
-    long, ramped = folders["long"], {**phases, "batch_ramp": 0.75}
-    output_of(*command_line(long, tmp_path / "whole", **ramped))
-    run = go_back(shutil.copytree(tmp_path / "whole", tmp_path / "run"), 4)
-    again = command_line(long, run, "--resume")
-    output_of(*(word for word in again if not word.startswith("--batch-ramp")))
-    assert_same_run(run, tmp_path / "whole")
-    recorded = json.loads((run / "run.json").read_text())["options"]["pretrain"]
-    assert recorded["batch_ramp"] == 0.75
 
 
 @pytest.mark.parametrize("step", [4, 10])
@@ -212,10 +199,10 @@ def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, t
     output_of(*cool_line(here, cooled, run, step, "--max-steps", last))
     training = read_run(cooled).training
     found = training.batch_size, training.masked_lm_prob, training.phase
-    assert found == ((16, "0.3", ()) if step == 4 else (8, "0.15", ()))
+    assert found == (16 if step == 4 else 8, RATE, ())
     options |= {"schedule": "wsd", "cool_down": 2 / last, "max_steps": last}
     if step == 4:  # a run of the first phase alone
-        options |= {"phase": (f"{here}@0.99",), "masked_lm_prob": "0.3"}
+        options |= {"phase": (f"{here}@0.99",)}
     output_of(*command_line(folders["long"], falls, **options))
     assert weights(cooled) == weights(falls)
     lines = [
@@ -259,9 +246,8 @@ def test_the_examples_of_each_step_are_those_that_were_trained_on(whole, folders
     read = ReadSteps(whole, folders["short"])
     for name, steps in STEPS_OF.items():
         for number, step in enumerate(steps):
-            rate = 0.3 if step < 10 else 0.15
             size = SIZE_OF[name]
-            loader = Loader(folders[name], batch_size=size, seed=0, prefetch=0, masked_lm_prob=rate)
+            loader = Loader(folders[name], batch_size=size, seed=0, prefetch=0, masked_lm_prob=RATE)
             loader.load_state_dict(loader.state_dict(number * size))
             loaded = next(iter(loader))
             found = read.rows(step)
@@ -308,11 +294,10 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     short, long = folders["short"], folders["long"]
     lines = [
         f"phase      steps 1 to 6: {short}, 16 examples of up to 8 tokens, 30 % masked",
-        f"phase      steps 7 to 9: {long}, 8 examples of up to 16 tokens, 30 % masked",
-        f"phase      steps 10 to 12: {long}, 8 examples of up to 16 tokens, 15 % masked",
+        f"phase      steps 7 to 12: {long}, 8 examples of up to 16 tokens, 30 % masked",
     ]
     line = command_line(long, tmp_path / "run", "--print-recipe", **phases)
-    assert output_of(*line).splitlines()[-3:] == lines
+    assert output_of(*line).splitlines()[-2:] == lines
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
 
 
@@ -330,7 +315,7 @@ def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp
     card = (tmp_path / "exported" / "README.md").read_text()
     digests = [read_manifest(folders[name]).dataset_digest for name in ("short", "long")]
     assert f"| examples read | {6 * 16 + 6 * 8} |" in card
-    assert f"| masking rate | {RATES} |" in card
+    assert f"| masking rate | {RATE} |" in card
     assert f"| data set digest | {', '.join(digests)} |" in card
 
 
@@ -340,15 +325,11 @@ def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--masked-lm-prob=0.3:1.5", "--masked-lm-prob is 1.5; it must be 0.01 to 1.0."),
+        ("--masked-lm-prob=1.5", "--masked-lm-prob is 1.5; it must be 0.01 to 1.0."),
         ("--masked-lm-prob=0", "--masked-lm-prob is 0.0; it must be 0.01 to 1.0."),
-        ("--masked-lm-prob=nan", "--masked-lm-prob is 'nan'; give rates, such as"),
-        ("--masked-lm-prob=high:low", "is 'high:low'; give rates, such as 0.3:0.15"),
-        ("--masked-lm-prob=", "of which a part is empty; leave that out."),
-        ("--masked-lm-prob=0.3@0.5:0.1@0.4", "its fractions sum to 0.9, not 1. Leave the last"),
-        ("--masked-lm-prob=0.3@0.9:0.1@0.1:0.2", "leave nothing for the other parts."),
-        ("--masked-lm-prob=0.3@0:0.1", "must be above 0 and below 1."),
-        ("--masked-lm-prob=0.3@1.5:0.1", "must be above 0 and below 1."),
+        ("--masked-lm-prob=0.3:0.15", "'0.3:0.15' is not a valid float"),
+        ("--phase=a@0 --phase=b", "must be above 0 and below 1."),
+        ("--phase=a@0.6 --phase=b@0.4", "leave nothing for the other parts."),
         ("--phase=@0.5", "of which a part is empty; leave that out."),
         ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; a fraction, after the last @ of a"),
         ("--phase=nowhere@2", "is 'nowhere@2'; a fraction, after the last @ of a part, must be"),
@@ -356,7 +337,7 @@ def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp
     ],
 )
 def test_a_bad_schedule_is_one_line(option, complaint, folders, tmp_path):
-    said = output_of(*command_line(folders["long"], tmp_path / "run", option), code=2)
+    said = output_of(*command_line(folders["long"], tmp_path / "run", *option.split()), code=2)
     assert complaint in said.splitlines()[-1]
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -377,10 +358,9 @@ def test_a_data_set_that_does_not_fit_is_one_line(folders, tmp_path):
     assert not (out / "run.json").exists()
 
 
-def test_a_decay_takes_no_schedule(folders, whole, tmp_path):
+def test_a_decay_takes_no_phases(folders, whole, tmp_path):
     line = cool_line(folders["long"], tmp_path / "out", whole, 8)
     assert "--phase does not go with" in output_of(*line, "--phase=a@0.5", code=2)
-    assert "with several rates does not go" in output_of(*line, "--masked-lm-prob=0.3:0.1", code=2)
 
 
 def test_other_held_out_documents_are_a_warning(folders, tmp_path, capsys):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import ExcludedSource, read_manifest, write_manifest
 from clozeline.train.artifacts.run import RunConfig
+from clozeline.train.config import phase_starts
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import PhasedLoader, states_of
 from clozeline.train.data.phases import data_sets_of, find_phases
 from clozeline.train.engine.schedule import phase_at
-from clozeline.train.run_parts import parse_parts, parse_rates
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
@@ -24,7 +24,8 @@ from tests.train.test_loader import ORDER, joined, rows_of
 
 SHORT = replace(SMALL, max_seq_length=8, max_predictions_per_seq=2)
 BATCH = 6  # of the long data set; 12 of the short one
-#: A batch of each, by phase; the short data set is read twice, with a rate of its own.
+RATE = 0.25
+#: A batch of each, by phase; each data set is read twice.
 TURNS = [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
 
 
@@ -46,54 +47,53 @@ def phases_of(long, **changes):
 
 
 @pytest.mark.parametrize(
-    ("parts", "expected"),
+    ("phases", "starts"),
     [
-        ("a", {"a": 0}),
-        ("a b", {"a": 0, "b": 0.5}),
-        ("a b c d", {"a": 0, "b": 0.25, "c": 0.5, "d": 0.75}),
-        ("a@0.9 b", {"a": 0, "b": 0.9}),
-        ("a@0.5 b c", {"a": 0, "b": 0.5, "c": 0.75}),
-        ("a b@.2", {"a": 0, "b": 0.8}),
-        ("a@0.6 b@0.3 c@0.1", {"a": 0, "b": 0.6, "c": 0.9}),
-        ("s3://me@host/a a@b@0.25", {"s3://me@host/a": 0, "a@b": 0.75}),  # of the folder's name
+        ("", {None: 0}),
+        ("a", {"a": 0, None: 0.5}),
+        ("a b c", {"a": 0, "b": 0.25, "c": 0.5, None: 0.75}),
+        ("a@0.9", {"a": 0, None: 0.9}),
+        ("a@0.5 b", {"a": 0, "b": 0.5, None: 0.75}),
+        ("a b@.2", {"a": 0, "b": 0.4, None: 0.6}),
+        ("a@0.6 b@0.3", {"a": 0, "b": 0.6, None: 0.9}),
+        ("s3://me@host/a a@b@0.5", {"s3://me@host/a": 0, "a@b": 0.25, None: 0.75}),
     ],
 )
-def test_parts_take_their_fractions_and_share_the_rest(parts, expected):
-    found = parse_parts(parts.split(), name="phase", given=parts)
-    assert {value: start for start, value in found} == expected
+def test_data_sets_take_their_fractions_and_share_the_rest(phases, starts):
+    assert {folder: start for start, folder in phase_starts(phases.split())} == starts
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
-def test_rates_for_fractions_that_sum_to_1_begin_where_the_last_one_ends(parts):
-    total = sum(parts)
-    text = ":".join(f"0.{n + 1}@{part / total:.9f}" for n, part in enumerate(parts))
-    if len(parts) == 1:
-        text = "0.1"
-    starts = [start for start, _ in parse_rates(text, name="rates")]
-    assert starts == pytest.approx([sum(parts[:n]) / total for n in range(len(parts))], abs=1e-7)
+def test_data_sets_with_fractions_begin_where_the_last_one_ends(lengths):
+    total = sum(lengths)
+    phases = [f"{n}@{length / total:.9f}" for n, length in enumerate(lengths[:-1])]
+    starts = [start for start, _ in phase_starts(phases)]
+    assert starts == pytest.approx(
+        [sum(lengths[:n]) / total for n in range(len(lengths))], abs=1e-7
+    )
 
 
-def test_data_sets_and_rates_are_cut_into_phases(long, short):
-    found = phases_of(long, phase=(f"{short}@0.5",), masked_lm_prob="0.5@0.8:0.25")
-    shown = [(x.start, x.shards, x.masked_lm_prob, x.max_predictions) for x in found]
-    assert shown == [
-        (0.0, str(short), 0.5, 4),  # of 8 tokens
-        (0.5, str(long), 0.5, 8),  # of 16
-        (0.8, str(long), 0.25, 4),
+def test_each_data_set_is_a_phase(long, short):
+    found = phases_of(long, phase=(f"{short}@0.25", f"{long}@0.5", str(short)), masked_lm_prob=0.5)
+    assert [(x.start, x.shards, x.max_predictions) for x in found] == [
+        (0.0, str(short), 4),  # of 8 tokens
+        (0.25, str(long), 8),  # of 16
+        (0.75, str(short), 4),
+        (0.875, str(long), 8),
     ]
-    assert [(x.max_seq_length, x.batch_factor) for x in found] == [(8, 2), (16, 1), (16, 1)]
+    assert [(x.max_seq_length, x.batch_factor) for x in found] == [(8, 2), (16, 1)] * 2
     digests = [read_manifest(folder).dataset_digest for folder in (short, long)]
     assert data_sets_of(found) == dict(zip(digests, map(str, (short, long)), strict=True))
 
 
 def test_a_run_without_schedules_is_one_phase_with_the_masks_of_its_shards(long):
     [found] = phases_of(long)
-    assert (found.start, found.batch_factor, found.masked_lm_prob) == (0.0, 1, None)
+    assert (found.start, found.batch_factor) == (0.0, 1)
     assert found.max_predictions == 3  # of SMALL
 
 
 def test_each_step_has_the_phase_in_which_its_middle_is(long, short):
-    config = training_config(max_steps=12, phase=(f"{short}@0.5",), masked_lm_prob="0.3@0.75:0.15")
+    config = training_config(max_steps=12, phase=(f"{short}@0.5", f"{long}@0.25"))
     phases = find_phases(long, read_manifest(long), config)
     assert [phases.index(phase_at(phases, config, step)) for step in range(1, 13)] == (
         [0] * 6 + [1] * 3 + [2] * 3
@@ -124,18 +124,20 @@ def test_only_texts_that_all_data_sets_exclude_count_as_excluded(tmp_path):
 
 
 def open_all(long, short, *, state=None, **ranks):
-    options = {"batch_size": BATCH, "prefetch": 0, **ORDER, **ranks}
-    first, last = (read_manifest(folder).dataset_digest for folder in (short, long))
-    loader = PhasedLoader({first: Loader(short, **options), last: Loader(long, **options)}, last)
+    """The loaders of a run whose last data set is `long`."""
+    options = {"prefetch": 0, "masked_lm_prob": RATE, **ORDER, **ranks}
+    loaders = {
+        read_manifest(folder).dataset_digest: Loader(folder, batch_size=size, **options)
+        for folder, size in ((short, 2 * BATCH), (long, BATCH))
+    }
+    loader = PhasedLoader(loaders, read_manifest(long).dataset_digest)
     if state:
         loader.load_state_dict(state)
     return loader
 
 
 def four_phases(long, short):
-    first, second = phases_of(long, phase=(f"{short}@0.5",), masked_lm_prob="0.25")
-    third = replace(first, masked_lm_prob=0.5, max_predictions=4)
-    return [first, second, third, replace(second, masked_lm_prob=None, max_predictions=3)]
+    return phases_of(long, phase=(str(short), str(long), str(short)), masked_lm_prob=RATE)
 
 
 def read(loader, phases, turns):
@@ -143,13 +145,13 @@ def read(loader, phases, turns):
     found, before = [], None
     for turn in turns:
         if turn != before:
-            before, batches = turn, loader.batches(phases[turn], BATCH)
+            before, batches = turn, loader.batches(phases[turn])
         found.append(next(batches))
     return found
 
 
 def test_each_data_set_is_read_on_where_its_last_phase_stopped(long, short):
-    """Every example once an epoch, the masks of its phase, and the digest of what was read."""
+    """Every example once an epoch, masked at the rate, and the digest of what was read."""
     phases = four_phases(long, short)
     found = read(open_all(long, short), phases, TURNS)
     for folder, size, mine in ((short, 12, (0, 2)), (long, 6, (1, 3))):
@@ -162,9 +164,8 @@ def test_each_data_set_is_read_on_where_its_last_phase_stopped(long, short):
             phase = phases[turn]
             assert loaded.batch.masked_lm_positions.shape[1] == phase.max_predictions
             counts = loaded.batch.masked_lm_weights.sum(1)
-            rate = phase.masked_lm_prob or SMALL.masked_lm_prob
             tokens = loaded.batch.attention_mask.sum(1)
-            wanted = torch.floor(tokens * rate + 0.5).clamp(1, phase.max_predictions)
+            wanted = torch.floor(tokens * RATE + 0.5).clamp(1, phase.max_predictions)
             assert torch.equal(counts, wanted.float())
 
 
@@ -199,24 +200,22 @@ def test_a_state_of_other_data_sets_is_refused(long, short):
 # --- masks
 
 
-@pytest.mark.parametrize(("remask", "most"), [(True, 3), (False, 3), (True, 1)])
-def test_at_the_rate_of_the_shards_their_own_masks_are_drawn(remask, most, tmp_path):
+@pytest.mark.parametrize("most", [3, 1])
+def test_at_the_rate_of_the_shards_their_own_masks_are_drawn(most, tmp_path):
     """In the first epoch they are those stored, also where their limit is below the rate."""
     config = replace(SMALL, max_predictions_per_seq=most)
     folder = write_data_set(tmp_path, train=(13, 20, 7), config=config)
-    options = {"batch_size": 8, "prefetch": 0, "remask": remask, **ORDER}
+    options = {"batch_size": 8, "prefetch": 0, **ORDER}
     stored, drawn = (
         list(islice(Loader(folder, **options, **rate), 12))
         for rate in ({}, {"masked_lm_prob": SMALL.masked_lm_prob})
     )
     assert rows_of(stored) == rows_of(drawn)
-    [phase] = phases_of(folder, masked_lm_prob=str(SMALL.masked_lm_prob))
+    [phase] = phases_of(folder, masked_lm_prob=SMALL.masked_lm_prob)
     assert phase.max_predictions == most
 
 
-def test_without_new_masks_each_epoch_has_those_of_the_first(long):
+def test_at_another_rate_each_epoch_has_other_masks(long):
     options = {"batch_size": 57, "prefetch": 0, "masked_lm_prob": 0.3, **ORDER}
-    first, second = islice(Loader(long, remask=False, **options), 2)
-    assert sorted(rows_of([first])) == sorted(rows_of([second]))
     first, second = islice(Loader(long, **options), 2)
     assert sorted(rows_of([first])) != sorted(rows_of([second]))

@@ -90,15 +90,15 @@ def test_what_is_given_wins_over_the_run(run, small_folder):
 def test_a_run_keeps_what_is_not_the_default_unless_it_is_unset_or_steps_end_the_run(
     small_folder, tmp_path
 ):
-    out, how = tmp_path / "out", {"for_": "0.5s", "skip_spikes": 6.0, "remask": False}
-    schedules = {"muon_warmup": 0.5, "batch_ramp": 0.75}
+    out, how = tmp_path / "out", {"for_": "0.5s", "masked_lm_prob": 0.3, "unpadded": True}
     how |= {name: getattr(SHORT, name) for name in KEPT}
     model = preset_of(small_folder)
-    train(small_folder, out, model=model, optimizer="muon", **how, **schedules)
-    assert plan(small_folder, out, resume=True).kept == how | schedules
-    assert plan(small_folder, out, options=dict.fromkeys(schedules, 0.0)).kept == how
+    train(small_folder, out, model=model, optimizer="muon", **how)
+    assert plan(small_folder, out, resume=True).kept == how
+    padded = plan(small_folder, out, options={"unpadded": False}).kept
+    assert padded == {name: how[name] for name in how if name != "unpadded"}
     del how["for_"]
-    assert plan(small_folder, out, options={"max_steps": 9}).kept == how | schedules
+    assert plan(small_folder, out, options={"max_steps": 9}).kept == how
     assert plan(small_folder, tmp_path / "new", start_from=out).kept == {}
 
 
@@ -208,14 +208,6 @@ def test_a_cool_down_is_printed_and_recorded_where_there_is_one(
     assert invoke(*line[:3], plain, *line[4:]).exit_code == 0
     options = json.loads((plain / "run.json").read_bytes())["options"]["pretrain"]
     assert options.get("cool_down") == (0.2 if has_one else None)
-
-
-def test_muon_options_go_with_a_recipe_that_trains_with_muon(small_folder, tmp_path):
-    line = ["pretrain", small_folder, "--out", tmp_path / "run", "--muon-warmup", 0.5]
-    assert "--optimizer muon " in output_of(*line, "--preset", "nano", "--print-recipe")
-    said = output_of(*line, "--preset", "bert-tiny", code=2)
-    assert "--muon-warmup is for optimizer muon" in said
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_time_budget_leaves_no_number_of_steps(small_folder):

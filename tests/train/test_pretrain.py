@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
@@ -37,7 +36,6 @@ from tests.support.small_training import (
     SHORT,
     STILL,
     TINY,
-    assert_same_run,
     go_back,
     numbers,
     train,
@@ -223,8 +221,8 @@ def test_where_no_store_tells_attempts_apart_a_restart_knows_its_command_by_name
 
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):
     new = {"out": tmp_path / "new", "cool_down_from": f"{run}@8"}
-    with pytest.raises(InputError, match="--batch-ramp does not go with --cool-down-from"):
-        pretrain(small_folder, training={"batch_ramp": 0.5}, **new)
+    with pytest.raises(InputError, match="--phase does not go with --cool-down-from"):
+        pretrain(small_folder, training={"phase": ("a@0.5",)}, **new)
     with pytest.raises(InputError, match="--start-from does not go with --cool-down-from"):
         pretrain(small_folder, start_from=run, **new)
 
@@ -272,27 +270,6 @@ def test_by_default_each_checkpoint_is_evaluated(small_folder, tmp_path):
     assert evaluated == [4, 8, 12]
     losses = [read_state(folder).heldout_loss for folder in list_checkpoints(tmp_path)]
     assert len({*losses} - {None}) == 3
-
-
-def test_while_the_batch_grows_the_data_are_read_in_the_same_order(small_folder, tmp_path):
-    """24 steps of 1, 2, 4 and then 8 examples: each is the next ones of the one sequence."""
-    ramp = {"batch_ramp": 0.5, "max_steps": 24, "micro_batch_size": 4, "save_every": 6}
-    train(small_folder, tmp_path / "whole", **ramp)
-    sizes = 4 * [1] + 4 * [2] + 4 * [4] + 12 * [8]
-    position, wanted = 0, []
-    for size in sizes:
-        loader = Loader(small_folder, batch_size=size, seed=0)
-        loader.load_state_dict(loader.state_dict(position))
-        with closing(iter(loader)) as batches:
-            wanted.append(digest_text(next(batches).digest))
-        position += size
-    lines = numbers(tmp_path / "whole")
-    assert [line["data_digest"] for line in lines if "mlm_loss" in line] == wanted
-    assert read_state(latest_checkpoint(tmp_path / "whole")).loader["next_position"] == sum(sizes)
-
-    run = go_back(shutil.copytree(tmp_path / "whole", tmp_path / "run"), 6)
-    train(small_folder, run, resume=True, **ramp)
-    assert_same_run(run, tmp_path / "whole")
 
 
 # --- with a time budget

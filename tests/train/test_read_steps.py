@@ -24,14 +24,13 @@ from clozeline.train.artifacts.checkpoint import (
     list_checkpoints,
     save_checkpoint,
 )
-from clozeline.train.artifacts.run import RunConfig, read_run, write_run
+from clozeline.train.artifacts.run import RunConfig, write_run
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.cli import main
 from clozeline.train.data.batch import collate, digest_text
 from clozeline.train.data.batch_reader import RankSlice
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.engine.schedule import batch_size_at
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.view.read_steps import ReadSteps, document_lines, parse_steps
 from tests.pipeline.test_curation_job import CONFIG as JOB
@@ -70,7 +69,7 @@ def write_run_of(folder: Path, shards: Path, *, saved: int = 9, **changes: objec
 
 
 def of_loader(changes: dict) -> dict:
-    known = {name: changes[name] for name in ("length_bins", "remask") if name in changes}
+    known = {name: changes[name] for name in ("length_bins", "masked_lm_prob") if name in changes}
     return {"batch_size": BATCH, "seed": 3, "prefetch": 0, **known}
 
 
@@ -85,12 +84,12 @@ def batches(shards: Path, ranks: int = 1, **changes: object) -> list[tuple]:
     ("pairs", "changes"),
     [
         ("segments", {}),
-        ("segments", {"remask": False}),
+        ("segments", {"masked_lm_prob": 0.5}),
         ("segments", {"length_bins": 2}),
         ("segments", {"micro_batch_size": 3}),
         ("packed", {}),
     ],
-    ids=["redrawn", "stored", "bins", "accumulated", "packed"],
+    ids=["redrawn", "another rate", "bins", "accumulated", "packed"],
 )
 def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes):
     """Masks and order, also across the ends of epochs and after the last checkpoint."""
@@ -105,9 +104,13 @@ def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes
             assert start == BATCH * (step - 1)
             for rank, part in enumerate(of_loader[step - 1]):
                 positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]
-                width, pad_id = part.batch.input_ids.shape[1], read.shards.pad_id
-                sizes = {"max_seq_length": width, "max_predictions": 3, "pad_id": pad_id}
-                found = collate(examples, positions - start, **sizes)
+                found = collate(
+                    examples,
+                    positions - start,
+                    max_seq_length=part.batch.input_ids.shape[1],
+                    max_predictions=part.batch.masked_lm_positions.shape[1],
+                    pad_id=read.shards.pad_id,
+                )
                 assert rows_of([replace(part, batch=found)]) == rows_of([part])
 
 
@@ -168,22 +171,6 @@ def test_a_checkpoint_that_training_removes_while_it_is_read_gives_way_to_the_ne
         read = ReadSteps(run, shards)
     assert [state.step for state in read.states] == [9]
     assert read.rows(3).start == 24
-
-
-def test_a_ramp_is_followed(shards, tmp_path):
-    """Eight steps: one of 2 examples, one of 4, two of 8, then 16."""
-    training = training_config(seed=3, batch_size=16, max_steps=8, batch_ramp=0.5)
-    run = write_run_of(tmp_path / "run", shards)
-    config = replace(read_run(run), training=training)
-    write_run(run, config, load_tokenizer(shards / "tokenizer"))
-    (run / "metrics.jsonl").unlink()
-    read = ReadSteps(run, shards)
-    read.states = [TrainState(step=0)]
-    sizes = [batch_size_at(training, step) for step in range(1, 9)]
-    assert len(set(sizes)) == 4
-    starts = [read.start_of(step) for step in range(1, 9)]
-    assert starts == [sum(sizes[:step]) for step in range(8)]
-    assert [len(read.rows(step).examples) for step in range(1, 9)] == sizes
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])

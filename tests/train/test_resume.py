@@ -292,15 +292,15 @@ def test_it_keeps_its_seed_its_checkpoints_and_its_origin(small_folder, tmp_path
     run, again = tmp_path / "run", tmp_path / "again"
     line = ["pretrain", small_folder, "--batch-size", 8]
     options = ["--preset", "bert-tiny", "--dropout", 0, "--seed", 3, "--max-steps", 3]
-    output_of(*line, "--out", run, *options, "--save-every", 1, "--keep", 3, "--no-remask")
+    output_of(*line, "--out", run, *options, "--save-every", 1, "--keep", 3, "--unpadded")
     output_of(*line, "--out", run, "--resume", "--max-steps", 4)
     before = (run / "run.json").read_bytes()
     shutil.rmtree(list_checkpoints(run)[-1])
-    output_of(*line, "--out", run, *options[:-1], 4, "--resume", "--no-remask")
+    output_of(*line, "--out", run, *options[:-1], 4, "--resume", "--unpadded")
     assert (run / "run.json").read_bytes() == before  # given again or not
     assert [step_of(folder) for folder in list_checkpoints(run)[-3:]] == [2, 3, 4]
     found = read_run(run).training
-    assert (found.save_every, found.keep, found.seed, found.remask) == (1, 3, 3, False)
+    assert (found.save_every, found.keep, found.seed, found.unpadded) == (1, 3, 3, True)
     output_of("pretrain", "--config", run / "run.json", "--out", again)
     assert read_run(again).model == read_run(run).model
     assert read_run(again).training == read_run(run).training

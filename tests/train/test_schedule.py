@@ -1,4 +1,4 @@
-"""The schedules as tables: learning rate and batch size at each step."""
+"""The schedule as a table: the learning rate at each step."""
 
 import os
 import signal
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import (
-    batch_size_at,
     first_step_from,
     is_over,
     learning_rate_at,
@@ -70,27 +69,6 @@ def test_a_run_is_over_after_its_steps_or_its_seconds():
     steps, timed = training_config(max_steps=5), training_config(max_steps=5, for_="5m")
     assert [is_over(steps, *at) for at in ((4, 1e9), (5, 0.0))] == [False, True]
     assert [is_over(timed, *at) for at in ((10**9, 299.0), (0, 300.0))] == [False, True]
-
-
-def test_the_batch_grows_in_three_equal_parts_of_the_ramp():
-    config = training_config(max_steps=20, batch_size=32, batch_ramp=0.3)
-    sizes = [batch_size_at(config, step) for step in range(1, 21)]
-    assert sizes == [4, 4, 8, 8, 16, 16] + 14 * [32]
-    assert config.batch_sizes == [4, 8, 16, 32]
-
-
-def test_with_a_time_budget_the_ramp_follows_the_seconds():
-    config = training_config(for_="100s", batch_size=32, batch_ramp=0.3)
-    sizes = [batch_size_at(config, 1, elapsed) for elapsed in (0.0, 9.9, 10.1, 20.1, 30.0, 99.0)]
-    assert sizes == [4, 4, 8, 16, 32, 32]
-
-
-@given(st.floats(0, 0.99), st.integers(1, 300), st.integers(1, 300))
-def test_the_batch_never_shrinks(ramp, steps, step):
-    config = training_config(max_steps=steps, batch_size=16, batch_ramp=ramp)
-    sizes = [batch_size_at(config, s) for s in (step, step + 1)]
-    assert sizes == sorted(sizes)
-    assert set(sizes) <= set(config.batch_sizes)
 
 
 # How one process notices a stop request and counts time; test_distributed has several

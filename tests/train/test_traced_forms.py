@@ -114,7 +114,7 @@ def test_a_form_is_one_graph_on_a_gpu(name):
     form, counter = FORMS[name], CompileCounter()
     loaded = form.loaded
     with without_memory():
-        model = on_gpu(form.model, form.precision)
+        model = on_gpu(form.model)
         called = torch.compile(model, fullgraph=True, backend=counter)
         with WithoutDevice():
             loaded = loaded.to(CUDA)
@@ -126,7 +126,7 @@ def test_a_form_is_one_graph_on_a_gpu(name):
 def test_the_backward_pass_of_a_form_is_traced_with_it(name):
     """On the CPU: autograd asks for CUDA's device, also under the tracer."""
     form = FORMS[name]
-    model = form.model(form.precision)
+    model = form.model()
     called = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert_backward(losses_of_form(called, form, form.loaded, CPU).sum(), model)
 
@@ -211,7 +211,7 @@ def test_muon_updates_on_a_gpu(name):
     form = FORMS[name]
     loaded = form.loaded
     with without_memory(), WithoutDevice():
-        model = on_gpu(form.model, "bf16")
+        model = on_gpu(form.model)
         optimizer = build_optimizer(model, training_config(optimizer="muon"))
         train_step(
             model,

@@ -48,7 +48,6 @@ class TrainState:
     heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were evaluated
     elapsed: float = 0.0  # seconds, of a run with a time budget
     running_metrics: list[float] = field(default_factory=list)  # see RunningMetrics.state
-    spike_guard: list[float] = field(default_factory=list)  # see SpikeGuard.state
 
 
 def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:

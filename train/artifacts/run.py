@@ -51,8 +51,6 @@ class RunConfig:
     #: Texts of --exclude that no training document shared words with: how many of them were found
     #: in the corpus, and dropped, by the digest of all texts of their source.
     excluded: Mapping[str, int] = field(default_factory=dict)
-    #: What --micro-batch-size auto found; None: it was not used.
-    found_micro_batch_size: int | None = None
     #: The command's options, as `--config` reads them.
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -45,7 +45,6 @@ WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to t
 class BatchLayout:
     """Which masks rows have, how they are grouped, and whether they are padded."""
 
-    remask: bool = True
     #: The rate of masks that are drawn anew in each epoch; None: epoch 0 has the stored masks.
     masked_lm_prob: float | None = None
     #: Global batches in a window that is sorted by length; 0: no sorting.
@@ -232,13 +231,12 @@ class BatchReader:
         rate, total = self._layout.masked_lm_prob, len(located.rows)
         if not total:  # the last rows of an evaluation are all on other ranks
             return self._blank(0), located.rows
-        mask_epochs = located.epochs * self._layout.remask
-        is_redrawn = (mask_epochs > 0) | (rate is not None)
+        is_redrawn = (located.epochs > 0) | (rate is not None)
         # Ascending rows, too: in random order, memory would be read at half the speed.
         order = np.argsort(is_redrawn.astype(np.int64) << 62 | located.shards << 32 | located.rows)
         index = np.empty_like(order)
         index[order] = np.arange(total)
-        epochs, shards, rows = (x[order] for x in (mask_epochs, *located[1:]))
+        epochs, shards, rows = (x[order] for x in located)
         borders = np.flatnonzero(np.diff(shards)) + 1
         opened = [self._open[shard] for shard in shards[[0, *borders]].tolist()]
         examples = take_from_each(opened, np.split(rows, borders))

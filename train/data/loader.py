@@ -22,7 +22,6 @@ the rank's shards, and its batches pass through shared memory.
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
@@ -55,17 +54,16 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         torch.Size([8, 64])
 
     `batch_size` is the number of examples in a global batch. `seed` decides the order; masks depend
-    on the data set's own seed. `remask=False` keeps the masks of the first epoch in every epoch;
-    with `masked_lm_prob` even those are drawn anew, at that rate. A thread makes `prefetch` slabs
-    of about 2,048 examples (`SLAB_ROWS`) ahead, and others fetch the shards of the next pool; 0: no
-    threads.
+    on the data set's own seed, and are drawn anew from the second epoch on; with `masked_lm_prob`
+    in the first, too, at that rate. A thread makes `prefetch` slabs of about 2,048 examples
+    (`SLAB_ROWS`) ahead, and others fetch the shards of the next pool; 0: no threads.
 
     `length_bins` sorts the rows of that many global batches by length (`length_bins.py`): the rows
     of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
-    row needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` and
-    `skip_bad_shards` see `ShardSet`. With a CUDA `device`, batches are yielded on that device
-    (`device_copy.py`). `streams` and `pool_rows` are those of the order (`order.py`), by default
-    those of `streams_for` and `pool_rows_for`.
+    row needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` see
+    `ShardSet`. With a CUDA `device`, batches are yielded on that device (`device_copy.py`).
+    `streams` and `pool_rows` are those of the order (`order.py`), by default those of `streams_for`
+    and `pool_rows_for`.
 
     A new iteration continues where the last one stopped. Raises InputError if the folder is not a
     finished data set (`ShardSet`), if the number of processes does not divide the batch size, and,
@@ -81,12 +79,10 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         rank: int = 0,
         world_size: int = 1,
         seed: int,
-        remask: bool = True,
         masked_lm_prob: float | None = None,
         length_bins: int = 0,
         unpadded: bool = False,
         check_shards: bool = False,
-        skip_bad_shards: bool = False,
         shard_cache: ShardCache | None = None,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
@@ -97,12 +93,10 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             folder,
             split,
             check_shards=check_shards,
-            skip_bad_shards=skip_bad_shards,
             shard_cache=shard_cache,
         )
         self._slice = RankSlice(batch_size, rank, world_size)
         self._layout = BatchLayout(
-            remask=remask,
             masked_lm_prob=masked_lm_prob,
             length_bins=length_bins,
             unpadded=unpadded,
@@ -145,19 +139,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """Whether its batches are without padding."""
         return self._layout.unpadded
 
-    def set_batch_size(self, batch_size: int) -> None:
-        """Set the global batch size of the next iteration.
-
-        Raises InputError where the number of processes does not divide it, and with length bins
-        where the position is not the beginning of such a batch.
-        """
-        self._slice = RankSlice(batch_size, self._slice.rank, self._slice.world_size)
-        self.next_position = self._batch_start(self.next_position)
-
-    def set_masked_lm_prob(self, masked_lm_prob: float | None) -> None:
-        """Set the masking rate of the next iteration."""
-        self._layout = replace(self._layout, masked_lm_prob=masked_lm_prob)
-
     def close_shards(self) -> None:
         """Let go of the shards that the last iteration left open for the next one."""
         self._opened.clear()
@@ -179,9 +160,8 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """Continue with the very next example; batch size, ranks and workers may have changed.
 
         The streams and the pool size come from the state, so a new default does not reorder a
-        run. Raises InputError, naming every difference, where the next
-        example would be a different one: other data, tokenizer, seed, skipped shards or length bins
-        (with bins also the batch size).
+        run. Raises InputError, naming every difference, where the next example would be a
+        different one: other data, tokenizer, seed or length bins (with bins also the batch size).
         """
         for name, known in VERSIONS.items():
             if (found := state.get(name)) != known:
@@ -189,17 +169,13 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
                     f"the saved loader state has {name} {found}, this code reads {known}; continue "
                     "with the version of Clozeline that wrote it."
                 )
-        identity = self._identity()
-        if self.shards.skips_bad_shards:  # shards missing by now are blank, as if damaged
-            del identity["skipped_shards"]
-        if differs := differences(state, identity):
+        if differs := differences(state, self._identity()):
             raise InputError(
                 f"{self.shards.folder}: cannot continue at position {state['next_position']:,} in "
                 f"the same order of examples: {'; '.join(differs)}. Use the data set and the "
                 "options that training began with, or start a new run."
             )
         self.next_position = self._batch_start(state["next_position"])
-        self.shards.leave_out(state["skipped_shards"])
         self._order_state = {name: state[name] for name in self._order_state}
 
     def _identity(self) -> dict[str, Any]:
@@ -209,7 +185,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             "dataset_digest": self.shards.manifest.dataset_digest,
             "split": self.shards.split,
             "seed": self._seed,
-            "skipped_shards": sorted(self.shards.skipped),
             "length_bins": self._layout.length_bins,
             "batch_size": self._slice.batch_size if self._layout.length_bins else None,
         }
@@ -269,7 +244,7 @@ def evaluation_batches(
     order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
     rank_slice = RankSlice(batch_size, rank, world_size)
     end = min(limit or order.epoch_rows, order.epoch_rows)
-    layout = BatchLayout(remask=False)
+    layout = BatchLayout()
     fetches = fetches_for(shards.folder)
     reader = BatchReader(shards, order, rank_slice, layout, opened={}, fetches=fetches)
     return chain.from_iterable(reader.slabs(range(0, end, batch_size), end=end))

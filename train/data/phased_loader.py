@@ -28,14 +28,12 @@ class PhasedLoader:
         #: All of them, that of SHARDS first.
         self.loaders = [self.main, *others]
 
-    def batches(self, phase: DataPhase, batch_size: int) -> Generator[LoadedBatch[Any]]:
-        """The batches from here on, as the phase has them; a batch of SHARDS has `batch_size`."""
+    def batches(self, phase: DataPhase) -> Generator[LoadedBatch[Any]]:
+        """The batches from here on of the data set of a phase."""
         loader = self._by_digest[phase.dataset_digest]
         for other in self.loaders:
             if other is not loader:
                 other.close_shards()
-        loader.set_masked_lm_prob(phase.masked_lm_prob)
-        loader.set_batch_size(batch_size * phase.batch_factor)
         return iter(loader)
 
     @property

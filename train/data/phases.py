@@ -1,20 +1,19 @@
-"""The phases of a run: parts in which data set and masking rate, and so all shapes, stay the same.
+"""The phases of a run: parts in which the data set, and so all shapes, stay the same.
 
-    --phase work/64@0.5 --masked-lm-prob 0.3@0.8:0.15, SHARDS work/256, batches of 32
+    --phase work/64@0.5, SHARDS work/256, batches of 32
 
-    from    data set    tokens    examples in a batch    masked
-    0.0     work/64     64        4 * 32                 0.30
-    0.5     work/256    256       32                     0.30
-    0.8     work/256    256       32                     0.15
+    from    data set    tokens    examples in a batch
+    0.0     work/64     64        4 * 32
+    0.5     work/256    256       32
 
 Every run has at least one. A batch of shorter examples has as many times more of them as they are
 shorter, in whole numbers, so that steps of all phases have about as many tokens, and whatever
 divides the batch of SHARDS divides each batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from clozeline.pipeline.common.config_checks import check_field_names
 from clozeline.pipeline.common.errors import InputError
@@ -22,8 +21,6 @@ from clozeline.pipeline.common.paths import AnyPath, path_of
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import config_at
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +32,6 @@ class DataPhase:
     dataset_digest: str
     max_seq_length: int
     batch_factor: int  # examples of a batch, in multiples of a batch of SHARDS
-    masked_lm_prob: float | None  # None: the masks of the shards
     max_predictions: int  # most masked tokens of an example
 
     @classmethod
@@ -52,26 +48,21 @@ def find_phases(
 
     Raises InputError where the data set of a phase cannot be used before SHARDS.
     """
-    rates: list[tuple[float, float | None]] = [*training.masking_rates] or [(0.0, None)]
-    data_sets = [
-        (start, (str(shards), manifest) if folder is None else _read(folder, shards, manifest))
-        for start, folder in training.data_sets
-    ]
-    found = []
-    for start in sorted({start for start, _ in (*rates, *data_sets)}):
-        (folder, here), rate = _at(start, data_sets), _at(start, rates)
-        found.append(
+    phases = []
+    for start, folder in training.data_sets:
+        of_phase = manifest if folder is None else _read(folder, shards, manifest)
+        config = config_at(of_phase.config, training.masked_lm_prob)
+        phases.append(
             DataPhase(
                 start=start,
-                shards=folder,
-                dataset_digest=here.dataset_digest,
-                max_seq_length=here.config.max_seq_length,
-                batch_factor=manifest.config.max_seq_length // here.config.max_seq_length,
-                masked_lm_prob=rate,
-                max_predictions=config_at(here.config, rate).predictions,
+                shards=str(shards) if folder is None else folder,
+                dataset_digest=of_phase.dataset_digest,
+                max_seq_length=config.max_seq_length,
+                batch_factor=manifest.config.max_seq_length // config.max_seq_length,
+                max_predictions=config.predictions,
             )
         )
-    return tuple(found)
+    return tuple(phases)
 
 
 def data_sets_of(phases: Iterable[DataPhase]) -> dict[str, str]:
@@ -82,12 +73,7 @@ def data_sets_of(phases: Iterable[DataPhase]) -> dict[str, str]:
     return found
 
 
-def _at(start: float, parts: Sequence[tuple[float, Value]]) -> Value:
-    """The value of the part that has begun last."""
-    return [value for begin, value in parts if begin <= start][-1]
-
-
-def _read(folder: str, shards: AnyPath, manifest: Manifest) -> tuple[str, Manifest]:
+def _read(folder: str, shards: AnyPath, manifest: Manifest) -> Manifest:
     """The data set of a phase before SHARDS, checked."""
     found = read_manifest(path_of(folder))
     if found.tokenizer_digest != manifest.tokenizer_digest:
@@ -101,4 +87,4 @@ def _read(folder: str, shards: AnyPath, manifest: Manifest) -> tuple[str, Manife
             f"--phase {folder} has examples of {length} tokens, {shards} of {longest}; give the "
             "longest as SHARDS, which are read last."
         )
-    return folder, found
+    return found

@@ -1,13 +1,5 @@
-"""The shards of a split, checked when they are read, and masks drawn anew.
+"""The shards of a split, checked when they are read, and masks drawn anew."""
 
-What happens to a bad shard where bad shards are skipped:
-
-    missing, or of another size   known at once, from the folder's listing: the order leaves it out
-    damaged inside                found when it is read: its rows are blank, with nothing to predict
-    the store does not answer     never skipped
-"""
-
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -31,9 +23,8 @@ class ShardSet:
     """One split of a finished data set.
 
     A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
-    values; with `check_shards` also its sha256, the first time. `skip_bad_shards` continues without
-    bad shards (`skipped`, `damaged`). Shards of a store are read through the `shard_cache`, if
-    there is one.
+    values; with `check_shards` also its sha256, the first time. Shards of a store are read through
+    the `shard_cache`, if there is one.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
     the manifest names, the split has no examples, or a shard file is missing or of another size;
@@ -46,7 +37,6 @@ class ShardSet:
         split: str,
         *,
         check_shards: bool = False,
-        skip_bad_shards: bool = False,
         shard_cache: ShardCache | None = None,
     ) -> None:
         self.folder = path_of(folder)
@@ -60,58 +50,28 @@ class ShardSet:
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
         self._cache = shard_cache
-        self.skips_bad_shards = skip_bad_shards
-        #: The shards that the order leaves out: what is wrong with each, by name.
-        self.skipped: dict[str, str] = {}
-        #: The shards found damaged so far, whose rows are blank.
-        self.damaged: dict[str, str] = {}
         self.has_failed = False  # a shard could not be read, maybe ahead of the batch that needs it
         self._check_files()
 
     @property
     def shard_rows(self) -> list[int]:
-        """Examples in each shard, 0 in one that the order leaves out."""
-        return [0 if entry.name in self.skipped else entry.rows for entry in self.entries]
-
-    @property
-    def lost_rows(self) -> int:
-        """Examples in the bad shards that are known so far, according to the manifest."""
-        bad = self.skipped.keys() | self.damaged.keys()
-        return sum(entry.rows for entry in self.entries if entry.name in bad)
-
-    def leave_out(self, names: list[str]) -> None:
-        """Leave out the shards that a run has left out since it began, and no others."""
-        began = "the run began without it"
-        self.skipped = {name: self.skipped.get(name, began) for name in names}
+        """Examples in each shard."""
+        return [entry.rows for entry in self.entries]
 
     def read(self, shard: int) -> Examples:
         """The rows of a shard, by its number, without the ids of their documents.
 
-        Raises InputError for a missing shard, and CorruptDataError for a damaged one or one that
-        differs from the manifest; where bad shards are skipped, its rows are blank instead, and a
-        warning is printed: one [PAD] token with length_a 0, no masks and no pair. Raises
-        StoreError, in any case, for a store that cannot be read.
+        Raises InputError for a missing shard, CorruptDataError for a damaged one or one that
+        differs from the manifest, and StoreError for a store that cannot be read.
         """
-        entry = self.entries[shard]
         try:
-            examples = self._read_shard(entry)
-        except ClozelineError as error:
-            if not (self.skips_bad_shards and isinstance(error, InputError)):
-                self.has_failed = True
-                raise
-            examples = self._blank(entry, str(error))
+            examples = self._read_shard(self.entries[shard])
+        except ClozelineError:
+            self.has_failed = True
+            raise
         # Zeros without memory: documents would be copied, row by row, for nothing.
         nothing = np.broadcast_to(np.uint64(0), len(examples))
         return replace(examples, document_a=nothing, document_b=nothing, piece_documents=None)
-
-    def _blank(self, entry: ShardEntry, reason: str) -> Examples:
-        if entry.name not in self.damaged:
-            self.damaged[entry.name] = reason
-            lost = f"{entry.rows:,} {self.split} examples are lost with a bad shard"
-            print(f"warning: {lost}. {reason}", file=sys.stderr)
-        if self.lost_rows == self.manifest.num_examples(self.split):
-            raise self._all_bad()
-        return blank_examples(entry.rows, self.pad_id, packed=self.manifest.config.is_packed)
 
     def remasked(
         self,
@@ -142,8 +102,6 @@ class ShardSet:
         is_here = is_local(path) and path.exists()  # read_shard reports missing ones
         if is_here and (wrong := self._wrong_size(entry, path.stat().st_size)):
             raise CorruptDataError(wrong)
-        if entry.name in self._missing:  # a store would be asked again and again
-            raise InputError(f"{path} is missing.")
         try:
             examples = self._read_rows(entry, path)
         except InputError:
@@ -211,30 +169,14 @@ class ShardSet:
             )
         sizes = sizes_in(self.folder)
         missing = [entry.name for entry in self.entries if entry.name not in sizes]
-        self._missing = {*missing}
-        wrong = {
-            entry.name: complaint
-            for entry in self.entries
-            if (complaint := self._wrong_size(entry, sizes.get(entry.name)))
-        }
-        if self.skips_bad_shards:
-            gone = {name: f"{self.folder / name} is missing." for name in missing}
-            self.skipped = wrong | gone
-            if not sum(self.shard_rows):
-                raise self._all_bad()
-        elif missing:
+        if missing:
             raise InputError(
                 f"{self.folder / missing[0]} is missing ({len(missing)} of {len(self.entries)} "
                 f"{self.split} shards are); build the shards again with `clozeline shards`."
             )
-        elif wrong:
-            raise CorruptDataError(next(iter(wrong.values())))
-
-    def _all_bad(self) -> InputError:
-        return InputError(
-            f"{self.folder}: all {self.split} shards are bad; build them again with "
-            "`clozeline shards --overwrite`."
-        )
+        for entry in self.entries:
+            if wrong := self._wrong_size(entry, sizes.get(entry.name)):
+                raise CorruptDataError(wrong)
 
 
 def config_at(config: DataConfig, masked_lm_prob: float | None) -> DataConfig:
@@ -248,7 +190,7 @@ def config_at(config: DataConfig, masked_lm_prob: float | None) -> DataConfig:
 
 
 def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
-    """Rows in place of lost or missing ones, with `length_a` 0, which no row of a shard has.
+    """Rows after the last one of a split, with `length_a` 0, which no row of a shard has.
 
     They have one token, [PAD]: attention over none is NaN.
     """

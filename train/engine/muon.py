@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from clozeline.train.engine.distributed import full_tensor, shard_like
 
-#: Where a warm-up of the momentum begins and ends (KellerJordan/modded-nanogpt).
-FIRST_MOMENTUM, MOMENTUM = 0.85, 0.95
+MOMENTUM = 0.95
 #: Coefficients of the polynomial that brings all singular values near 1 (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -40,7 +39,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
         Updates of matrices are computed in `dtype`, which has to be that of all processes.
         """
-        groups = [{"momentum": MOMENTUM, **group} for group in groups]
         super().__init__([*groups, *adamw.param_groups], {})
         self._matrix_groups = self.param_groups[: len(groups)]
         self._adamw, self._dtype = adamw, dtype
@@ -52,20 +50,18 @@ class MuonWithAdamW(torch.optim.Optimizer):
         assert closure is None, "a closure would run twice"
         for group in self._matrix_groups:
             for matrices in _of_one_shape(group["params"]):
-                self._update(matrices, group["lr"], group["weight_decay"], group["momentum"])
+                self._update(matrices, group["lr"], group["weight_decay"])
         self._adamw.step()
 
-    def _update(
-        self, matrices: list[nn.Parameter], rate: float, decay: float, momentum: float
-    ) -> None:
+    def _update(self, matrices: list[nn.Parameter], rate: float, decay: float) -> None:
         """Update matrices of one shape in few kernels; overwrites their gradients."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]  # all have one
         for matrix in matrices:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
-        torch._foreach_lerp_(momenta, gradients, 1 - momentum)
-        torch._foreach_lerp_(gradients, momenta, momentum)  # Nesterov's; in place, as DTensors need
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        torch._foreach_lerp_(gradients, momenta, MOMENTUM)  # Nesterov's; in place, as DTensors need
         whole = torch.stack([full_tensor(x.to(self._dtype)) for x in gradients])  # [K, M, N]
         updates = orthogonalized(whole).to(matrices[0].dtype)
         shards = list(map(shard_like, matrices, updates))

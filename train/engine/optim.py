@@ -5,7 +5,7 @@ from torch import nn
 
 from clozeline.train.config import PretrainConfig
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
-from clozeline.train.engine.schedule import learning_rate_at, momentum_at
+from clozeline.train.engine.schedule import learning_rate_at
 
 
 def build_optimizer(
@@ -43,8 +43,6 @@ def build_optimizer(
 def follow_schedule(
     optimizer: torch.optim.Optimizer, training: PretrainConfig, step: int, elapsed: float
 ) -> None:
-    """Set the learning rate, and Muon's momentum, of a step that begins after `elapsed` seconds."""
+    """Set the learning rate of a step that begins after `elapsed` seconds."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate_at(training, step, elapsed)
-        if "momentum" in group:
-            group["momentum"] = momentum_at(training, step, elapsed)

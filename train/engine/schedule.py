@@ -1,23 +1,17 @@
-"""Learning rate, batch size and phase as functions of progress, the fraction of a run that is done.
+"""Learning rate and phase as functions of progress, the fraction of a run that is done.
 
 Progress counts steps, or seconds with `--for`:
 
-    progress         0 ... batch_ramp ...                1
-    batch size       1/8, 1/4, 1/2, then full size
     learning rate    rises during `warmup`, then follows `schedule`
     phase            the last one whose `start` is not after it
-
-A step reads as many positions of the endless sequence as its batch has examples: the examples and
-their order are the same under any ramp.
 """
 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from clozeline.train.config import RAMP, PretrainConfig
+from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
-from clozeline.train.engine.muon import FIRST_MOMENTUM, MOMENTUM
 
 
 def is_over(config: PretrainConfig, steps: int, elapsed: float) -> bool:
@@ -51,22 +45,6 @@ def learning_rate_at(config: PretrainConfig, step: int, elapsed: float = 0.0) ->
         schedule=config.schedule,
         cool_down=config.cool_down,
     )
-
-
-def momentum_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> float:
-    """Muon's momentum in a step that begins after `elapsed` seconds."""
-    done = progress(config, step, elapsed)
-    if done >= config.muon_warmup:
-        return MOMENTUM
-    return FIRST_MOMENTUM + (MOMENTUM - FIRST_MOMENTUM) * done / config.muon_warmup
-
-
-def batch_size_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> int:
-    """Examples in the global batch of a step that begins after `elapsed` seconds."""
-    done = progress(config, step, elapsed)
-    if done >= config.batch_ramp:
-        return config.batch_size
-    return config.batch_size // RAMP[int(len(RAMP) * done / config.batch_ramp)]
 
 
 def phase_at(

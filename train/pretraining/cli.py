@@ -66,8 +66,8 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
-    its model and its options; give again --check-shards, --skip-bad-shards, --shard-cache and its
-    limit, --eval-every, --track, and those of speed and memory other than --precision. With
+    its model and its options; give again --check-shards, --shard-cache and its limit,
+    --eval-every, --track, and those of speed and memory other than --precision. With
     --start-from or --init, the architecture is that of the given run or folder, unless --preset is
     given as well. A run that starts from another may have longer examples: the model then gets
     more positions. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code

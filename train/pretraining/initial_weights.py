@@ -70,8 +70,6 @@ def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretra
     model = BertForPretraining(config, seed=training.seed)
     if training.activation_checkpointing:
         model.encoder.checkpoint_activations()
-    if training.bf16_residual:
-        model.encoder.residual_dtype = torch.bfloat16
     return model
 
 

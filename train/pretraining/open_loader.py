@@ -1,6 +1,6 @@
 """The data of a run: its loaders at the positions to resume from, and the shards to evaluate on.
 
-All ranks read the same data sets, and leave the same shards out.
+All ranks read the same data sets.
 """
 
 import sys
@@ -25,16 +25,13 @@ def open_loader(
     """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
 
     An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
-    validation shards, if ranks read different data sets or skip different shards, and if the order
-    of examples is not the checkpoint's.
+    validation shards, if ranks read different data sets, and if the order of examples is not the
+    checkpoint's.
     """
     training = config.training
     digests = [digest[:12] for digest in data_sets_of(config.phases)]
-    _check_same_on_all_ranks(digests, "data sets", "reads", world)
-    checks: dict[str, Any] = {
-        "check_shards": training.check_shards,
-        "skip_bad_shards": training.skip_bad_shards,
-    }
+    _check_same_on_all_ranks(digests, world)
+    checks: dict[str, Any] = {"check_shards": training.check_shards}
     if training.shard_cache:
         limit = training.shard_cache_bytes
         checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
@@ -48,7 +45,7 @@ def open_loader(
             rank=world.rank,
             world_size=world.size,
             seed=training.seed,
-            remask=training.remask,
+            masked_lm_prob=training.masked_lm_prob,
             length_bins=training.length_bins,
             unpadded=training.unpadded,
             device=world.device,
@@ -63,43 +60,24 @@ def open_loader(
     if state:
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
-    opened = [one.shards for one in loader.loaders] + ([validation] if validation else [])
-    _check_same_on_all_ranks(_skipped(opened, shards), "unreadable shards", "skips", world)
     if world.is_main:
-        for warning in _warnings(loader, opened):
+        for warning in _warnings(loader):
             print(f"warning: {warning}", file=sys.stderr)
     return loader, validation
 
 
-def _skipped(opened: list[ShardSet], shards: AnyPath) -> list[str]:
-    skipped = []
-    for found in opened:  # data sets have shards of the same names
-        digest = "" if found.folder == shards else f"{found.manifest.dataset_digest[:12]}/"
-        skipped += [digest + name for name in sorted(found.skipped)]
-    return skipped
-
-
-def _check_same_on_all_ranks(found: list[str], what: str, does: str, world: World) -> None:
-    on_main = world.broadcast_from_main(lambda: found)
-    if not world.any(found != on_main):
+def _check_same_on_all_ranks(digests: list[str], world: World) -> None:
+    on_main = world.broadcast_from_main(lambda: digests)
+    if not world.any(digests != on_main):
         return
-    here = "" if world.is_main else f", rank {world.rank} {does} {_listed(found)}"
+    here = "" if world.is_main else f", rank {world.rank} reads {', '.join(digests)}"
     raise InputError(
-        f"ranks disagree about {what}: rank 0 {does} {_listed(on_main)}{here}. All ranks must read "
-        "the same shards; copy them again where they differ."
+        f"ranks disagree about data sets: rank 0 reads {', '.join(on_main)}{here}. All ranks must "
+        "read the same shards; copy them again where they differ."
     )
 
 
-def _warnings(loader: PhasedLoader, opened: list[ShardSet]) -> Iterator[str]:
-    for shards in opened:
-        if shards.skipped:
-            total = sum(entry.rows for entry in shards.entries)
-            reasons = " ".join(shards.skipped.values())
-            what = "training" if shards.split == "train" else shards.split
-            yield (
-                f"{len(shards.skipped)} of {len(shards.entries)} {what} shards are skipped, with "
-                f"{total - sum(shards.shard_rows):,} of {total:,} {what} examples. {reasons}"
-            )
+def _warnings(loader: PhasedLoader) -> Iterator[str]:
     main = loader.main.shards
     for one in loader.loaders:
         there, examples = one.shards, sum(one.shards.shard_rows)
@@ -114,7 +92,3 @@ def _warnings(loader: PhasedLoader, opened: list[ShardSet]) -> Iterator[str]:
                 f"{there.folder} was built with --validation {share:g} and {main.folder} with "
                 f"{held_out:g}: of a common text, documents held out there are trained on here."
             )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "no shard"

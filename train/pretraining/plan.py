@@ -15,14 +15,13 @@ from typing import Any
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.commandline.config_options import option_name
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
 from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
 from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig, effective_fields
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at, progress
+from clozeline.train.engine.schedule import learning_rate_at, phase_at
 from clozeline.train.pretraining.initial_weights import initial_config
 from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.recipes import (
@@ -151,7 +150,7 @@ def make_plan(
         settings = with_decay(settings, given, start.cool_down_from)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    kept = _kept_fields(start, options, int(settings["max_steps"].value))
+    kept = _kept_fields(start, options)
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
     is_timed = is_timed or bool(kept.get("for_"))
@@ -197,7 +196,7 @@ def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
         run,
         word_vectors=False,
         learning_rate=learning_rate_at(*at),
-        batch_size=batch_size_at(*at) * phase_at(run.phases, *at).batch_factor,
+        batch_size=run.training.batch_size * phase_at(run.phases, *at).batch_factor,
     )
     steps = math.ceil(step.step / (1 - float(WSD_DECAY.value)))
     return settings | {"max_steps": Setting(steps, WSD_DECAY.source)}
@@ -216,7 +215,7 @@ def _growth(start: Start, manifest: Manifest) -> float:
     return manifest.config.max_seq_length / there.max_seq_length
 
 
-def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[str, Any]:
+def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
     """What a continued run keeps where `options` leaves it out, unless it is the default.
 
     For a decay from a step of another run, what continues the schedules there.
@@ -227,34 +226,10 @@ def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[s
         if options.get("max_steps") is not None:  # steps end the run now
             del found["for_"]
     elif start.cool_down_from and start.other:
-        step, run = start.cool_down_from, start.other
-        own = ("remask", "skip_spikes", "seed", "length_bins", "unpadded")
-        found = {name: getattr(run.training, name) for name in own}
-        rate = phase_at(run.phases, *_position(step, run)).masked_lm_prob
-        found["masked_lm_prob"] = None if rate is None else str(rate)
-        if options.get("muon_warmup") is None:
-            found["muon_warmup"] = _rest_of_warmup(step, run, steps)
-    if options.get("optimizer") == "adamw":  # is refused where the state is Muon's
-        found.pop("muon_warmup", None)
+        own = ("masked_lm_prob", "seed", "length_bins", "unpadded")
+        found = {name: getattr(start.other.training, name) for name in own}
     left = {name: x for name, x in found.items() if options.get(name) is None}
     return {n: x for n, x in left.items() if x not in (None, getattr(PretrainConfig, n))}
-
-
-def _rest_of_warmup(step: CoolDown, run: RunConfig, steps: int) -> float:
-    """The warm-up of Muon's momentum that continues from that step; 0 where it is over.
-
-    Raises InputError where it would not end before the last step.
-    """
-    there, done = run.training, progress(*_position(step, run))
-    if there.optimizer != "muon" or not 0 < done < there.muon_warmup:
-        return 0.0
-    found = there.muon_warmup * (step.step - 0.5) / steps / done
-    if found < 1:
-        return found
-    raise InputError(
-        f"{step} is inside the --muon-warmup of its run, which ends after step "
-        f"{found * steps:.0f}; give a larger --max-steps, a later step, or --muon-warmup 0."
-    )
 
 
 def _line(name: str, value: Value, source: str) -> str:

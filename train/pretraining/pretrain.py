@@ -6,7 +6,6 @@ optimizer moments and the position in the data. Nothing else is needed to contin
 data and dropout are functions of the seed and the step.
 """
 
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -39,12 +38,6 @@ from clozeline.train.monitoring.trackers import (
     remember,
 )
 from clozeline.train.pretraining.initial_weights import ResumePoint
-from clozeline.train.pretraining.micro_batch import (
-    check_memory,
-    find_micro_batch_size,
-    less_memory,
-    with_found_size,
-)
 from clozeline.train.pretraining.open_loader import open_loader
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import CoolDown, check_origin
@@ -187,19 +180,18 @@ def train_run(
     _check_length(shards, manifest, model)
     training = replace(training, precision=resolve_precision(training.precision, world.device))
     _check_options(model, training, start)
-    config = _config(shards, start.existing, model, training, manifest, world)
+    training.accumulation(world.size)  # raises InputError for batches that cannot be divided
+    config = RunConfig.of(model, training, manifest, shards)
     point = world.broadcast_from_main(lambda: find_resume_point(start, config, shards))
     data = open_loader(shards, config, world, state=point.state.loader)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
     check_profile(profile, training, point.state.step)
     with deterministic_kernels(training.deterministic):
-        config = _with_micro_batch(config, world)
-        check_memory(config, world)
         excluded = excluded_from_all(start, point, config)
         given = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, excluded=excluded, options=given)
-        with out_of_memory_in_one_line(_step_in_words(config, world), less_memory(config)):
+        with out_of_memory_in_one_line(_step_in_words(config, world), _less_memory(training)):
             trainer = Trainer(
                 start.out,
                 config,
@@ -219,43 +211,10 @@ def _step_in_words(config: RunConfig, world: World) -> str:
     return f"a step with {counted(rows, 'example')} of {length} tokens per forward pass"
 
 
-def _config(
-    shards: AnyPath,
-    there: RunConfig | None,
-    model: BertConfig,
-    training: PretrainConfig,
-    manifest: Manifest,
-    world: World,
-) -> RunConfig:
-    """The config of the run, with the micro-batch size that an earlier process of it found.
-
-    Raises InputError for batches that cannot be divided equally.
-    """
-    found = None
-    if there and training.micro_batch_size in (None, "auto"):
-        found = there.found_micro_batch_size
-    for size in training.batch_sizes:
-        training.accumulation(world.size, size)
-    if found is not None:
-        training = with_found_size(training, found, world)
-    config = RunConfig.of(model, training, manifest, shards)
-    return replace(config, found_micro_batch_size=found)
-
-
-def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
-    """The config, with `--micro-batch-size auto` resolved to a number."""
-    if config.training.micro_batch_size != "auto":
-        return config
-    found = find_micro_batch_size(config, world)
-    training = with_found_size(config.training, found, world)
-    if world.is_main:
-        passes = training.accumulation(world.size)
-        print(
-            f"note: --micro-batch-size {found}: {passes} forward pass{'es' * (passes != 1)} per "
-            "step and process.",
-            file=sys.stderr,
-        )
-    return replace(config, training=training, found_micro_batch_size=found)
+def _less_memory(training: PretrainConfig) -> str:
+    """What to do about a step that does not fit."""
+    remedy = "give a smaller --micro-batch-size"
+    return remedy + ", or --activation-checkpointing" * (not training.activation_checkpointing)
 
 
 def _write_folder(

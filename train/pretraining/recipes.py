@@ -152,15 +152,11 @@ def check_origin(options: Mapping[str, Any]) -> None:
         raise InputError("--start-from and --init exclude each other; give one.")
     if not options.get("cool_down_from"):
         return
-    for name in ("start_from", "init", "for_", "batch_ramp", "phase"):
+    for name in ("start_from", "init", "for_", "phase"):
         if options.get(name):
             raise InputError(
                 f"{option_name(name)} does not go with --cool-down-from; leave it out."
             )
-    if ":" in str(options.get("masked_lm_prob")):
-        raise InputError(
-            "--masked-lm-prob with several rates does not go with --cool-down-from; give one."
-        )
 
 
 def recipe_of(preset: str) -> Recipe:

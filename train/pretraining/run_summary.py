@@ -5,8 +5,8 @@ device     cpu, fp32, 2 processes of 2 threads
 hosts      2 over gloo: host-a (cpu, rank 0), host-b (cpu, rank 1); several processes only
 data       work/shards: 12,345 examples of up to 128 tokens, 66 held out
 training   steps 1 to 1,000 of 32 examples: 2.6 epochs; adamw, peak learning rate 0.001, linear
-phase      steps 1 to 500: work/64, 128 examples of up to 64 tokens, 30 % masked
-phase      steps 501 to 1,000: work/shards, 32 examples of up to 256 tokens, 30 % masked
+phase      steps 1 to 500: work/64, 128 examples of up to 64 tokens
+phase      steps 501 to 1,000: work/shards, 32 examples of up to 256 tokens
 end        after step 1,000; the time is printed when the speed is known
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
@@ -84,26 +84,22 @@ def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:
     batches = f"{training.batch_size} examples"
     if training.budget:
         return f"from step {step + 1:,} with {batches} a step; {rate}, {training.schedule}"
-    if training.batch_ramp:
-        read = training.whole_batches * training.batch_size
-    else:  # earlier steps may have read other shards, or had another batch size
-        left = training.max_steps - step
-        read = trainer.loader.main.next_position + left * training.batch_size
+    # Earlier steps may have read other shards, or had another batch size.
+    read = trainer.loader.main.next_position + (training.max_steps - step) * training.batch_size
     epochs = f": {read / max(examples, 1):.1f} epochs"
     epochs *= not training.phase  # those read several data sets
-    ramp = " (fewer at first)" if training.batch_ramp else ""
-    steps = f"steps {step + 1:,} to {training.max_steps:,} of {batches}{ramp}"
+    steps = f"steps {step + 1:,} to {training.max_steps:,} of {batches}"
     return f"{steps}{epochs}; {rate}, {training.schedule}"
 
 
 def phase_lines(phases: Sequence[DataPhase], training: PretrainConfig) -> list[str]:
     """A line for each phase; none for a run that only reads SHARDS, with their own masks."""
-    if len(phases) == 1 and phases[0].masked_lm_prob is None:
+    rate = training.masked_lm_prob
+    if len(phases) == 1 and rate is None:
         return []
+    masks = "masked as stored" if rate is None else f"{100 * rate:g} % masked"
     lines = []
     for phase, stop in zip(phases, [*(one.start for one in phases[1:]), 1.0], strict=True):
-        rate = phase.masked_lm_prob
-        masks = "masked as stored" if rate is None else f"{100 * rate:g} % masked"
         when = _when(phase.start, stop, training)
         lines.append(
             f"{'phase':<10} {when}: {phase.shards}, {training.batch_size * phase.batch_factor} "

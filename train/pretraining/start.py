@@ -41,7 +41,7 @@ from clozeline.train.artifacts.run import (
     with_dropout,
 )
 from clozeline.train.data.phased_loader import state_of
-from clozeline.train.data.phases import DataPhase, data_sets_of
+from clozeline.train.data.phases import data_sets_of
 from clozeline.train.engine.attempt_store import STARTED, keep_own_mark
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
@@ -224,7 +224,7 @@ def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
             "--overwrite."
         )
     if _turns(config) != _turns(there):
-        here, then = ("; ".join(map(_shown, one.phases)) for one in (config, there))
+        here, then = map(_phases_in_words, (config, there))
         raise InputError(
             f"{out} holds a run with other phases ({then} there, {here} now); leave --phase and "
             "--masked-lm-prob out, or give another --out."
@@ -257,15 +257,17 @@ def _check_may_continue(
     )
 
 
-def _turns(config: RunConfig) -> list[tuple[float, int, float | None]]:
-    """When which data set, by number, is read with which masks; the loaders compare the data."""
+def _turns(config: RunConfig) -> tuple[float | None, list[tuple[float, int]]]:
+    """The masking rate, and when which data set, by number, is read; the loaders compare data."""
     numbers = list(data_sets_of(config.phases))
-    return [(x.start, numbers.index(x.dataset_digest), x.masked_lm_prob) for x in config.phases]
+    turns = [(phase.start, numbers.index(phase.dataset_digest)) for phase in config.phases]
+    return config.training.masked_lm_prob, turns
 
 
-def _shown(phase: DataPhase) -> str:
-    rate = "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:g} masked"
-    return f"{phase.max_seq_length} tokens{rate} from {phase.start:g}"
+def _phases_in_words(config: RunConfig) -> str:
+    rate = config.training.masked_lm_prob
+    masks = "" if rate is None else f", {rate:g} masked"
+    return "; ".join(f"{x.max_seq_length} tokens{masks} from {x.start:g}" for x in config.phases)
 
 
 def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoint:

@@ -21,7 +21,6 @@ from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_row
 from clozeline.train.engine.distributed import World, full_tensor
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.precision import autocast
-from clozeline.train.engine.spikes import SpikeGuard
 
 
 def train_step(
@@ -35,15 +34,13 @@ def train_step(
     clip: float,
     count_hits: bool = True,
     sample: WordSample | None = None,
-    guard: SpikeGuard | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Update the model on the global batch of which `loaded` is this process's part.
 
     Returns this process's sums of the masked-LM and next-sentence losses and its numbers of correct
     predictions, float32 [4], and the global gradient norm before clipping. The numbers of correct
     predictions stay 0 without `count_hits`: for a small model, counting takes a tenth of the step.
-    With a `sample` of words the masked-LM loss is estimated from it. A `guard` may leave the update
-    out.
+    With a `sample` of words the masked-LM loss is estimated from it.
     """
     if sample is None and world.device.type == "cuda":
         count_hits = True  # costs nothing there, and needs no second graph
@@ -67,8 +64,7 @@ def train_step(
                 (loss * world.size).backward()  # averaging over processes now gives the sum
             sums += torch.cat([losses.detach(), hits])
     norm = clip_gradients(model, clip)
-    if guard is None or not guard.skips(norm, world):
-        optimizer.step()
+    optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return sums, norm
 

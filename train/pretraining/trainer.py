@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
-from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.artifacts.checkpoint import TrainState, after_divergence
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
@@ -28,8 +28,7 @@ from clozeline.train.engine.distributed import World, device_name, is_sharded, p
 from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.optim import follow_schedule
 from clozeline.train.engine.precision import seed_dropout
-from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
-from clozeline.train.engine.spikes import SpikeGuard
+from clozeline.train.engine.schedule import is_over, phase_at
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate_model
 from clozeline.train.monitoring.health import Health
 from clozeline.train.monitoring.local_time import LocalTime
@@ -85,8 +84,7 @@ class Trainer:
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.bad_shard: ClozelineError | None = None  # why examples cannot be read
         self.model = first_model(config, self.shards, world, start)
-        is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
-        return_large_blocks() if is_limited else disable_malloc_trim()
+        disable_malloc_trim()
         self.is_compiled = resolve_compile(training.compile, world)
         self.parallel_model = parallelize(
             self.model,
@@ -106,8 +104,6 @@ class Trainer:
             carried=start.state.running_metrics,
             local_time=self._local_time() if world.size > 1 else None,
         )
-        limit, state = training.skip_spikes, start.state.spike_guard
-        self.guard = SpikeGuard(limit, state) if limit else None
         tracker: list[Tracker | None] = []  # of rank 0
         world.broadcast_from_main(lambda: tracker.append(prepare()))
         self.writer = CheckpointWriter(out, keep=training.keep)
@@ -176,20 +172,20 @@ class Trainer:
         return every > 0 and self.step % every == 0
 
     def _batches(self) -> Generator[LoadedBatch[Any]]:
-        """Batches from the loader's position on, each as the schedules have it at its step."""
+        """Batches from the loader's position on, each of the phase of its step."""
         while True:
-            phase, size = now = self._next()
+            phase = self._next_phase()
             trained = self.loader.longest_read
             if self.is_new and 0 < trained < phase.max_seq_length:
                 continue_positions(self.model, self.optimizer, self.world, trained=trained)
-            with closing(self.loader.batches(phase, size)) as batches:
+            with closing(self.loader.batches(phase)) as batches:
                 agree = True
-                while now == self._next():
+                while phase == self._next_phase():
                     if (loaded := self._read(batches, agree=agree)) is None:
                         return
                     yield loaded
                     agree = self.control.is_bad_ahead or self.world.size == 1
-            if self.is_compiled:  # a batch of another size or length; see `without_compiler`
+            if self.is_compiled:  # batches of another length; see `without_compiler`
                 torch.compiler.reset()
 
     def _read(self, batches: Iterator[LoadedBatch[Any]], *, agree: bool) -> LoadedBatch[Any] | None:
@@ -206,27 +202,23 @@ class Trainer:
             raise self.bad_shard
         return loaded
 
-    def _next(self) -> tuple[DataPhase, int]:
-        """Phase and batch size of the next step, in examples of SHARDS."""
-        at = self.training, self.step + 1, self.control.elapsed
-        return phase_at(self.phases, *at), batch_size_at(*at)
+    def _next_phase(self) -> DataPhase:
+        return phase_at(self.phases, self.training, self.step + 1, self.control.elapsed)
 
     def _step(self, loaded: LoadedBatch[Any], *, count_hits: bool) -> tuple[Tensor, Tensor]:
         training, world = self.training, self.world
         seed_dropout(training.seed, self.step, world.rank)
-        at = training, self.step, self.control.elapsed
-        follow_schedule(self.optimizer, *at)
+        follow_schedule(self.optimizer, training, self.step, self.control.elapsed)
         return train_step(
             self.parallel_model,
             self.optimizer,
             loaded,
             world=world,
-            accumulation=training.accumulation(world.size, batch_size_at(*at)),
+            accumulation=training.accumulation(world.size),
             precision=self.autocast,
             clip=training.clip,
             count_hits=count_hits,
             sample=self.sampler.at(self.step),
-            guard=self.guard,
         )
 
     def _local_time(self) -> LocalTime:
@@ -239,8 +231,6 @@ class Trainer:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "gradient_norm": norm.item(),
         }
-        if self.guard:
-            line["skipped_steps"] = self.guard.skipped
         if self.step == 1:
             line["unigram_loss"] = self.manifest.unigram_loss  # read by the health checks
         for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
@@ -307,7 +297,6 @@ class Trainer:
             heldout_loss=self.heldout.loss if self.heldout else None,
             elapsed=self.control.elapsed if self.training.budget else 0.0,
             running_metrics=self.running.state(),
-            spike_guard=self.guard.state() if self.guard else [],
         )
         snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
         if self.world.is_main:

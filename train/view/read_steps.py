@@ -40,7 +40,7 @@ from clozeline.train.data.order import Located
 from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.data.shard_set import ShardSet
-from clozeline.train.engine.schedule import batch_size_at, phase_at
+from clozeline.train.engine.schedule import phase_at
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.start import cooled_from
 
@@ -61,15 +61,15 @@ class ReadSteps:
     """What a run read: its steps by number, from `first_step` on.
 
     Of a run with phases, `shards` are one of its data sets; the others are where they were. Raises
-    InputError for shards that the run was not trained on, and for a run whose batch size or data
-    set depended on the time.
+    InputError for shards that the run was not trained on, and for a run whose data set depended on
+    the time.
     """
 
     def __init__(self, run: Path, shards: AnyPath) -> None:
         self.run, config = run, read_run(run)
         self.training, self.data = config.training, config.data
         self.phases = config.phases
-        if self.training.for_ and (self.training.batch_ramp or len(self.phases) > 1):
+        if self.training.for_ and len(self.phases) > 1:
             raise InputError(f"{run}: its schedule followed the time, so its steps are not known.")
         #: Those before it were trained by the run from which this one was cooled down.
         self.first_step = 1 + (before.step if (before := cooled_from(config)) else 0)
@@ -175,7 +175,7 @@ class ReadSteps:
                 )
 
     def _size(self, step: int) -> int:
-        return batch_size_at(self.training, step) * self.phase(step).batch_factor
+        return self.training.batch_size * self.phase(step).batch_factor
 
     def _open(self, digest: str) -> Loader:
         """The loader of a data set, with the order that the run recorded."""
@@ -184,9 +184,7 @@ class ReadSteps:
             self._folders[digest],
             batch_size=self.training.batch_size * factors[digest],
             seed=self.training.seed,
-            remask=self.training.remask,
             length_bins=self.training.length_bins,
-            skip_bad_shards=self.training.skip_bad_shards,
             prefetch=0,
         )
         if len(state := self._state(self.states[-1], digest)) > 1:
@@ -202,7 +200,6 @@ class ReadSteps:
         size, start = self._size(steps[0]), self.start_of(steps[0])
         loader = self._loader(self.phase(steps[0]).dataset_digest)
         loader.next_position = start
-        loader.set_batch_size(size)
         return loader.reader().located(start + size * np.arange(len(steps)))
 
     def _read(self, digest: str, shard: int) -> Examples:
@@ -217,13 +214,13 @@ class ReadSteps:
 
     def _examples(self, phase: DataPhase, located: Located) -> Examples:
         parts, order = [], []
-        rate, mask_epochs = phase.masked_lm_prob, located.epochs * self.training.remask
-        is_redrawn = (mask_epochs > 0) | (rate is not None)
+        rate = self.training.masked_lm_prob
+        is_redrawn = (located.epochs > 0) | (rate is not None)
         of_phase = self._loader(phase.dataset_digest).shards
         for shard in np.unique(located.shards).tolist():
             for redraw in (False, True):
                 here = np.flatnonzero((located.shards == shard) & (is_redrawn == redraw))
-                epochs, shards, rows = (x[here] for x in (mask_epochs, *located[1:]))
+                epochs, shards, rows = (x[here] for x in located)
                 part = self._stored(phase.dataset_digest, shard).take(rows)
                 if redraw:
                     part = of_phase.remasked(part, shards, rows, epochs, masked_lm_prob=rate)
@@ -242,8 +239,8 @@ def step_lines(
         start, shards, located, examples = read.rows(step)
         every = {hash for row in range(len(examples)) for hash in documents_of(examples, row)}
         last, epochs = start + len(examples) - 1, sorted(set(located.epochs.tolist()))
-        rate = read.phase(step).masked_lm_prob
-        anew = " (masks drawn anew)" if read.training.remask and epochs[-1] else ""
+        rate = read.training.masked_lm_prob
+        anew = " (masks drawn anew)" if epochs[-1] else ""
         anew = anew if rate is None else f" ({100 * rate:g} % masked)"
         yield (
             f"step {step:,}: positions {start:,} to {last:,}, epoch "
