@@ -73,16 +73,9 @@ def text_files(scratch: Path, megabytes: float) -> list[Path]:
 
 def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
     """A tokenizer folder like that of `clozeline tokenizer`."""
-    vocab = BERT_VOCABULARY if DATA else None
+    kind = {"vocab": BERT_VOCABULARY} if DATA else {"vocab_size": 8192, "max_megabytes": 20}
     made = make_tokenizer(
-        [str(files[0])],
-        out=folder,
-        vocab=vocab,
-        vocab_size=None if vocab else 8192,
-        cased=False,
-        language="english",
-        text_columns=CONFIG.text_columns,
-        max_megabytes=20,
+        [str(files[0])], out=folder, language="english", text_columns=CONFIG.text_columns, **kind
     )
     return made.tokenizer
 
