@@ -25,7 +25,7 @@ from clozeline.pipeline.common.errors import JobFailedError, one_line
 from clozeline.pipeline.common.ragged import Offsets
 from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.word_memo import WordMemo, uncut_tokens
+from clozeline.pipeline.tokenization.word_memo import WordMemo, find_cuts
 
 Ids = NDArray[np.uint32]
 
@@ -42,8 +42,8 @@ class SentenceEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._compiled: Any = _wordpiece(tokenizer) if tokenizer.spec is None else None
-        unbroken = uncut_tokens(tokenizer.spec) if tokenizer.spec else None
-        self._memo = None if unbroken is None else WordMemo(tokenizer.encode_batch, unbroken)
+        cuts = find_cuts(tokenizer.spec) if tokenizer.spec else None
+        self._memo = WordMemo(tokenizer.encode_batch, cuts) if cuts else None
 
     def encode(self, sentences: list[str] | Sentences) -> tuple[Ids, Offsets]:
         """The ids of S sentences, concatenated, uint32, and the number of ids of each, int64 [S].

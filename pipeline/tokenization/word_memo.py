@@ -1,13 +1,18 @@
 """Ids of `tokenizers` for models that are not WordPiece, each word encoded once.
 
-    ["No, no."]  ->  [No,][ no.]  ->  the ids of each, remembered  ->  ids
+    ["No, no."]  ->  [No][,][ no][.]  byte-level BPE      [No,][ no.]  Metaspace (Unigram)
 
 **Where a cut is exact.** The library normalizes, then splits a text into pre-tokens, then encodes
 each by itself. So a text may be cut where a pre-token ends, whatever stands further left or right:
-before a space that does not follow whitespace. Byte-level BPE splits with GPT-2's pattern, in which
-a space can only begin a pre-token or be in a run of whitespace; Metaspace begins one at every
-space. No Unicode normalization form joins a character with a space that follows it, or moves a
-combining mark across one.
+
+- before a space that does not follow whitespace. Byte-level BPE splits with GPT-2's pattern, in
+  which a space can only begin a pre-token or be in a run of whitespace; Metaspace begins one at
+  every space;
+- in byte-level BPE, between an ASCII letter or digit and an ASCII mark, since no pre-token has
+  both. But after an apostrophe only the library knows whether it is that of "it's".
+
+No Unicode normalization form joins a character with a space, a letter or a mark of ASCII that
+follows it, or moves a combining mark across one.
 
 Other normalizers and splits are not known, and neither are sentences that hold an added token which
 a cut would break: they stay whole. If the library searches for such a token after normalization,
@@ -15,8 +20,9 @@ other text can become it: only NFC is known.
 """
 
 import json
-import re
+import string
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,27 +40,40 @@ FROM_OTHERS = "K;`"  # what NFC can turn a character beyond ASCII into, of ASCII
 WIDE_BLANKS = np.array(
     [int.from_bytes(c.encode()[-3:]) for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 )
-SPACE, DELETE = 0x20, 0x7F
+SPACE, BLANK, ALNUM, MARK, APOSTROPHE, OTHER = range(6)  # kinds of byte; OTHER: not ASCII
+KIND_OF = np.full(256, BLANK, np.uint8)
+KIND_OF[list(string.punctuation.encode())] = MARK
+KIND_OF[list((string.ascii_letters + string.digits).encode())] = ALNUM
+KIND_OF[[ord(" "), ord("'")]] = SPACE, APOSTROPHE
+KIND_OF[0x80:] = OTHER
+KINDS = KIND_OF.tobytes()
 SLAB_CHARACTERS = 1 << 20  # cut at once: the working set stays in the processor's cache
 ENTRY_BYTES = 150  # of a word in the memo, besides its text and ids
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where the sentences of a tokenizer may be cut."""
+
+    at_marks: bool  #: also between ASCII letters and marks
+    unbroken: tuple[str, ...] = ()  #: sentences that hold one of these are not cut
 
 
 class WordMemo:
     """Encodes sentences word by word; remembers about `max_bytes` of words, which affects nothing.
 
-    A full memo is cleared, which is cheaper than tracking which words are in use. `unbroken` are
-    the texts of `uncut_tokens`.
+    A full memo is cleared, which is cheaper than tracking which words are in use.
     """
 
     def __init__(
         self,
         encode: Callable[[list[str]], list[list[int]]],
-        unbroken: Sequence[str],
+        cuts: Cuts,
         *,
         max_bytes: int = 128 << 20,
     ) -> None:
         self._encode = encode
-        self._unbroken = unbroken
+        self._cuts = cuts
         self._max_bytes = max_bytes
         self._ids: dict[str, bytes] = {}
         self._size = 0
@@ -66,7 +85,7 @@ class WordMemo:
         return np.concatenate(ids), np.concatenate(lengths)
 
     def _encode_slab(self, sentences: Sequence[str]) -> tuple[Ids, Offsets]:
-        words, bounds = cut_words(sentences, self._unbroken)
+        words, bounds = cut_words(sentences, self._cuts)
         coded = words.dictionary_encode()
         distinct = coded.dictionary.to_pylist()
         self._learn(distinct)
@@ -84,26 +103,27 @@ class WordMemo:
             self._size += ENTRY_BYTES + 2 * len(word) + 4 * len(ids)
 
 
-def uncut_tokens(spec: TokenizerSpec) -> list[str] | None:
-    """What sentences that are cut must not hold; None where no cut is known to be exact."""
+def find_cuts(spec: TokenizerSpec) -> Cuts | None:
+    """Where sentences may be cut; None where nothing is known of the tokenizer's steps."""
     values = json.loads(spec.library().to_str())  # in full: a file may leave out what is usual
     forms = {part["type"] for part in _parts(values.get("normalizer"), "normalizers")}
     if not forms.issubset(FORMS):
         return None
     match [(part["type"], part) for part in _parts(values["pre_tokenizer"], "pretokenizers")]:
         case [("ByteLevel", part)]:
-            is_known = part["use_regex"] and not part["add_prefix_space"]
+            is_known, cuts = part["use_regex"] and not part["add_prefix_space"], Cuts(True)
         case [("Metaspace", part)] | [("WhitespaceSplit", _), ("Metaspace", part)]:
             is_known = part["replacement"] == "\u2581" and part.get("split", True)
+            cuts = Cuts(False)
         case _:
-            is_known = False
+            return None
     added = [token for token in values["added_tokens"] if not token["special"]]
-    broken = [token for token in added if _breaks(token)]
+    broken = [token for token in added if _breaks(token, cuts)]
     if not is_known or any(t["normalized"] and not t["content"].isascii() for t in added):
         return None
     if any(token["normalized"] and _others_become(token["content"], forms) for token in broken):
         return None
-    return [token["content"] for token in broken]
+    return Cuts(cuts.at_marks, tuple(token["content"] for token in broken))
 
 
 def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
@@ -118,30 +138,31 @@ def _others_become(content: str, forms: set[str]) -> bool:
     return bool(forms) and (forms != {"NFC"} or any(char in content for char in FROM_OTHERS))
 
 
-def _breaks(token: dict[str, Any]) -> bool:
+def _breaks(token: dict[str, Any], cuts: Cuts) -> bool:
     """Whether a cut may fall inside an added token, or on the spaces that it takes."""
     takes_more = token["lstrip"] or token["rstrip"] or token["single_word"]
-    return takes_more or re.search(r"\S ", token["content"]) is not None
+    return takes_more or len(cut_words([token["content"]], cuts)[0]) > 1
 
 
-def cut_words(
-    sentences: Sequence[str], unbroken: Sequence[str] = ()
-) -> tuple[pa.LargeStringArray, Offsets]:
+def cut_words(sentences: Sequence[str], cuts: Cuts) -> tuple[pa.LargeStringArray, Offsets]:
     """The words of S sentences, with all their bytes, and the offsets of sentences, int64 [S + 1].
 
-        ["No, no.", "x"]  ->  [No,][ no.][x],  [0 2 3]
+        ["No, no.", "x"], at_marks  ->  [No][,][ no][.][x],  [0 4 5]
 
     Raises UnicodeEncodeError for a lone surrogate.
     """
     encoded = [sentence.encode() for sentence in sentences]
     edges = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     raw = b"".join(encoded)
-    data = np.frombuffer(raw, np.uint8)
-    begins = np.zeros(len(data) + 1, np.bool_)
-    left = data[:-1]
-    begins[1:-1] = (data[1:] == SPACE) & (left > SPACE) & (left != DELETE)
-    _keep_wide_blanks(begins, data)
-    for text in unbroken:
+    kinds = np.frombuffer(raw.translate(KINDS), np.uint8)
+    begins = np.zeros(len(raw) + 1, np.bool_)
+    left, right, inside = kinds[:-1], kinds[1:], begins[1:-1]
+    inside[:] = (right == SPACE) & (left > BLANK)
+    _keep_wide_blanks(begins, kinds, np.frombuffer(raw, np.uint8))
+    if cuts.at_marks:
+        is_mark = (right == MARK) | (right == APOSTROPHE)
+        inside |= (left == ALNUM) & is_mark | (left == MARK) & (right == ALNUM)
+    for text in cuts.unbroken:
         for row in [row for row, sentence in enumerate(sentences) if text in sentence]:
             begins[edges[row] : edges[row + 1]] = False
     begins[edges] = True
@@ -150,10 +171,11 @@ def cut_words(
     return words, np.searchsorted(begin, edges)
 
 
-def _keep_wide_blanks(begins: NDArray[np.bool_], data: NDArray[np.uint8]) -> None:
+def _keep_wide_blanks(
+    begins: NDArray[np.bool_], kinds: NDArray[np.uint8], data: NDArray[np.uint8]
+) -> None:
     """Undo the cuts after whitespace that is not ASCII, in place."""
-    after = np.flatnonzero(begins[1:-1] & (data[:-1] > DELETE)) + 1  # at least two bytes before
-    last = [data[after - n].astype(np.int32) for n in (1, 2)]
-    third = np.where(after > 2, data[after - 3], 0).astype(np.int32)
-    two = last[1] << 8 | last[0]
-    begins[after[np.isin(two, WIDE_BLANKS) | np.isin(third << 16 | two, WIDE_BLANKS)]] = False
+    after = np.flatnonzero(begins[1:-1] & (kinds[:-1] == OTHER)) + 1  # at least two bytes before
+    two = data[after - 2].astype(np.int32) << 8 | data[after - 1]
+    three = np.where(after > 2, data[after - 3], 0).astype(np.int32) << 16 | two
+    begins[after[np.isin(two, WIDE_BLANKS) | np.isin(three, WIDE_BLANKS)]] = False

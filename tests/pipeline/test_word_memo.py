@@ -13,7 +13,7 @@ from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
-from clozeline.pipeline.tokenization.word_memo import WordMemo, cut_words, uncut_tokens
+from clozeline.pipeline.tokenization.word_memo import Cuts, WordMemo, cut_words, find_cuts
 from tests.pipeline.test_encoder import (
     HOSTILE,
     as_lists,
@@ -114,8 +114,10 @@ COLUMNS = {name: SentenceEncoder(tokenizer) for name, tokenizer in BY_NAME.items
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_each_of_these_is_cut(name):
-    added = ["<|x|>", "Z 7", "a b"] if name.endswith("added tokens") else []
-    assert sorted(uncut_tokens(TOKENIZERS[name].spec)) == added
+    found = find_cuts(TOKENIZERS[name].spec)
+    assert found.at_marks == name.startswith("bpe")
+    added = {"<|x|>", "Z 7", "a b"} if name.endswith("added tokens") else set()
+    assert {*found.unbroken} == added | ({"|||IP|||"} if added and found.at_marks else set())
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -141,22 +143,24 @@ def test_every_pair_around_a_space_and_a_mark_equals_the_librarys(name, others):
 
 @pytest.mark.parametrize("name", NOT_CUT)
 def test_a_token_that_others_become_is_left_to_the_library(name):
-    assert uncut_tokens(NOT_CUT[name].spec) is None
+    assert find_cuts(NOT_CUT[name].spec) is None
 
 
-def test_words_begin_at_spaces_that_follow_no_whitespace():
-    texts = ["No, no.", "", "it's  a\u00a0 b", "x \ty"]
-    words, bounds = cut_words(texts)
-    assert words.to_pylist() == ["No,", " no.", "it's", "  a\u00a0 b", "x", " \ty"]
-    assert bounds.tolist() == [0, 2, 2, 4, 6]
-    words, _ = cut_words(texts, ["it"])
-    assert words.to_pylist() == ["No,", " no.", texts[2], "x", " \ty"]
+def test_words_keep_their_spaces_and_lose_their_marks():
+    texts = ["No, no.", "", "it's  a\u00a0 b", "(x)"]
+    words, bounds = cut_words(texts, Cuts(at_marks=True))
+    assert words.to_pylist() == [
+        *("No", ",", " no", "."), *("it", "'s", "  a\u00a0 b"), *("(", "x", ")")
+    ]  # fmt: skip
+    assert bounds.tolist() == [0, 4, 4, 7, 10]
+    words, _ = cut_words(texts, Cuts(at_marks=False, unbroken=("it",)))
+    assert words.to_pylist() == ["No,", " no.", texts[2], "(x)"]
 
 
 @given(batches=st.lists(sentences, max_size=4), max_bytes=st.sampled_from([0, 500, 1 << 20]))
 def test_what_is_remembered_does_not_affect_results(batches, max_bytes):
     tokenizer = TOKENIZERS["bpe"]
-    memo = WordMemo(tokenizer.encode_batch, [], max_bytes=max_bytes)
+    memo = WordMemo(tokenizer.encode_batch, Cuts(True), max_bytes=max_bytes)
     for texts in [*batches, *batches]:
         assert as_lists(memo, texts) == tokenizer.encode_batch(texts)
 
@@ -168,7 +172,7 @@ def test_each_word_is_encoded_once_until_the_memo_is_full():
         asked.append(words)
         return [[len(word)] for word in words]
 
-    memo = WordMemo(encode, [], max_bytes=1000)
+    memo = WordMemo(encode, Cuts(False), max_bytes=1000)
     assert as_lists(memo, ["a bc", "a bc bc"]) == [[1, 3], [1, 3, 3]]
     assert as_lists(memo, ["a d"]) == [[1, 2]]
     assert as_lists(memo, ["x" * 500]) == [[500]]
@@ -186,7 +190,7 @@ def test_each_word_is_encoded_once_until_the_memo_is_full():
 )
 def test_a_tokenizer_with_other_steps_is_left_to_the_library(library):
     tokenizer = tokenizer_of(library())
-    assert uncut_tokens(tokenizer.spec) is None
+    assert find_cuts(tokenizer.spec) is None
     texts = ["It's a house, (small).", "", "  x"]
     assert as_lists(SentenceEncoder(tokenizer), texts) == tokenizer.encode_batch(texts)
 
@@ -206,7 +210,7 @@ def test_a_file_may_leave_out_what_is_usual(name, step):
     del values["pre_tokenizer"]
     values |= {"pre_tokenizer": step} if step else {}
     short = Tokenizer(TOKENIZERS[name].tokens, TokenizerSpec(json.dumps(values)))
-    assert uncut_tokens(short.spec) == (uncut_tokens(spec) if step else None)
+    assert find_cuts(short.spec) == (find_cuts(spec) if step else None)
     texts = ["It's a house, (small).", "", "  x"]
     assert as_lists(SentenceEncoder(short), texts) == short.encode_batch(texts)
 
