@@ -1,15 +1,27 @@
-"""Learning rate and epochs are chosen by held-out rows; folds are disjoint and stratified."""
+"""How a classifier's rate is chosen, kept and continued, also by several processes."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.classifier_folder import check_room, read_report
+from clozeline.train.cli import main
+from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.results import ModelKey, Result, ResultFolder, is_unfinished
 from clozeline.train.finetuning.search import (
     FEW_ROWS,
     SEARCH_ROWS,
@@ -25,6 +37,10 @@ from clozeline.train.finetuning.search import (
     stratified_folds,
 )
 from clozeline.train.labelled.rows import balanced_order
+from clozeline.train.labelled.scores import Correlations, Scores
+from tests.support.small_runs import write_small_run
+from tests.support.two_processes import ROOT, TORCHRUN
+from tests.train.test_finetune import MODEL, TOKENIZER, rows_classified, write_rows
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
 RATES = (3e-4, 1e-3, 3e-3)
@@ -172,3 +188,194 @@ def test_another_seed_takes_other_rows():
     assert orders[0].tolist() == orders[1].tolist() != orders[2].tolist()
     folds = [stratified_folds(TWO_CLASSES, 5, seed=seed) for seed in (0, 0, 1)]
     assert folds[0].tolist() == folds[1].tolist() != folds[2].tolist()
+
+
+# --- Results of an unfinished comparison: whose they are, and that they are what was written ------
+KEY = ModelKey("pretrained", 4, 0)
+NAME = "pretrained-4-0"
+TRIAL = Trial(learning_rate=1e-3, epochs=6, rows=4, loss=0.5)
+SCORES = Scores.of(("a", "b"), np.array([0, 1]), np.array([0, 1]))
+RESULT = Result(key=KEY, scores=SCORES, also={"x": SCORES}, trial=TRIAL, tried=(TRIAL, TRIAL))
+WEIGHTS, LOGITS = {"w": torch.arange(4.0)}, np.array([[0.5, -1.0]], dtype=np.float32)
+JOB = {"epochs": 1}
+
+
+def store(out, job=JOB, **how):
+    return ResultFolder(out, job, **{"resume": False, "overwrite": False, **how})
+
+
+def is_there(results, *, is_candidate=True):
+    found = results.read(KEY, is_candidate=is_candidate)
+    assert found is None or found.to_dict() == RESULT.to_dict()
+    return found is not None
+
+
+def written(out):
+    store(out).write(RESULT, WEIGHTS, LOGITS)
+    return out / "results"
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path):
+    written(tmp_path)
+    again = store(tmp_path, resume=True)
+    assert is_there(again)
+    weights, logits = again.read_candidate(KEY)
+    assert torch.equal(weights["w"], WEIGHTS["w"])
+    assert logits.tolist() == [[0.5, -1.0]]
+
+
+def test_damaged_weights_are_said_and_trained_again(tmp_path, capsys):
+    path = written(tmp_path) / f"{NAME}.safetensors"
+    data = bytearray(path.read_bytes())
+    for damaged in (data[:-3], data[:-1] + bytes([data[-1] ^ 1])):
+        path.write_bytes(damaged)
+        assert not is_there(store(tmp_path, resume=True))
+        said = f"warning: {path} is damaged; the model is trained again.\n"
+        assert capsys.readouterr().err == said
+    assert is_there(store(tmp_path, resume=True), is_candidate=False)
+
+
+def test_an_overwriting_comparison_continues_if_it_is_the_same(tmp_path):
+    written(tmp_path)
+    assert is_unfinished(tmp_path, JOB)
+    assert not is_unfinished(tmp_path, {"epochs": 2})
+    assert is_there(store(tmp_path, resume=True, overwrite=True))
+
+
+@pytest.mark.parametrize(("job", "resume"), [({"epochs": 2}, True), (JOB, False)])
+def test_overwriting_drops_results_of_another_job_or_without_resume(tmp_path, job, resume):
+    written(tmp_path)
+    other = store(tmp_path, job, resume=resume, overwrite=True)
+    assert not is_there(other, is_candidate=False)
+
+
+def test_results_of_a_regression_stay(tmp_path):
+    """They are all that `clozeline benchmark` leaves of one, and it finds them there again."""
+    numbers = np.array([1.0, 2.0, 4.0])
+    correlations = Correlations.of(numbers, numbers[::-1].copy())
+    store(tmp_path).write(replace(RESULT, scores=correlations, also={}))
+    with pytest.raises(InputError, match="holds results of an earlier fine-tuning; add --resume"):
+        store(tmp_path)
+    found = store(tmp_path, resume=True).read(KEY, is_candidate=False)
+    assert found.scores == correlations
+
+
+def test_results_without_their_job_count_for_nothing(tmp_path):
+    (written(tmp_path) / "job.json").unlink()
+    check_room(tmp_path, overwrite=False)
+    assert not is_there(store(tmp_path), is_candidate=False)
+
+
+def test_a_folder_of_that_name_may_be_of_others(tmp_path):
+    (tmp_path / "results").mkdir()
+    check_room(tmp_path, overwrite=False)
+    (tmp_path / "results" / "battery.json").touch()
+    with pytest.raises(InputError, match=r"is not empty and not a classifier \(results\)"):
+        check_room(tmp_path, overwrite=True)
+
+
+def test_a_file_of_others_among_the_results_is_not_overwritten(tmp_path):
+    (written(tmp_path) / "plot.png").touch()
+    with pytest.raises(InputError, match=r"files that are not part of .* \(results/plot.png\)"):
+        check_room(tmp_path, overwrite=True)
+
+
+def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path):
+    path = written(tmp_path) / f"{NAME}.json"
+    path.write_text(json.dumps({"start": "pretrained"}))
+    with pytest.raises(InputError, match=r"cannot be read \(it has no 'scores'\); give --overw"):
+        store(tmp_path, resume=True).read(KEY, is_candidate=False)
+
+
+# --- Fine-tuning under torchrun: the processes share the rows of each step, and agree with one ----
+
+
+@pytest.fixture
+def command(tmp_path):
+    """The beginning of a command line."""
+    model = BertForPretraining(MODEL, seed=7)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
+    train = write_rows(tmp_path / "train.parquet", 60, seed=0)
+    return [
+        "finetune",
+        str(run),
+        train,
+        "--test",
+        write_rows(tmp_path / "test.parquet", 50, seed=1),
+    ]
+
+
+#: An epoch has two batches of eight rows and one of a single row; there is no dropout.
+TOGETHER = (
+    *("--max-examples", "17", "--class-weights", "balanced", "--no-baseline", "--dropout", "0"),
+    *("--epochs", "2", "--batch-size", "8", "--precision", "fp32"),
+)
+
+#: Several commands; how many rows each of them trained on in this process is written to a file.
+#: After each, no thread of the processes' group is left.
+COMMANDS = """
+import json, os, sys
+from pathlib import Path
+from clozeline.train.cli import main
+from tests.train.test_finetune import rows_classified
+
+for number, line in enumerate(json.loads(sys.argv[2])):
+    with rows_classified(training=True) as rows:
+        main(line, standalone_mode=False)
+    threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not [name for name in threads if "gloo" in name]
+    Path(sys.argv[1], f"rows.{number}.{os.environ['RANK']}").write_text(str(sum(rows)))
+"""
+
+#: A command that is killed when it has stored its first result.
+KILLED = """
+import os, sys
+from clozeline.train.cli import main
+from clozeline.train.finetuning.results import ResultFolder
+
+write = ResultFolder.write
+ResultFolder.write = lambda *result: (write(*result), os._exit(9))
+main(sys.argv[1:])
+"""
+
+
+def test_three_processes_train_each_model_as_one_does(command, tmp_path):
+    """From the beginning, and after a process was killed."""
+    line = [*command, *TOGETHER]
+    compared = {
+        "one": line,
+        "two": [*line, "--from-scratch", "--seeds", "2", "--learning-rate", "1e-3", "--baseline"],
+    }
+    rows = []
+    for name, options in compared.items():
+        with rows_classified(training=True) as counted:
+            alone = CliRunner().invoke(main, [*options, "--out", str(tmp_path / name)])
+        assert alone.exit_code == 0, alone.output
+        rows.append(sum(counted))
+    kept = [*compared["two"], "--out", str(tmp_path / "two-killed")]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *kept], cwd=ROOT, capture_output=True)
+    assert killed.returncode == 9, killed.stderr
+    lines = [[*options, "--out", str(tmp_path / f"{n}-3")] for n, options in compared.items()]
+    (tmp_path / "commands.py").write_text(COMMANDS)
+    given = [str(tmp_path), json.dumps([*lines, [*kept, "--resume"]])]
+    three = subprocess.run(
+        [*TORCHRUN[:-1], "--nproc-per-node=3", str(tmp_path / "commands.py"), *given],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert three.returncode == 0, three.stderr
+    trained = re.findall(r"[-a-z ]+, 17 rows, seed \d: accuracy", three.stderr)
+    assert len(trained) == 1 + 5 + 4
+    for number, wanted in enumerate(rows):  # each row once, by one of them; each has some
+        shares = [int((tmp_path / f"rows.{number}.{rank}").read_text()) for rank in range(3)]
+        assert sum(shares) == wanted
+        assert min(shares) > 0
+    for name, wanted in (("one-3", "one"), ("two-3", "two"), ("two-killed", "two")):
+        found, others = load_classifier(tmp_path / name), load_classifier(tmp_path / wanted)
+        weights = dict(others.model.named_parameters())
+        for key, value in found.model.named_parameters():
+            assert (value - weights[key]).norm() <= 1e-3 * weights[key].norm() + 1e-6, key
+        reports = [read_report(tmp_path / n) for n in (name, wanted)]
+        assert reports[0]["label_efficiency"] == reports[1]["label_efficiency"]
+        losses = [[r["trial"]["loss"] for r in x["results"] if r["trial"]] for x in reports]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+        assert max(losses[0]) > 0
