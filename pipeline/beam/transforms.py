@@ -15,6 +15,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PBegin, PCollection
 
+from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath, each_given, path_of
@@ -144,10 +145,13 @@ class WriteDataSet(OfDocuments):
     ) -> None:
         super().__init__(out, tokenizer=tokenizer, num_shards=num_shards, config=config)
         check_folder(self.context)
-        if is_file(self.context.out_dir / MANIFEST) and not overwrite:
+        manifest = self.context.out_dir / MANIFEST
+        if is_file(manifest) and not overwrite:
             raise InputError(
                 f"WriteDataSet: {out} holds a data set; give another folder, or overwrite=True."
             )
+        replaced = file_sha256(manifest) if is_file(manifest) else ""
+        self.context = replace(self.context, replaced=replaced)
 
     def expand(self, documents: PCollection[Any]) -> PCollection[Any]:
         self._check(documents)
@@ -186,9 +190,6 @@ class BatchesOfTexts(WritesShards):
     """(shard, its texts) -> (its name, RecordBatch)."""
 
     name = "MakeExamples"
-
-    def start_bundle(self) -> None:
-        """Nothing is written, so no folder begins."""
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[str, pa.RecordBatch]]:
         shard, context = element[0], self.context

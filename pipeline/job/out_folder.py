@@ -117,9 +117,15 @@ def begin_job(context: JobContext, tokenizer: Tokenizer) -> JobContext:
 
 
 def is_begun(context: JobContext) -> bool:
-    """Whether a job for these shards, and with this tokenizer, has begun and is not finished."""
+    """Whether the folder is that of this job of texts; it may even be finished.
+
+    Another process may have begun it, and what a runner does once more must not end it.
+    """
+    manifest = context.out_dir / MANIFEST
+    if is_file(manifest):
+        return not context.replaced or file_sha256(manifest) != context.replaced
     begun = _read_json(context, JOB).get("files") == context.shard_names
-    return begun and not is_file(context.out_dir / MANIFEST) and _has_tokenizer(context)
+    return begun and _has_tokenizer(context)
 
 
 def prepare_folders(

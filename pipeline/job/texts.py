@@ -10,8 +10,10 @@ a shard that is there is not made again: its record is named by the hashes of it
 """
 
 import hashlib
+import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -86,8 +88,9 @@ class OnTexts(beam.DoFn):
 
     def setup(self) -> None:
         disable_malloc_trim()
-        self.scratch = tempfile.TemporaryDirectory(prefix="clozeline-")
-        self.steps = Steps(replace(self.context, cache_dir=Path(self.scratch.name)))
+        self.scratch = Path(tempfile.mkdtemp(prefix="clozeline-"))
+        weakref.finalize(self, shutil.rmtree, self.scratch, ignore_errors=True)
+        self.steps = Steps(replace(self.context, cache_dir=self.scratch))
         try:
             _ = self.steps.tokenizer
         except InputError as error:
@@ -96,7 +99,7 @@ class OnTexts(beam.DoFn):
             ) from error
 
     def teardown(self) -> None:
-        self.scratch.cleanup()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 class KeyByShard(OnTexts):
@@ -147,10 +150,6 @@ class ShardFile(NamedTuple):
 class WritesShards(OnTexts):
     """Makes a shard of texts, unless it is there."""
 
-    def start_bundle(self) -> None:
-        if not is_begun(self.context):
-            prepare_folders(self.context, self.steps.tokenizer)
-
     def make(self, shard: int, values: Sequence[bytes]) -> tuple[ShardFile, ShardRecord]:
         """Write a shard and its record, unless they are there."""
         context = self.context
@@ -161,6 +160,8 @@ class WritesShards(OnTexts):
         record_path, shard_path = context.cache_dir / name, context.shard_path(shard)
         record = finished_record(record_path, shard_path)
         if not record:
+            if not is_begun(context):
+                prepare_folders(context, self.steps.tokenizer)
             record = self._write(shard, values)
             make_folder(context.cache_dir)
             write_record(record_path, record)
@@ -217,7 +218,7 @@ class FinishTexts(WritesShards):
             [sum(f.documents for f in files), sum(f.sum_of_hashes for f in files) % (1 << 64)]
         )
         _ = self.steps.excluded  # this worker may not have read it
-        self.steps.read_from(Path(self.scratch.name), [])
+        self.steps.read_from(self.scratch, [])
         records = [self.context.cache_dir / file.record for file in files]
         self.steps.context = replace(self.steps.context, sources_digest=digest)
         yield finish_dataset(self.steps, records)

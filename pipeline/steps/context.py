@@ -49,6 +49,7 @@ class JobContext:
     partitions: int = 1  #: of the search for near-duplicates
     budgets: tuple[tuple[str, int], ...] = ()  #: tokens of the sources that have a budget, by name
     has_cache: bool = True  #: of tokens; else the records of shards are all that is there
+    replaced: str = ""  #: sha256 of the manifest that goes before a shard is written, of texts
     given_tokenizer: AnyPath | None = None  #: where workers find it, if not in the data set
     replaces: bool = False  #: whether another data set stays in `out_dir` until all text is read
 

@@ -134,6 +134,8 @@ def test_an_external_pool_of_workers_writes_the_same_bytes(worker_pool, corpus, 
     runner = ("--runner=PortableRunner", "--job_endpoint=embed", *environment)
     corpus.build(tmp_path / "out", "--block-bytes=20000", runner=runner)
     corpus.assert_same_bytes(tmp_path / "out")
+    corpus.build(tmp_path / "texts", "--token-cache=none", runner=runner)
+    corpus.assert_same_bytes(tmp_path / "texts")
 
 
 @pytest.fixture
@@ -153,6 +155,8 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     corpus.build(tmp_path / "out", *options, runner=runner)
     corpus.assert_same_bytes(tmp_path / "out")
 
+    corpus.build(tmp_path / "texts", "--block-bytes=20000", "--token-cache=none", runner=runner)
+    corpus.assert_same_bytes(tmp_path / "texts")
     min((tmp_path / "cache").glob("*.tokens")).write_bytes(b"ARROW1")  # is made again
     corpus.build(tmp_path / "again", *options, runner=runner)
     corpus.assert_same_bytes(tmp_path / "again")
