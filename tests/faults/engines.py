@@ -5,10 +5,12 @@
 The clusters are processes of this machine: a job manager and two task managers, or a master and
 two workers, with a slot each. Prism is a process that the command starts itself. Everything runs in
 namespaces of its own, since Beam's servers listen on every interface; nothing else is reached, and
-nothing is left. Every job must give the shards and the manifest of a local one.
+nothing is left. Every job, with a token cache and without, must give the shards and the manifest of
+a local one, and its counters where the runner has any.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -279,6 +281,11 @@ class Trials:
             f'--environment_config={{"command": "{self.worker}"}}',
         ]
 
+    def rows(self, name: str, runner: Sequence[str]) -> list[bool]:
+        """With a token cache and without."""
+        without = self.row(f"{name}-no-cache", "--token-cache=none", *runner)
+        return [self.row(name, *runner), without]
+
     def row(self, name: str, *arguments: str) -> bool:
         """Run a job and print what it used; return whether its bytes are right."""
         out = self.folder / name.replace(" ", "-")
@@ -286,15 +293,18 @@ class Trials:
         with measured() as usage, self.start(out, *arguments) as job:
             _, said = job.communicate(timeout=SECONDS)
         seconds = time.monotonic() - started
-        same = digests(out) == digests(self.folder / "local")
+        local = self.folder / "local"
+        same = digests(out) == digests(local)
+        found = counters(out)  # of runners that have them
+        counted = {None: "none", counters(local): "same"}.get(found or None, "OTHER")
         print(
-            f"{name:16}{seconds:8.1f}{sum(usage.cpu.values()):8.1f}{usage.peak / 1e9:12.2f}  "
-            f"{'same' if same else 'OTHER'}",
+            f"{name:16}{seconds:8.1f}{sum(usage.cpu.values()):8.1f}{usage.peak / 1e9:12.2f}"
+            f"{counted:>10}  {'same' if same else 'OTHER'}",
             flush=True,
         )
         if job.returncode:
             print(said, file=sys.stderr)
-        return same and job.returncode == 0
+        return same and counted != "OTHER" and job.returncode == 0
 
 
 def small_text(size: str) -> tuple[str, ...]:
@@ -310,6 +320,13 @@ def digests(out: Path) -> dict[str, str]:
     """The sha256 of the manifest and of each shard, by name."""
     files = [*out.glob("*.arrow"), *out.glob("manifest.json")]
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def counters(out: Path) -> tuple[tuple[str, int], ...]:
+    """What Beam has counted, by name."""
+    report = out / "job.json"
+    found = json.loads(report.read_bytes()).get("counters", {}) if report.exists() else {}
+    return tuple(sorted(found.items()))
 
 
 def isolated(module: str, *, with_prism: bool = False) -> tuple[argparse.Namespace, list[Engine]]:
@@ -341,14 +358,14 @@ def isolated(module: str, *, with_prism: bool = False) -> tuple[argparse.Namespa
 def main() -> None:
     options, engines = isolated("tests.faults.engines", with_prism=True)
     trials = Trials(options.cache, small_text(options.size))
-    print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)
+    print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}{'counters':>10}  shards", flush=True)
     right = [trials.row("local", "--workers=2")]
     for engine in engines:
         with Cluster(engine, options.cache, trials.folder / f"{engine.name}-cluster"):
-            right.append(trials.row(engine.name, *trials.on(engine)))
+            right += trials.rows(engine.name, trials.on(engine))
     if options.only in (None, "prism"):
         prism = f"--prism_location={options.cache / 'prism'}"
-        right.append(trials.row("prism", "--", "--runner=PrismRunner", prism))
+        right += trials.rows("prism", ["--", "--runner=PrismRunner", prism])
     sys.exit(not all(right))
 
 
