@@ -233,16 +233,16 @@ def test_the_tasks_of_glue_are_in_the_examples():
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("[a]; train = 'x'", r"tasks.toml, \[a\]: 'test'; a task needs train and test"),
-        ("[a]; train = 'x'; test = 'y'; headline = 'z'", "headline'; a task needs train"),
+        ("[a]; train = 'x'", r"tasks.toml, \[a\]: give test tables, each once"),
+        ("[a]; train = 'x'; test = 'y'; headline = 'z'", "headline'; give a table"),
         ("[a]; train = 'x'; test = 'y'; metrics = 'f2'", r"\[a\]: .* metrics out of accuracy"),
         ("[a]; train = 'x'; test = 'y'; metrics = ['f1', 'pearson']", "two are not mixed"),
         ("[a]; train = 'x'; test = []", "give test tables, each once, and metrics"),
         ("[a]; train = 'x'; test = ['y', 'y']", "give test tables, each once, and m"),
         ("[a]; train = 5; test = 'y'", "train is 5; it is of another type"),
         ("[a]; train = 'x'; test = 'y'; text = ['t', 'c']", r"text is \['t', 'c'\]; it is of an"),
-        ("a = 1", r"\[a\]: .*; a task needs train and test"),
-        ("[a", "cannot be read as TOML"),
+        ("a = 1", r"\[a\]: .*; give a table for each"),
+        ("[a", "tasks.toml: .*; give a table for each"),
         ("# none", "has no tasks; give a table for each"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_bad_description_is_one_clear_error(tmp_path, lines, message):
 
 def test_a_folder_is_no_file_of_tasks(run, tmp_path):
     said = refused("benchmark", run, tmp_path, "--out", tmp_path / "out")
-    assert said == f"{tmp_path} cannot be read as TOML ([Errno 21] Is a directory: '{tmp_path}')."
+    assert said.startswith(f"{tmp_path}: [Errno 21] Is a directory: '{tmp_path}'; give a table")
 
 
 def test_targets_keep_digits_that_float32_does_not_have(run, tmp_path):

@@ -44,6 +44,7 @@ METRICS: dict[str, Callable[[Any], float]] = {
 }
 REGRESSION = {"pearson", "spearman"}
 RESULTS = "benchmark.json"
+ADVICE = "give a table for each: [name], train, test, maybe text, text_pair, label and metrics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +94,20 @@ class Score:
 
 def read_tasks(path: Path) -> list[Task]:
     """The tasks of a .toml file. Raises InputError for whatever is wrong in it."""
+    tasks: list[Task] = []
+    where = str(path)
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as TOML ({one_line(error)}).") from error
-    if not tables:
-        raise InputError(f"{path} has no tasks; give a table for each: [name], train, test.")
-    return [_task(path, name, values) for name, values in tables.items()]
+        for name, values in tomllib.loads(path.read_text("utf-8")).items():
+            where = f"{path}, [{name}]"
+            given = {"test": [], "metrics": "accuracy", **values}
+            for key in ("test", "metrics"):  # a single one, or a list
+                given[key] = tuple(given[key]) if isinstance(given[key], list) else (given[key],)
+            tasks.append(Task(name=name, **given))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: {one_line(error)}; {ADVICE}.") from error
+    if not tasks:
+        raise InputError(f"{path} has no tasks; {ADVICE}.")
+    return tasks
 
 
 def benchmark(
@@ -112,8 +120,8 @@ def benchmark(
     with join_world() as world:
         if world.size > 1:
             raise InputError("a benchmark runs in one process; start it without torchrun.")
-    is_own = (out / RESULTS).exists() or any((out / task.name).is_dir() for task in tasks)
-    check_kind(out, "a benchmark", is_own=is_own)
+    is_started = any((out / task.name).is_dir() for task in tasks)
+    check_kind(out, "a benchmark", is_own=is_started or (out / RESULTS).exists())
     scores: list[Score] = []
     with locked_folder(out):
         for task in tasks:
@@ -149,19 +157,6 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     )
 
 
-def _task(path: Path, name: str, values: Any) -> Task:
-    try:
-        lists = {"metrics": "accuracy", **values}
-        for key in ("test", "metrics"):  # a single one, or a list
-            lists[key] = tuple(lists[key]) if isinstance(lists[key], list) else (lists[key],)
-        return Task(name=name, **lists)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}, [{name}]: {error}; a task needs train and test, and may have text, "
-            "text_pair, label and metrics."
-        ) from error
-
-
 def _read(run: Path, task: Task, config: FinetuneConfig) -> Job:
     """The model and the rows of a task. Raises InputError for whatever the user can fix."""
     try:
@@ -186,21 +181,20 @@ def _run(
         tests: dict[str, Any] = {"test": first, "also_test": others, "overwrite": overwrite}
         report = finetune(run, task.train, out=out, config=job.config, resume=True, **tests)
         results = report.results
-    excluded = list(job.excluded.values())
+    rows, excluded = len(job.train), list(job.excluded.values())
     for number, test in enumerate(task.test):  # by number: a kept result may have another source
         for metric in task.metrics:
             values: dict[Start, list[float]] = {}
             for result in results:
                 scores = (result.scores, *result.also.values())[number]
                 values.setdefault(result.key.start, []).append(METRICS[metric](scores))
-            yield Score(
-                task=task.name,
-                test=test,
-                rows=results[0].key.examples,
-                metric=metric,
-                values=values,
-                excluded=excluded[number],
-            )
+            about: dict[str, Any] = {
+                "task": task.name,
+                "test": test,
+                "rows": rows,
+                "metric": metric,
+            }
+            yield Score(**about, values=values, excluded=excluded[number])
 
 
 def _percent(values: Sequence[Any]) -> str:

@@ -39,7 +39,6 @@ def benchmark(run: Path, tasks: Path, out: Path, overwrite: bool, **options: Any
 
     found = of_tasks.read_tasks(tasks)
     scores = of_tasks.benchmark(run, found, out=out, config=config, overwrite=overwrite)
-    for line in of_tasks.as_table(scores):
-        click.echo(line)
+    click.echo("\n".join(of_tasks.as_table(scores)))
     click.echo(f"{counted(len(found), 'task')}: {as_given(out)}")
     print_next_for(run)
