@@ -30,12 +30,12 @@ def main() -> None:
     parser.add_argument("classifiers", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    reports = [FinetuneReport.from_dict(read_report(folder)) for folder in given.classifiers]
+    reports = [FinetuneReport(read_report(folder)) for folder in given.classifiers]
     results = {result.key: result for report in reports for result in report.results}
     points = points_of(list(results.values()))
     draw(points, given.out)
     for point in points:
-        print(f"{point.examples:>7,} {point.start:>13} {100 * point.mean:5.1f}")
+        print(f"{point['examples']:>7,} {point['start']:>13} {100 * point['mean']:5.1f}")
 
 
 def draw(points: Sequence[Point], out: Path) -> None:
@@ -44,17 +44,17 @@ def draw(points: Sequence[Point], out: Path) -> None:
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
         for start, (colour, marker) in STYLES.items():
-            line = [point for point in points if point.start == start]
-            x, y = [point.examples for point in line], [100 * point.mean for point in line]
-            bars = [100 * point.deviation for point in line]
+            line = [point for point in points if point["start"] == start]
+            x, y = ([point[name] for point in line] for name in ("examples", "mean"))
+            bars = [100 * point["deviation"] for point in line]
             style = {"color": colour, "marker": marker, "label": SHOWN[start], "capsize": 3}
-            axes.errorbar(x, y, bars, **style)
+            axes.errorbar(x, [100 * mean for mean in y], bars, **style)
             for point in line if start == "pretrained" else ():
-                top = (point.examples, 100 * (point.mean + point.deviation))
-                shown = f"{100 * point.mean:.1f}"
+                top = (point["examples"], 100 * (point["mean"] + point["deviation"]))
+                shown = f"{100 * point['mean']:.1f}"
                 axes.annotate(shown, top, (0, 5), textcoords="offset points", ha="center")
         axes.set_xscale("log")
-        axes.set_xticks(sorted({point.examples for point in points}))
+        axes.set_xticks(sorted({point["examples"] for point in points}))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(y=0.1)

@@ -1,6 +1,7 @@
 """A classifier folder with random weights and the report of a real one."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from clozeline.model.heads import BertForClassification
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
-from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.report import FinetuneReport, report_of
 from clozeline.train.finetuning.results import ModelKey, Result, Start
 from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.calibration import Calibration
@@ -47,18 +48,16 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
         *(result("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
         *(result("pretrained", n, seed, 80 + 4 * seed) for n in sizes for seed in (0, 1)),
     ]
-    return FinetuneReport(
-        is_new=True,
-        results=tuple(results),
-        chosen=ModelKey("pretrained", sizes[-1], 1),
-        calibration=Calibration.of(
-            np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1]), temperature=1.5
-        ),
-        class_counts={"bad": 500, "good": 500},
-        excluded={"test": 2, "imdb": None},
-        notes=("something to know",),
-        sources={"run": "r", "train": "a.csv", "test": "b.csv"},
-    )
+    logits, labels = np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1])
+    values = {
+        **{"run": "r", "train": "a.csv", "test": "b.csv"},
+        **report_of(results, results[-1]),
+        "calibration": asdict(Calibration.of(logits, labels, temperature=1.5)),
+        "class_counts": {"bad": 500, "good": 500},
+        "excluded": {"test": 2, "imdb": None},
+        "notes": ["something to know"],
+    }
+    return FinetuneReport(values)
 
 
 def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Path:
@@ -81,7 +80,7 @@ def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Pat
         folder,
         classifier,
         job={"<script>": "1"},
-        report=report().to_dict(),
+        report=report().values,
         files={PREDICTIONS: PREDICTED.csv().encode()},
     )
     return folder

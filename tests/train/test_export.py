@@ -290,7 +290,7 @@ def test_the_card_shows_the_mask_of_the_tokenizer(run):
 
 
 def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
-    found = report().to_dict()
+    found = report().values
     found["finetuned"]["f1"] = {"a|b": 0.5}
     metadata = {"names": ["a|b"], "text": "t", "text_pair": None, "max_seq_length": 8}
     metadata |= {"model": asdict(TINY), "job": {"batch_size": "auto", "pretrained": "5f"}}

@@ -167,7 +167,7 @@ def test_bag_of_words_reads_no_further_than_the_model(tuned, tmp_path):
     for length, accuracy in ((8, 0.5), (9, 1.0)):
         config = replace(QUICK, max_examples=None, baseline=True, max_seq_length=length)
         report = tuned(tmp_path / str(length), config, train=source, test=source)
-        assert report.to_dict()["bag_of_words"]["accuracy"] == accuracy
+        assert report.values["bag_of_words"]["accuracy"] == accuracy
 
 
 def test_without_a_test_file_a_share_is_held_out(run, rows):
@@ -192,7 +192,7 @@ def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
 def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     report = tuned(tmp_path / "out", replace(QUICK, baseline=True))
-    assert report.to_dict()["bag_of_words"] is None
+    assert report.values["bag_of_words"] is None
     assert "pip install 'clozeline[baseline]'" in report.lines()[-1]
 
 
@@ -262,7 +262,7 @@ def test_the_learning_rate_is_searched_on_training_rows_alone(tuned, tmp_path):
     one, two = tuned(outs[0], config), tuned(outs[1], config, test=other)
     weights = [(out / "model.safetensors").read_bytes() for out in outs]
     assert weights[0] == weights[1]
-    assert one.chosen == two.chosen
+    assert one.finetuned.key == two.finetuned.key
     choices = [[(result.trial, result.tried) for result in found.results] for found in (one, two)]
     assert choices[0] == choices[1]
     assert one.finetuned.scores.examples != two.finetuned.scores.examples
@@ -284,7 +284,7 @@ def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(tuned,
     report = tuned(tmp_path / "all", replace(QUICK, max_examples=60, seeds=3))
     losses = {result.key.seed: result.chosen.loss for result in report.results}
     assert len(set(losses.values())) == 3
-    assert losses[report.chosen.seed] == min(losses.values())
+    assert losses[report.finetuned.key.seed] == min(losses.values())
 
 
 def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
@@ -302,12 +302,12 @@ def test_imbalanced_classes_are_noted(tuned, tmp_path):
     pq.write_table(pa.table({"text": texts, "label": labels}), source)
     whole = replace(QUICK, max_examples=None)
     report = tuned(tmp_path / "o", whole, train=source, test=source)
-    assert report.notes == (
+    assert report.values["notes"] == [
         "classes are imbalanced: 36 training rows are '-', 4 are '+'; --class-weights balanced "
         "weighs them equally.",
-    )
+    ]
     balanced = replace(whole, class_weights="balanced")
-    assert tuned(tmp_path / "b", balanced, train=source, test=source).notes == ()
+    assert tuned(tmp_path / "b", balanced, train=source, test=source).values["notes"] == []
 
 
 # Label efficiency
@@ -368,7 +368,7 @@ def test_of_long_texts_the_part_is_read_that_is_asked_for(truncate, tuned, tmp_p
     how = replace(CONFIG, truncate=truncate, baseline=True)
     report = tuned(tmp_path / "out", how, train=sources[0], test=sources[1])
     assert report.finetuned.scores.accuracy > 0.95
-    assert report.to_dict()["bag_of_words"]["accuracy"] > 0.95  # it reads the same part
+    assert report.values["bag_of_words"]["accuracy"] > 0.95  # it reads the same part
     said = "500 of 500 training rows have more than 12 tokens and lose their start"
     note = f"note: {said}; see --max-seq-length and --truncate.\n"
     assert (note in capfd.readouterr().err) == (truncate == "start")

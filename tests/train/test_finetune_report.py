@@ -2,14 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from clozeline.train.finetuning.report import (
     FinetuneReport,
-    Point,
     label_efficiency_table,
     no_gain,
-    points_of,
 )
 from tests.support.small_classifier import report
 
@@ -18,30 +17,30 @@ def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all():
     found = report()
     assert found.finetuned.scores.accuracy == 0.84
     assert found.rows == 1000
-    values = found.to_dict()
+    values = found.values
     assert values["seed"] == 1
     assert values["finetuned"]["accuracy"] == 0.84
     assert values["from_scratch"]["accuracy"] == 0.60  # of the first seed
     assert values["bag_of_words"]["accuracy"] == 0.70
     assert values["plan"] == {"learning_rate": 1e-3, "epochs": 6}
-    assert [(p.start, p.examples) for p in points_of(found.results)] == [
+    points = values["label_efficiency"]
+    assert [(point["start"], point["examples"]) for point in points] == [
         (start, n) for n in (100, 1000) for start in ("pretrained", "from_scratch", "bag_of_words")
     ]
-    point = points_of(found.results)[3]
-    assert (point.mean, point.deviation) == pytest.approx((0.82, 0.04 / 2**0.5))
-    assert point.also == {"imdb": (0.79, 0.83)}
+    point = points[3]
+    assert (point["mean"], point["deviation"]) == pytest.approx((0.82, 0.04 / 2**0.5))
+    assert point["also"] == {"imdb": [0.79, 0.83]}
 
 
 def test_the_report_survives_json():
     found = report()
-    again = FinetuneReport.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert not again.is_new
-    assert again.to_dict() == found.to_dict()
+    again = FinetuneReport(json.loads(json.dumps(found.values)))
+    assert again == found
     assert again.lines() == found.lines()
 
 
 def test_the_table_has_mean_and_deviation_in_percent():
-    assert label_efficiency_table(points_of(report().results)) == [
+    assert label_efficiency_table(report().values["label_efficiency"]) == [
         "",
         "accuracy, %",
         "      rows      fine-tuned    from scratch    bag-of-words",
@@ -54,7 +53,7 @@ def test_the_table_has_mean_and_deviation_in_percent():
         "     1,000      81.0 ± 2.8      60.0 ± 1.4            69.0",
     ]
     of_one_size = report((1000,))  # there is no curve
-    assert label_efficiency_table(points_of(of_one_size.results)) == []
+    assert label_efficiency_table(of_one_size.values["label_efficiency"]) == []
 
 
 def test_the_lines_say_what_was_chosen_and_measured():
@@ -75,10 +74,16 @@ FLAT, FALLING = [4.01, 4.0], [4.5, 4.0]
 
 
 def note(ours, scratch, *, losses=FLAT, pairs="none"):
+    compared = [("pretrained", 100, (0.5,)), ("pretrained", 1000, ours)]
     points = [
-        Point(start=start, examples=rows, accuracies=accuracies, also={})
-        for rows, starts in ((100, {"pretrained": (0.5,)}), (1000, {}))
-        for start, accuracies in (starts or {"pretrained": ours, "from_scratch": scratch}).items()
+        {
+            "start": start,
+            "examples": rows,
+            "accuracies": accuracies,
+            "mean": np.mean(accuracies),
+            "deviation": np.std(accuracies, ddof=1) if len(accuracies) > 1 else 0.0,
+        }
+        for start, rows, accuracies in (*compared, ("from_scratch", 1000, scratch))
     ]
     return no_gain(points, test_rows=1000, losses=losses, pairs=pairs)
 

@@ -233,7 +233,7 @@ def _write_best(
         out,
         classifier,
         job=folder.job,
-        report=report.to_dict(),
+        report=report.values,
         files={PREDICTIONS: predictions.csv().encode()},
         options=options,
     )
@@ -272,7 +272,7 @@ def _kept_report(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
         )
-    return FinetuneReport.from_dict(read_report(out))
+    return FinetuneReport(read_report(out))
 
 
 def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:

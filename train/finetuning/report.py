@@ -11,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import groupby
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from clozeline.train.finetuning.job import Job
-from clozeline.train.finetuning.results import SHOWN, ModelKey, Result, Start
+from clozeline.train.finetuning.results import SHOWN, Result
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.rows import Rows
@@ -26,91 +27,42 @@ from clozeline.train.labelled.scores import Scores, mean_in_words
 IMBALANCE = 3  # a class with this many times the rows of another is worth a note
 FALLING = 0.99  #: a held-out loss below this share of the one before it is still falling
 
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One model trained on `examples` rows: its accuracy for each seed."""
-
-    start: Start
-    examples: int
-    accuracies: tuple[float, ...]  # one per seed
-    also: dict[str, tuple[float, ...]]  # on other test sets, by source
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.accuracies))
-
-    @property
-    def deviation(self) -> float:
-        """Sample standard deviation over the seeds; 0 for a single seed."""
-        return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
+Point = dict[str, Any]  # the accuracies of one model, see `points_of`
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FinetuneReport:
     """The result of a call to `finetune`."""
 
-    is_new: bool  # False: there was nothing to do
-    results: tuple[Result[Scores], ...]
-    chosen: ModelKey  # the model that became the classifier
-    calibration: Calibration
-    class_counts: dict[str, int]  # training rows
-    #: Texts of each test set found in the pretraining corpus and dropped; None: not checked
-    excluded: dict[str, int | None]
-    notes: tuple[str, ...]  # what the user should know
-    sources: dict[str, str | None]  # RUN, TRAIN and --test as given, for the record
+    values: dict[str, Any]  # the content of report.json
+    is_new: bool = False  # False: the classifier was there
+
+    @cached_property
+    def results(self) -> tuple[Result[Scores], ...]:
+        """Those of all compared models."""
+        return tuple(map(Result.from_dict, self.values["results"]))
 
     @property
     def finetuned(self) -> Result[Scores]:
-        return next(result for result in self.results if result.key == self.chosen)
+        """That of the model that became the classifier."""
+        key = ("pretrained", self.rows, self.values["seed"])
+        return next(result for result in self.results if result.key == key)
 
     @property
     def rows(self) -> int:
-        return self.chosen.examples
-
-    def to_dict(self) -> dict[str, Any]:
-        whole = [result for result in self.results if result.key.examples == self.rows]
-        first = {result.key.start: result.scores.to_dict() for result in reversed(whole)}
-        chosen = self.finetuned.chosen
-        return {
-            **self.sources,
-            "examples": self.rows,
-            "seed": self.chosen.seed,
-            "plan": {"learning_rate": chosen.learning_rate, "epochs": chosen.epochs},
-            "finetuned": self.finetuned.scores.to_dict(),
-            "from_scratch": first.get("from_scratch"),  # of the first seed
-            "bag_of_words": first.get("bag_of_words"),
-            "label_efficiency": [
-                {**asdict(point), "mean": point.mean, "deviation": point.deviation}
-                for point in points_of(self.results)
-            ],
-            "calibration": asdict(self.calibration),
-            "class_counts": self.class_counts,
-            "excluded": self.excluded,
-            "notes": list(self.notes),
-            "results": [result.to_dict() for result in self.results],
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(
-            is_new=False,
-            results=tuple(map(Result.from_dict, values["results"])),
-            chosen=ModelKey("pretrained", values["examples"], values["seed"]),
-            calibration=Calibration(**values["calibration"]),
-            notes=tuple(values["notes"]),
-            sources={name: values[name] for name in ("run", "train", "test")},
-            class_counts=values["class_counts"],
-            excluded=values["excluded"],
-        )
+        """The number of training rows."""
+        rows: int = self.values["examples"]
+        return rows
 
     def lines(self) -> list[str]:
         """For a terminal: the classes, the compared models, label efficiency, calibration."""
-        result, calibration, points = self.finetuned, self.calibration, points_of(self.results)
+        result, calibration = self.finetuned, Calibration(**self.values["calibration"])
+        points, excluded = self.values["label_efficiency"], self.values["excluded"]
+        whole = (point for point in points if point["examples"] == self.rows)
         return [
             *result.scores.table(),
             "",
-            *(f"{SHOWN[p.start]:>20}  {_accuracy(p)}" for p in points if p.examples == self.rows),
+            *(f"{SHOWN[point['start']]:>20}  {_accuracy(point)}" for point in whole),
             *label_efficiency_table(points),
             "",
             f"{'chosen on training rows' if result.tried else 'as given'}: {result.chosen.line()}",
@@ -120,8 +72,8 @@ class FinetuneReport:
                 if calibration.temperature != 1
                 else "; no temperature was fitted that is sure to lower it"
             ),
-            *(f"{name} rows: {_exclusion(found)}" for name, found in self.excluded.items()),
-            *(f"note: {note}" for note in self.notes),
+            *(f"{name} rows: {_exclusion(found)}" for name, found in excluded.items()),
+            *(f"note: {note}" for note in self.values["notes"]),
         ]
 
 
@@ -139,49 +91,67 @@ def summarize(
     counts = Counter(job.train.labels)
     class_counts = {name: counts[name] for name in job.names}
     imbalance = _imbalance(class_counts) if job.config.class_weights == "none" else []
-    temperature = best.chosen.temperature
-    return FinetuneReport(
-        is_new=True,
-        results=tuple(results),
-        chosen=best.key,
-        calibration=Calibration.of(logits, labels, temperature=temperature),
-        class_counts=class_counts,
-        excluded=job.excluded,
-        notes=(*notes, *imbalance),
-        sources=sources,
-    )
+    values = {
+        **sources,
+        **report_of(results, best),
+        "calibration": asdict(Calibration.of(logits, labels, temperature=best.chosen.temperature)),
+        "class_counts": class_counts,  # training rows
+        "excluded": job.excluded,
+        "notes": [*notes, *imbalance],
+    }
+    return FinetuneReport(values, is_new=True)
+
+
+def report_of(results: Sequence[Result[Any]], best: Result[Scores]) -> dict[str, Any]:
+    """The part of report.json that is about the models."""
+    key, chosen = best.key, best.chosen
+    whole = [result for result in results if result.key.examples == key.examples]
+    first = {result.key.start: result.scores.to_dict() for result in reversed(whole)}
+    return {
+        "examples": key.examples,
+        "seed": key.seed,
+        "plan": {"learning_rate": chosen.learning_rate, "epochs": chosen.epochs},
+        "finetuned": best.scores.to_dict(),
+        "from_scratch": first.get("from_scratch"),  # of the first seed
+        "bag_of_words": first.get("bag_of_words"),
+        "label_efficiency": points_of(results),
+        "results": [result.to_dict() for result in results],
+    }
 
 
 def points_of(results: Sequence[Result[Scores]]) -> list[Point]:
-    """The accuracies over seeds, by number of rows, then by model as in SHOWN."""
+    """The accuracies of all seeds, by number of rows, then by model as in SHOWN.
+
+    {"start": "pretrained", "examples": 100, "accuracies": [0.84, 0.85], "also": {"imdb": [..]},
+     "mean": 0.845, "deviation": 0.007}
+    """
     order = list(SHOWN)
     results = sorted(results, key=lambda r: (r.key.examples, order.index(r.key.start)))
     points = []
     for (examples, start), group in groupby(results, lambda r: (r.key.examples, r.key.start)):
         seeds = list(group)
-        also = {
-            source: tuple(result.also[source].accuracy for result in seeds)
-            for source in seeds[0].also
-        }
-        accuracies = tuple(result.scores.accuracy for result in seeds)
-        points.append(Point(start=start, examples=examples, accuracies=accuracies, also=also))
+        accuracies = [result.scores.accuracy for result in seeds]
+        also = {name: [result.also[name].accuracy for result in seeds] for name in seeds[0].also}
+        deviation = float(np.std(accuracies, ddof=1)) if len(seeds) > 1 else 0.0
+        point = {"start": start, "examples": examples, "accuracies": accuracies, "also": also}
+        points.append({**point, "mean": float(np.mean(accuracies)), "deviation": deviation})
     return points
 
 
 def label_efficiency_table(points: Sequence[Point]) -> list[str]:
     """Mean and deviation in percent, a line per number of rows; empty for a single one."""
-    sizes = sorted({point.examples for point in points})
+    sizes = sorted({point["examples"] for point in points})
     if len(sizes) < 2:
         return []
-    starts = [start for start in SHOWN if any(point.start == start for point in points)]
-    by_key = {(point.examples, point.start): point for point in points}
+    starts = [start for start in SHOWN if any(point["start"] == start for point in points)]
+    by_key = {(point["examples"], point["start"]): point for point in points}
     lines = []
-    for source in (None, *points[0].also):
+    for source in (None, *points[0]["also"]):
         title = f"accuracy on {source}, %" if source else "accuracy, %"
         lines += ["", title, "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
         for size in sizes:
             found = (by_key[size, start] for start in starts)
-            seeds = (point.also[source] if source else point.accuracies for point in found)
+            seeds = (p["also"][source] if source else p["accuracies"] for p in found)
             shown = (mean_in_words([100 * accuracy for accuracy in of], ".1f") for of in seeds)
             lines.append(f"{size:>10,}" + "".join(f"{percent:>16}" for percent in shown))
     return lines
@@ -191,13 +161,13 @@ def no_gain(
     points: Sequence[Point], *, test_rows: int, losses: Sequence[float], pairs: str
 ) -> list[str]:
     """A note where pretraining, with these losses and pairs, did not pay beyond the noise."""
-    most = max(point.examples for point in points)
-    compared = {point.start: point for point in points if point.examples == most}
+    most = max(point["examples"] for point in points)
+    compared = {point["start"]: point for point in points if point["examples"] == most}
     ours, scratch = compared["pretrained"], compared.get("from_scratch")
     if scratch is None:
         return []
     noise = 2 * math.hypot(_error(ours, test_rows), _error(scratch, test_rows))
-    if ours.mean - scratch.mean > noise:
+    if ours["mean"] - scratch["mean"] > noise:
         return []
     advice = ["pretrain on more text like that of the task"]
     if len(losses) > 1 and losses[-1] < FALLING * losses[-2]:
@@ -205,15 +175,15 @@ def no_gain(
     if pairs not in ("none", "packed"):
         advice.append("on shards of --pairs none")
     return [
-        f"pretraining did not pay: accuracy {ours.mean:.4f}, from scratch {scratch.mean:.4f}, "
-        f"and differences up to {noise:.4f} are noise; {', '.join(advice)}."
+        f"pretraining did not pay: accuracy {ours['mean']:.4f}, from scratch "
+        f"{scratch['mean']:.4f}, and differences up to {noise:.4f} are noise; {', '.join(advice)}."
     ]
 
 
 def _error(point: Point, test_rows: int) -> float:
     """Standard error of the mean over seeds, which share a sample of test rows."""
-    of_seeds = point.deviation**2 / len(point.accuracies)
-    return math.sqrt(of_seeds + point.mean * (1 - point.mean) / test_rows)
+    of_seeds = point["deviation"] ** 2 / len(point["accuracies"])
+    return math.sqrt(of_seeds + point["mean"] * (1 - point["mean"]) / test_rows)
 
 
 def _exclusion(found: int | None) -> str:
@@ -224,10 +194,10 @@ def _exclusion(found: int | None) -> str:
 
 
 def _accuracy(point: Point) -> str:
-    seeds = len(point.accuracies)
-    line = f"accuracy {mean_in_words(point.accuracies, '.4f')}"
+    seeds = len(point["accuracies"])
+    line = f"accuracy {mean_in_words(point['accuracies'], '.4f')}"
     line += f" ({seeds} seeds)" if seeds > 1 else ""
-    others = (f"{np.mean(found):.4f} on {source}" for source, found in point.also.items())
+    others = (f"{np.mean(found):.4f} on {source}" for source, found in point["also"].items())
     return ", ".join([line, *others])
 
 
