@@ -10,7 +10,6 @@ should not be easy to beat.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.config import Cut
-from clozeline.train.labelled.encoding import Encoder, ends_of
+from clozeline.train.labelled.encoding import Encoder, first_and_last
 from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
 
@@ -104,4 +103,6 @@ def fit_bag_of_words(
 def _kept_words(count: int, truncate: Cut, texts: Texts) -> Texts:
     """At most `count` words of each row, both texts of a pair joined."""
     rows = [text.split() for text in texts.joined()]
-    return Texts([" ".join(chain(*ends_of(row, count, truncate))) for row in rows])
+    first, _ = first_and_last(count, truncate)
+    kept = (row[:first] + row[max(first, len(row) - count + first) :] for row in rows)
+    return Texts([" ".join(row) for row in kept])

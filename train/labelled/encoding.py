@@ -18,7 +18,7 @@ CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many t
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -52,7 +52,6 @@ CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
 
 Count = TypeVar("Count", int, Offsets)
-Items = TypeVar("Items", list[Any], str)
 Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
 
@@ -260,12 +259,6 @@ def first_and_last(kept: Count, truncate: Truncate) -> tuple[Count, Count]:
     """
     first = -(-kept * QUARTERS[truncate] // 4)
     return first, kept - first
-
-
-def ends_of(items: Items, count: int, truncate: Truncate) -> tuple[Items, Items]:
-    """The first and the last of the items of a list or a text, at most `count` together."""
-    first, _ = first_and_last(count, truncate)
-    return items[:first], items[max(first, len(items) - count + first) :]
 
 
 def longest_first(lengths_a: Offsets, lengths_b: Offsets, *, room: int) -> tuple[Offsets, Offsets]:
