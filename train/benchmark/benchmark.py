@@ -99,10 +99,10 @@ def read_tasks(path: Path) -> list[Task]:
     try:
         for name, values in tomllib.loads(path.read_text("utf-8")).items():
             where = f"{path}, [{name}]"
-            given = {"test": [], "metrics": "accuracy", **values}
+            table = {"test": [], "metrics": "accuracy", **values}
             for key in ("test", "metrics"):  # a single one, or a list
-                given[key] = tuple(given[key]) if isinstance(given[key], list) else (given[key],)
-            tasks.append(Task(name=name, **given))
+                table[key] = tuple(table[key]) if isinstance(table[key], list) else (table[key],)
+            tasks.append(Task(name=name, **table))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: {one_line(error)}; {ADVICE}.") from error
     if not tasks:

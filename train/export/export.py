@@ -182,9 +182,9 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
             f"{source} classifies the [MASK] of a prompt, which {form} has no model for; {instead}."
         )
     if found.truncate in ("middle", "nothing"):
-        how = "without their middle" if found.truncate == "middle" else "in windows"
+        manner = "without their middle" if found.truncate == "middle" else "in windows"
         raise InputError(
-            f"{source} reads long texts {how}, as no tokenizer of {form} does; fine-tune with "
+            f"{source} reads long texts {manner}, as no tokenizer of {form} does; fine-tune with "
             f"--truncate start, or {instead}."
         )
     if form == "transformers" and by_mean and has_segments:

@@ -85,9 +85,9 @@ def finetune(
 ) -> FinetuneReport:
     """Train a classifier and the models it is compared with, or report on a finished one.
 
-        >>> how = FinetuneConfig(text="title", epochs=1, learning_rate=3e-4, baseline=False)
+        >>> config = FinetuneConfig(text="title", epochs=1, learning_rate=3e-4, baseline=False)
         >>> rows = "sample:reviews?rows=64"
-        >>> report = finetune("work/run", rows, out="work/classifier", config=how)
+        >>> report = finetune("work/run", rows, out="work/classifier", config=config)
         >>> report.rows, report.finetuned.scores.examples
         (58, 6)
 
@@ -114,12 +114,7 @@ def finetune(
         notes = _notes(run, job, is_shown=world.is_main)
         results = train_models(job, folder, world)
 
-        what: dict[str, Any] = {"sources": sources, "options": options}
-
-        def write() -> FinetuneReport:
-            every = [*notes, *_no_gain(run, job, results)]
-            return _write_best(job, out, folder, results, notes=every, **what)
-
+        write = partial(_write_best, run, job, out, folder, results, notes, sources, options)
         return world.broadcast_from_main(write)
 
 
@@ -169,8 +164,8 @@ def _train(
     else:
         is_candidate = _is_candidate(job, key)
         model, result, logits = Finetuning(job, key, world, is_candidate).run(first)
-        kept = (model.state_dict(), logits) if is_candidate else ()
-        world.broadcast_from_main(partial(folder.write, result, *kept))
+        stored = (model.state_dict(), logits) if is_candidate else ()
+        world.broadcast_from_main(partial(folder.write, result, *stored))
     if world.is_main:
         print_progress(result.line())
     return result
@@ -199,11 +194,11 @@ def _with_present_sources(job: Job, result: Result[Any]) -> Result[Any]:
 
 
 def _write_best(
+    run: Path,
     job: Job,
     out: Path,
     folder: ResultFolder,
     results: Sequence[Result[Any]],
-    *,
     notes: Sequence[str],
     sources: dict[str, str | None],
     options: Mapping[str, Any] | None,
@@ -227,8 +222,15 @@ def _write_best(
     )
     probabilities = softmax(logits, classifier.temperature)
     predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
-    what: Any = {"notes": notes, "sources": sources}
-    report = summarize(job, results, best, logits, predictions.labels, **what)
+    report = summarize(
+        job,
+        results,
+        best,
+        logits,
+        predictions.labels,
+        notes=[*notes, *_no_gain(run, job, results)],
+        sources=sources,
+    )
     save_classifier(
         out,
         classifier,

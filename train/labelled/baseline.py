@@ -104,5 +104,5 @@ def _kept_words(count: int, truncate: Cut, texts: Texts) -> Texts:
     """At most `count` words of each row, both texts of a pair joined."""
     rows = [text.split() for text in texts.joined()]
     first, _ = first_and_last(count, truncate)
-    kept = (row[:first] + row[max(first, len(row) - count + first) :] for row in rows)
-    return Texts([" ".join(row) for row in kept])
+    shorter = (row[:first] + row[max(first, len(row) - count + first) :] for row in rows)
+    return Texts([" ".join(row) for row in shorter])

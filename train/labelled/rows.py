@@ -94,18 +94,18 @@ class Labelled:
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def given_texts(given: str | Iterable[str]) -> Iterator[str]:
+def given_texts(texts: str | Iterable[str]) -> Iterator[str]:
     """One text, or several, as valid Unicode: a string is one, not its characters.
 
     Raises InputError for what is not a string: as "nan", a missing value would get a class, too.
     """
-    if is_table(given):
-        kind = type(given).__name__
+    if is_table(texts):
+        kind = type(texts).__name__
         raise InputError(f'the texts are a {kind}; give one column of it, as in table["text"].')
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        given = given.to_pylist()
-    is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
-    for number, text in enumerate([given] if is_one else given, 1):
+    if isinstance(texts, pa.Array | pa.ChunkedArray):
+        texts = texts.to_pylist()
+    is_one = isinstance(texts, str | bytes) or not isinstance(texts, Iterable)
+    for number, text in enumerate([texts] if is_one else texts, 1):
         if not isinstance(text, str):
             raise InputError(
                 f"text {number} is {text!r:.{SHOWN}}, of type {type(text).__name__}; give strings, "
@@ -133,8 +133,8 @@ def read_labelled(
     try:
         labels = column.cast(pa.float64() if is_regression else pa.string()).to_pylist()
     except pa.ArrowException as error:
-        what = "does not hold numbers" if is_regression else "is not text"
-        raise InputError(f"{source}: column '{label}' {what}: {one_line(error)}") from error
+        problem = "does not hold numbers" if is_regression else "is not text"
+        raise InputError(f"{source}: column '{label}' {problem}: {one_line(error)}") from error
     if is_regression and not all(map(math.isfinite, labels)):
         row = next(row for row, value in enumerate(labels, 1) if not math.isfinite(value))
         raise InputError(f"{source}: '{label}' of row {row} is not a finite number.")
@@ -273,8 +273,8 @@ def balanced_order(labels: Rows, *, seed: int) -> Rows:
 def _read(
     source: str, text: str, text_pair: str | None, *, extra: list[str]
 ) -> tuple[Texts, pa.Table]:
-    given = [text] if text_pair is None else [text, text_pair]
-    names = [name.split(",") for name in given]
+    columns = [text] if text_pair is None else [text, text_pair]
+    names = [column.split(",") for column in columns]
     try:
         table = read_table(source, list(dict.fromkeys([*chain(*names), *extra])))
     except MissingColumnError as error:
