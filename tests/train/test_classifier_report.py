@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clozeline.pipeline.report.html import make_sections
+from clozeline.train.finetuning.report import FinetuneReport, report_of
 from clozeline.train.labelled.predictions import PREDICTIONS
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.view.classifier_sections import SECTIONS, ClassifierSummary
@@ -21,7 +22,7 @@ pytest.importorskip("jinja2")
 
 def write_folder(folder, found):
     folder.mkdir()
-    (folder / "report.json").write_text(json.dumps(found.to_dict()))
+    (folder / "report.json").write_text(json.dumps(found.values))
     (folder / PREDICTIONS).write_text(PREDICTED.csv())
     metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
     metadata |= {"pooling": "mean", "temperature": 1.0, "text": "text", "text_pair": None}
@@ -53,6 +54,11 @@ def test_the_command_reports_on_a_classifier_of_a_single_size_without_a_curve(tm
     assert html.count("<svg") == 4
 
 
+def reported(found, results):
+    """The report of other results."""
+    return FinetuneReport(found.values | report_of(results, results[-1]))
+
+
 def sections(found, predictions=PREDICTED):
     """The sections of the page by heading."""
     summary = ClassifierSummary(report=found, job={}, predictions=predictions)
@@ -65,7 +71,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_shown():
     confusion[3, 5], confusion[39, 0] = 4, 1200
     found = report((1000,))
     results = [replace(result, scores=Scores(names, confusion)) for result in found.results]
-    [table] = sections(replace(found, results=tuple(results)))["Confusion matrix"].tables
+    [table] = sections(reported(found, results))["Confusion matrix"].tables
     assert table.heads == ("label", "predicted", "rows")
     assert table.rows == [("class 39", "class 0", "1,200"), ("class 3", "class 5", "4")]
 
@@ -80,7 +86,7 @@ def test_a_long_name_of_a_class_leaves_room_for_the_curve_and_its_number():
 def test_the_path_of_another_test_set_is_beside_its_chart_and_not_on_an_axis():
     found, source = report(), "reviews/2025/" * 5 + "test-*.parquet?text=title,content"
     results = [replace(result, also={source: result.also["imdb"]}) for result in found.results]
-    charts = sections(replace(found, results=tuple(results)))["Label efficiency"].charts
+    charts = sections(reported(found, results))["Label efficiency"].charts
     assert [chart.caption for chart in charts] == [
         "accuracy on the test rows",
         f"accuracy on {source}",
@@ -92,7 +98,8 @@ def test_a_temperature_that_was_not_fitted_is_not_named():
     found = report((1000,))
     fitted = sections(found)["Calibration"].sentence
     assert "without the temperature of 1.50 it would be " in fitted
-    plain = replace(found, calibration=replace(found.calibration, temperature=1.0))
+    calibration = found.values["calibration"] | {"temperature": 1.0}
+    plain = FinetuneReport(found.values | {"calibration": calibration})
     said = "; no temperature was fitted that is sure to lower it."
     assert sections(plain)["Calibration"].sentence.endswith(said)
 

@@ -19,7 +19,7 @@ class ClassifierPages:
 
     def __init__(self, folder: Path) -> None:
         check_packages("a report", "matplotlib")
-        self._report = FinetuneReport.from_dict(read_report(folder))
+        self._report = FinetuneReport(read_report(folder))
         self.metadata = read_metadata(folder)
         self.predictions = Predictions.read(folder / PREDICTIONS)
         rows, tested = len(self.predictions.texts), self._report.finetuned.scores.examples

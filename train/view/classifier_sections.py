@@ -9,8 +9,9 @@ import numpy as np
 from clozeline.pipeline.report.charts import SERIES, Series, draw_lines, drawing
 from clozeline.pipeline.report.html import Chart, Section, Table
 from clozeline.train.finetuning.job import TEST
-from clozeline.train.finetuning.report import FinetuneReport, Point, points_of
+from clozeline.train.finetuning.report import FinetuneReport, Point
 from clozeline.train.finetuning.results import SHOWN
+from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
@@ -74,9 +75,13 @@ def _confused_pairs(scores: Scores) -> Section:
 
 def _comparison(summary: ClassifierSummary) -> Section:
     report = summary.report
-    points = [point for point in points_of(report.results) if point.examples == report.rows]
-    others = list(points[0].also)
-    rows = [(SHOWN[p.start], *(_accuracy(p, source) for source in (None, *others))) for p in points]
+    points = [
+        point for point in report.values["label_efficiency"] if point["examples"] == report.rows
+    ]
+    others = list(points[0]["also"])
+    rows = [
+        (SHOWN[p["start"]], *(_accuracy(p, source) for source in (None, *others))) for p in points
+    ]
     heads = ("model", "accuracy", *(f"on {source}" for source in others))
     return Section(
         heading="Compared models",
@@ -86,26 +91,26 @@ def _comparison(summary: ClassifierSummary) -> Section:
 
 
 def _label_efficiency(summary: ClassifierSummary) -> Section | None:
-    points = points_of(summary.report.results)
-    if len({point.examples for point in points}) == 1:
+    points = summary.report.values["label_efficiency"]
+    if len({point["examples"] for point in points}) == 1:
         return None
     return Section(
         heading="Label efficiency",
         sentence="Smaller training sets are balanced and part of the larger ones.",
         charts=list(_curves(points)),
-        tables=[_curve_table(points, source) for source in (None, *points[0].also)],
+        tables=[_curve_table(points, source) for source in (None, *points[0]["also"])],
     )
 
 
 def _curves(points: Sequence[Point]) -> Iterator[Chart]:
-    for number, source in enumerate((None, *points[0].also)):
+    for number, source in enumerate((None, *points[0]["also"])):
         with drawing(f"label efficiency {number}", height=3.2) as (axes, svg):
             for start, colour in zip(SHOWN, SERIES, strict=False):
-                line = [point for point in points if point.start == start]
+                line = [point for point in points if point["start"] == start]
                 seeds = [100 * np.array(_seeds(point, source)) for point in line]
                 means, bars = map(np.mean, seeds), [np.std(s, ddof=len(s) > 1) for s in seeds]
                 style: dict[str, Any] = {"color": colour, "marker": "o", "label": SHOWN[start]}
-                axes.errorbar([p.examples for p in line], list(means), bars, capsize=3, **style)
+                axes.errorbar([p["examples"] for p in line], list(means), bars, capsize=3, **style)
             axes.set_xscale("log")
             axes.set_xlabel("labelled training rows")
             axes.set_ylabel("accuracy, %")
@@ -114,18 +119,18 @@ def _curves(points: Sequence[Point]) -> Iterator[Chart]:
 
 
 def _curve_table(points: Sequence[Point], source: str | None) -> Table:
-    starts = [start for start in SHOWN if any(point.start == start for point in points)]
-    by_key = {(point.examples, point.start): point for point in points}
+    starts = [start for start in SHOWN if any(point["start"] == start for point in points)]
+    by_key = {(point["examples"], point["start"]): point for point in points}
     rows = [
         (f"{size:,}", *(_accuracy(by_key[size, start], source) for start in starts))
-        for size in sorted({point.examples for point in points})
+        for size in sorted({point["examples"] for point in points})
     ]
     heads = (f"rows, on {source}" if source else "rows", *(SHOWN[start] for start in starts))
     return Table(heads=heads, rows=rows)
 
 
 def _calibration(summary: ClassifierSummary) -> Section:
-    calibration = summary.report.calibration
+    calibration = Calibration(**summary.report.values["calibration"])
     line = (np.array(calibration.confidences), np.array(calibration.accuracies))
     lowest = 1 / len(summary.report.finetuned.scores.names)
     svg = draw_lines(
@@ -236,7 +241,7 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     yield "macro F1", f"{scores.macro_f1:.4f}"
     yield "training rows", f"{report.rows:,}"
     yield "test rows", f"{scores.examples:,}"
-    found = report.excluded[TEST]
+    found = report.values["excluded"][TEST]
     known = "not checked" if found is None else f"{found:,}, excluded from it"
     yield "test rows found in the pretraining corpus", known
 
@@ -246,7 +251,8 @@ def _accuracy(point: Point, source: str | None) -> str:
 
 
 def _seeds(point: Point, source: str | None) -> Sequence[float]:
-    return point.also[source] if source else point.accuracies
+    found: Sequence[float] = point["also"][source] if source else point["accuracies"]
+    return found
 
 
 #: In the order of the page.
