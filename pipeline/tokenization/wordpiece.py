@@ -9,13 +9,14 @@ process, and so breaks ties.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from clozeline.pipeline.common.ragged import text_slabs
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 Pair = tuple[int, int]
@@ -27,34 +28,29 @@ CHARACTERS_PER_CALL = 1 << 20
 def count_words(lines: Iterable[Sequence[str]], normalizer: Normalizer) -> Counter[str]:
     """The words of all lines after normalization, as BERT's pre-tokenizer cuts them.
 
-    Chunks between spaces are counted first, and normalized once for each count: a space ends a word
-    whatever is beside it.
+    Chunks between spaces are counted, then normalized, then cut, once for each count: a space ends
+    a word whatever is beside it.
     """
     chunks: Counter[str] = Counter()
     for some in lines:
         for line in some:
             chunks.update(line.split(" "))
+    pre_tokenize = BertPreTokenizer().pre_tokenize_str
+    normalized = _cut(chunks, lambda text: normalizer.normalize_str(text).split(" "))
+    return _cut(normalized, lambda text: [word for word, _ in pre_tokenize(text)])
+
+
+def _cut(chunks: Mapping[str, int], cut: Callable[[str], list[str]]) -> Counter[str]:
+    """What chunks are cut into, counted; those of one count are cut together, joined by spaces."""
     by_count = defaultdict(list)
     for chunk, number in chunks.items():
         by_count[number].append(chunk)
-    words: Counter[str] = Counter()
-    split = BertPreTokenizer().pre_tokenize_str
+    pieces: Counter[str] = Counter()
     for number, listed in by_count.items():
-        for text in _joined(listed):
-            found = Counter(word for word, _ in split(normalizer.normalize_str(text)))
-            for word, times in found.items():
-                words[word] += number * times
-    return words
-
-
-def _joined(chunks: Sequence[str]) -> Iterator[str]:
-    """The chunks, joined by spaces, in texts of about CHARACTERS_PER_CALL."""
-    start, size = 0, 0
-    for stop, chunk in enumerate(chunks, 1):
-        size += len(chunk) + 1
-        if size > CHARACTERS_PER_CALL or stop == len(chunks):
-            yield " ".join(chunks[start:stop])
-            start, size = stop, 0
+        for some in text_slabs(listed, CHARACTERS_PER_CALL):
+            for piece, times in Counter(cut(" ".join(some))).items():
+                pieces[piece] += number * times
+    return pieces
 
 
 def learn_wordpiece(words: Mapping[str, int], *, vocab_size: int, alphabet: int) -> list[str]:
