@@ -5,8 +5,8 @@
     byte-level BPE, Unigram with plain steps         `tokenizers`, each word once (`word_memo.py`)
     others; any where nanotoken cannot be loaded     `tokenizers`, sentence by sentence
 
-nanotoken encodes one text, in which a NUL is between any two sentences, and is told that NUL is a
-token of its own: each sentence is then encoded by itself, and the NULs say where it ends.
+nanotoken encodes one text, in which a NUL is between any two sentences. NUL is an added token of its
+tokenizer, so each sentence is encoded by itself, and the NULs say where it ends.
 
 **Exact or not at all**: `check` compares with `tokenizers`; jobs call it for a thousandth of their
 documents (`documents.py`).
@@ -73,7 +73,7 @@ class SentenceEncoder:
             raise JobFailedError(
                 f"document {name}: its ids differ from those of `tokenizers`, so there is no data "
                 f"set: {found} instead of {wanted}; report the document, and uninstall nanotoken "
-                "to go on without it."
+                "to build the data set without it."
             )
 
     def _encode_compiled(self, sentences: Sentences) -> tuple[Ids, Offsets]:
