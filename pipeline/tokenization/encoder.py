@@ -5,8 +5,8 @@
     byte-level BPE, Unigram with plain steps         `tokenizers`, each word once (`word_memo.py`)
     others; any where nanotoken cannot be loaded     `tokenizers`, sentence by sentence
 
-nanotoken encodes one text, in which a NUL is between any two sentences. NUL is an added token of its
-tokenizer, so each sentence is encoded by itself, and the NULs say where it ends.
+nanotoken encodes one text, in which a NUL is between any two sentences. NUL is an added token of
+its tokenizer, so each sentence is encoded by itself, and the NULs say where it ends.
 
 **Exact or not at all**: `check` compares with `tokenizers`; jobs call it for a thousandth of their
 documents (`documents.py`).
