@@ -1,16 +1,19 @@
-"""CSV and TSV files: blocks are ranges of bytes between rows, documents are rows.
+"""CSV and TSV files: a file is one block, read in pieces of whole rows; documents are rows.
 
-a.csv, 40 MB  ->  Block(start=0, stop=13_981_010), Block(start=13_981_010, stop=27_961_887), ...
+title,text      ->  Documents(texts=["A city."])
+Rome,A city.
 
 The first row names the columns. CSV has no types, so all columns are text. A field that begins with
 a quotation mark must end with one: Arrow would take all up to the next mark, rows later, as one
-field. A mark inside an unquoted field is text.
+field. A mark inside an unquoted field is text. Where a row ends depends on all quotation marks
+before it, so a file cannot be cut into blocks without reading it first.
 """
 
 import io
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -20,7 +23,7 @@ import pyarrow.csv as pa_csv
 from clozeline.pipeline.common.errors import InputError, escaped, one_line
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sources import files
-from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
+from clozeline.pipeline.sources.block import BATCH_ROWS, Block
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.encoding import conversion
 from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, documents_of_rows
@@ -30,77 +33,61 @@ MAX_CSV_BLOCK = (1 << 31) - 1  #: bytes, Arrow's limit
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 LINE_END = re.compile(rb"\r\n|\r|\n")
-HEADER_BYTES = 1 << 16  #: at most
-SHOWN_BYTES = 40  #: of a bad field
-SCAN_BYTES = 16 << 20  #: of a file at once, or more if a row is longer
+DECLARED = re.compile(rb"(?:\xef\xbb\xbf)?sep=([,\t;|])(?:\r\n|\r|\n)")  # spreadsheets' first line
+SHOWN_BYTES = 40  #: of a bad field or a header
+READ_BYTES = 16 << 20  #: of a file at once, or more if a row is longer
 
 Spans = list[tuple[int, int]]
-OnBadRow = Callable[[pa_csv.InvalidRow], str]
 
 
-def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
-    """Ranges of whole rows, the first with the header; none of a file without other rows.
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """A piece of a file: the columns of its good rows, and why the others are bad, by number."""
 
-    A compressed file cannot be cut.
+    table: pa.Table
+    bad: dict[int, str]
+    first: int  #: number of rows before the piece
+    offset: int  #: of the first byte after the piece
 
-    Raises InputError where the file cannot be read, lacks a text column or has a field that is not
-    closed.
+
+def list_table(whole: Block, block_bytes: int) -> list[Block]:
+    """One block, or none for a file that has a header and no rows.
+
+    Raises InputError where the file cannot be read, lacks a text column, or begins with a field
+    that is not closed.
     """
-    parts = 1 if whole.compression else max(1, round(whole.stop / block_bytes))
-    wanted = [whole.stop * part // parts for part in range(1, parts)]
-    edges, offset, size, has_rows = {0}, 0, 0, False
     with files.open_unpacked(whole.path, whole.compression) as stream:
-        for data, quoted in _whole_rows(whole.path, stream):
-            if not offset:
-                names, size = _header(whole.path, data, quoted)
-                if size > HEADER_BYTES and parts > 1:  # then not every block could read it again
-                    raise InputError(
-                        f"{whole.path}: its header has {size:,} bytes, more than {HEADER_BYTES:,}; "
-                        "the first row must name the columns, so add it, or shorten the names"
-                    )
-                check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
-            while wanted and wanted[0] < offset + len(data):
-                edges.add(offset + _row_end(data, quoted, wanted.pop(0) - offset))
-            has_rows = has_rows or bool(data[0 if offset else size :].strip(b"\r\n"))
-            offset += len(data)
-        if not (has_rows or files.damage(stream)):
-            return []
-    return [whole] if whole.compression else cut_at(whole, sorted(edges | {offset}))
+        pieces = _read_rows(whole.path, stream, whole.text_columns, advice=CHOOSE)
+        has_rows = next(pieces, None) is not None
+        return [whole] if has_rows or files.damage(stream) else []
 
 
 def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """The rows of a block; one with another number of fields than the header is rejected.
+    """The rows of a file; one with another number of fields than the header is rejected.
 
     A compressed file that is damaged ends with the last whole row before that.
     """
-    head, where, reason = b"", block.path, None
-    if block.compression:
-        with files.open_unpacked(block.path, block.compression) as stream:
-            data = stream.read()
-            reason = files.damage(stream)
-        if reason:
-            data = data[: _last_row_end(data, _quoted_fields(block.path, data, is_part=True))]
-    else:
-        with files.open_file(block.path) as stream:
-            if block.start:
-                head = stream.read(min(block.start, HEADER_BYTES))
-                quoted = _quoted_fields(block.path, head, is_part=True)
-                head = head[: _header(block.path, head, quoted)[1]]
-                where += f": after byte {block.start:,}"
-            stream.seek(block.start)
-            data = head + stream.read(block.stop - block.start)
-    table, bad = _read_columns(block.path, data, block.text_columns)
-    size = rows_per_chunk(block, len(table), chunk_bytes)
-    good = np.setdiff1d(np.arange(len(table) + len(bad)) + 1, list(bad))  # numbers of the rows
+    end = 0
+    with files.open_unpacked(block.path, block.compression) as stream:
+        for rows in _read_rows(block.path, stream, block.text_columns):
+            done, end = min(files.bytes_taken(stream) / block.stop, 1.0), rows.offset
+            yield from _documents(rows, block, chunk_bytes, done)
+        if reason := files.damage(stream):
+            documents = Documents()
+            documents.reject_rest(block.path, f"{reason}; the rows after byte {end:,} are missing")
+            yield documents
+
+
+def _documents(rows: Rows, block: Block, chunk_bytes: int, done: float) -> Iterator[Documents]:
+    """The rows of a piece, about `chunk_bytes` at once, the bad ones where they stand."""
+    table, bad = rows.table, rows.bad
+    size = max(1, min(BATCH_ROWS, chunk_bytes * len(table) // max(table.nbytes, 1)))
+    numbers = np.arange(len(table) + len(bad)) + rows.first + 1
+    good = np.setdiff1d(numbers, list(bad))
     for start in range(0, max(len(table), 1), size):
         columns = [column.combine_chunks() for column in table.slice(start, size).columns]
-        first = int(good[start]) - 1 if start else 0
-        done, longest = min((start + size) / max(len(table), 1), 1.0), block.max_document_bytes
-        yield documents_of_rows(columns, first, where, longest=longest, done=done, bad=bad)
-    if reason:
-        documents = Documents()
-        documents.reject_rest(where, f"{reason}; the rows after byte {len(data):,} are missing")
-        yield documents
+        first, longest = int(good[start]) - 1 if start else rows.first, block.max_document_bytes
+        yield documents_of_rows(columns, first, block.path, longest=longest, done=done, bad=bad)
 
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
@@ -108,38 +95,69 @@ def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
 
     Raises InputError for a row with another number of fields than the header.
     """
-    data = files.read_unpacked(whole.path, whole.compression)
-    _check_delimiter(whole.path, data)
-    names, _ = _header(whole.path, data, _quoted_fields(whole.path, data))
-    check_columns(whole.path, names, columns)
-    table, bad = _read_columns(whole.path, data, columns, has_nulls=True)
-    for number, reason in bad.items():
-        marks = NAMES[DELIMITERS[_ending(whole.path)]]
-        raise InputError(
-            f"{whole.path}: row {number} has {reason}; give it as many as the header, and quote "
-            f"fields that hold {marks}"
-        )
-    return table
+    tables = []
+    with files.open_unpacked(whole.path, whole.compression) as stream:
+        for rows in _read_rows(whole.path, stream, columns, has_nulls=True):
+            for number, reason in rows.bad.items():
+                raise InputError(
+                    f"{whole.path}: row {number} has {reason}; give it as many as the header, and "
+                    "quote fields that hold what separates the columns"
+                )
+            tables.append(rows.table)
+        files.check_undamaged(whole.path, stream)
+    schema = pa.schema([(name, pa.large_string()) for name in columns])
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _ending(path: str) -> str:
-    return files.bare_name(path).rpartition(".")[2].lower()
+def _read_rows(
+    path: str,
+    stream: io.BufferedReader,
+    columns: Sequence[str],
+    *,
+    advice: str = "",
+    has_nulls: bool = False,
+) -> Iterator[Rows]:
+    """The columns of a file, piece by piece. Raises InputError."""
+    first, offset, delimiter, names = 0, 0, "", [""]
+    for piece in _whole_rows(path, stream):
+        data, start = piece, 0
+        if not offset:
+            delimiter, start = _delimiter(path, data)
+            names, start = _header(path, data, start, delimiter)
+            check_columns(path, names, columns, advice=advice)
+        offset += len(data)
+        if data[start:].strip(b"\r\n"):
+            table, bad = _parse(path, data[start:], delimiter, names, columns, has_nulls=has_nulls)
+            bad = {first + number: reason for number, reason in bad.items()}
+            yield Rows(table=table, bad=bad, first=first, offset=offset)
+            first += len(table) + len(bad)
 
 
-def _read_columns(
-    path: str, data: bytes, columns: Sequence[str], *, has_nulls: bool = False
+def _parse(
+    path: str,
+    data: bytes,
+    delimiter: str,
+    names: Sequence[str],
+    columns: Sequence[str],
+    *,
+    has_nulls: bool,
 ) -> tuple[pa.Table, dict[int, str]]:
-    """The columns of all rows with as many fields as the header; the others, by number, and why."""
+    """The columns of all rows with as many fields as there are names; the others, and why.
+
+    Rows are numbered from 1. Raises InputError.
+    """
     bad: dict[int, str] = {}
 
     def reject(row: pa_csv.InvalidRow) -> str:
-        number = (row.number or 1) - 1  # the header is row 0
-        bad[number] = f"{counted(row.actual_columns, 'field')}, not {row.expected_columns}"
+        bad[row.number or 1] = f"{counted(row.actual_columns, 'field')}, not {row.expected_columns}"
         return "skip"
 
     # One block where possible, since no row may be longer than a block; one thread counts rows.
     size = min(len(data) + 1, MAX_CSV_BLOCK)
-    read = pa_csv.ReadOptions(block_size=size, use_threads=False)
+    read = pa_csv.ReadOptions(block_size=size, use_threads=False, column_names=names)
+    parse = pa_csv.ParseOptions(
+        delimiter=delimiter, newlines_in_values=True, invalid_row_handler=reject
+    )
     convert = pa_csv.ConvertOptions(
         check_utf8=False,
         column_types=dict.fromkeys(columns, pa.large_string()),
@@ -148,91 +166,90 @@ def _read_columns(
         strings_can_be_null=has_nulls,
         quoted_strings_can_be_null=False,
     )
-    return _read_csv(path, data, reject, read, convert), bad
-
-
-def _read_csv(
-    path: str,
-    data: bytes,
-    on_bad_row: OnBadRow | None = None,
-    read: pa_csv.ReadOptions | None = None,
-    convert: pa_csv.ConvertOptions | None = None,
-) -> pa.Table:
-    """What Arrow reads. Raises InputError."""
-    parse = pa_csv.ParseOptions(
-        delimiter=DELIMITERS[_ending(path)], newlines_in_values=True, invalid_row_handler=on_bad_row
-    )
     # Arrow reads ahead in a thread of its own. If that still holds a Python object when the
     # interpreter ends, as right after an error, the process aborts: so the stream is of a copy.
     buffer = pa.allocate_buffer(len(data))
     memoryview(buffer).cast("B")[:] = data
     try:
-        return pa_csv.read_csv(pa.BufferReader(buffer), read, parse, convert)
+        return pa_csv.read_csv(pa.BufferReader(buffer), read, parse, convert), bad
     except MemoryError:  # Arrow's, too
         raise
     except pa.ArrowException as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
 
 
-def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[tuple[bytes, Spans]]:
-    """The bytes of a file in chunks of whole rows, each with the spans of its quoted fields.
+def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
+    """The bytes of a file in pieces of whole rows; of a damaged file, the rows before that.
 
-    Of a damaged file, the rows before that. Raises InputError where there are none.
+    Raises InputError for a field that is not closed, and for a file without rows.
     """
-    data, offset, is_last = b"", 0, False
+    data, offset, is_last, delimiter = b"", 0, False, ""
     while not is_last:
-        size = max(SCAN_BYTES, len(data))
+        size = max(READ_BYTES, len(data))
         more = stream.read(size)
         data, is_last = data + more, len(more) < size
         is_part = not is_last or files.damage(stream) is not None
-        if not offset and (data.strip() or not is_part):  # quotes mean nothing between other marks
-            _check_delimiter(path, data)
-        quoted = _quoted_fields(path, data, offset, is_part=is_part)
+        if not offset and (data.strip() or not is_part):
+            delimiter, _ = _delimiter(path, data)
+        quoted = _quoted_fields(path, data, delimiter, offset, is_part=is_part)
         end = _last_row_end(data, quoted) if is_part else len(data)
         if is_last and not offset + end:
             files.check_undamaged(path, stream)
         if end:
-            yield data[:end], quoted
+            yield data[:end]
         data, offset = data[end:], offset + end
 
 
-def _check_delimiter(path: str, data: bytes) -> None:
-    """Raises InputError for columns that something else separates, and for no rows."""
+def _delimiter(path: str, data: bytes) -> tuple[str, int]:
+    """What separates the columns, by the file's name or its first line, and where the header is.
+
+    a.csv: "sep=;\ntext;label"  ->  ";", 6
+
+    Raises InputError for columns that something else separates, and for no rows.
+    """
+    if declared := DECLARED.match(data):
+        return declared[1].decode(), declared.end()
     if not data.strip():
         raise InputError(f"{path} has no rows")
-    ending = _ending(path)
+    ending = files.bare_name(path).rpartition(".")[2].lower()
     delimiter = DELIMITERS[ending]
-    first = LINE_END.split(data.lstrip()[:HEADER_BYTES], maxsplit=1)[0]
+    first = LINE_END.split(data.lstrip()[:READ_BYTES], maxsplit=1)[0]
     others = [other for other in NAMES if other.encode() in first]
     if others and delimiter.encode() not in first:
         raise InputError(
             f"{path}: its columns seem to be separated by {NAMES[others[0]]}, not by "
             f"{NAMES[delimiter]} as in .{ending}; convert it"
         )
+    return delimiter, len(data) - len(data.lstrip())  # Arrow skips empty lines
 
 
-def _header(path: str, data: bytes, quoted: Spans) -> tuple[list[str], int]:
-    """The names of the columns, and the byte after the header."""
-    start = len(data) - len(data.lstrip())  # Arrow skips empty lines
-    end = _row_end(data, quoted, start)
+def _header(path: str, data: bytes, start: int, delimiter: str) -> tuple[list[str], int]:
+    """The names of the columns without blanks around them, and the byte after the header."""
+    end = _row_end(data, _quoted_fields(path, data, delimiter, is_part=True), start)
+    parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
-        return _read_csv(path, data[:end] + b"\n").schema.names, end  # without one, none to Arrow
+        table = pa_csv.read_csv(pa.py_buffer(data[start:end] + b"\n"), parse_options=parse)
+        return [name.strip() for name in table.schema.names], end
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: the names of its columns are not UTF-8; if they are in Latin-1 or "
             f"Windows-1252, convert it: {conversion('WINDOWS-1252', path)}"
         ) from error
+    except pa.ArrowException as error:
+        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
 
 
-def _quoted_fields(path: str, data: bytes, offset: int = 0, *, is_part: bool = False) -> Spans:
+def _quoted_fields(
+    path: str, data: bytes, delimiter: str, offset: int = 0, *, is_part: bool = False
+) -> Spans:
     """The spans of the quoted fields. Raises InputError for one that is not closed.
 
     The data begin with a row, at this byte of the file; as a part, they may end inside a field.
     """
-    delimiter = DELIMITERS[_ending(path)].encode()
-    begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % delimiter
+    mark = delimiter.encode()
+    begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % re.escape(mark)
     quoted = rb'"(?:%s)(?:[^"]++|"")*+' % b"|".join(rb"(?<=%s)" % begin for begin in begins)
-    fields = re.compile(rb'%s("(?=[%s\r\n]|\Z))?' % (quoted, delimiter))
+    fields = re.compile(rb'%s("(?=[%s\r\n]|\Z))?' % (quoted, re.escape(mark)))
     spans, bad = [], None
     for field in fields.finditer(data):
         spans.append(field.span())

@@ -85,7 +85,7 @@ FORMATS = (
     ),
     Format(
         name="csv",
-        list_blocks=delimited.list_row_ranges,
+        list_blocks=delimited.list_table,
         read_block=delimited.read_rows,
         read_table=delimited.read_delimited_table,
         has_columns=True,
