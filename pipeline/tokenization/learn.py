@@ -26,7 +26,6 @@ from clozeline.pipeline.tokenization.tokenizer import (
     PunktJson,
     Tokenizer,
     named_tokenizer,
-    normalization_of,
 )
 from clozeline.pipeline.tokenization.tokenizer_spec import (
     SPECIAL_TOKENS,
@@ -34,6 +33,7 @@ from clozeline.pipeline.tokenization.tokenizer_spec import (
     read_spec,
     template,
 )
+from clozeline.pipeline.tokenization.vocabulary import normalization_of
 from clozeline.pipeline.tokenization.wordpiece import count_words, learn_wordpiece
 
 # The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].

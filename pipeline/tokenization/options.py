@@ -36,7 +36,13 @@ class TokenizerOptions:
         "order.",
         group="Vocabulary",
     )
-    cased: bool = option(False, "Keep upper case.", group="Vocabulary", off="uncased")
+    cased: bool | None = option(
+        None,
+        "Keep upper case.  [default: no, but with --vocab as its tokenizer_config.json says]",
+        group="Vocabulary",
+        off="uncased",
+        show_default=False,
+    )
     strip_accents: bool | None = option(
         None,
         "Remove accents.  [default: yes, but not with --cased, nor if the text would lose letters]",

@@ -13,15 +13,10 @@ import re
 from collections.abc import Sequence
 
 from clozeline.pipeline.common.errors import escaped
-from clozeline.pipeline.tokenization.tokenizer_spec import WORD_MARKS, TokenizerSpec
+from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, WORD_MARKS, TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 SPACE = "␣"  # how a token of a space alone is shown
-PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-OTHER_BYTES = sorted({*range(0x100)}.difference(PLAIN_BYTES))
-#: Radford et al. (2019) write each byte as a printable character: a space is U+0120.
-BYTES = {chr(byte): byte for byte in PLAIN_BYTES}
-BYTES |= {chr(0x100 + i): byte for i, byte in enumerate(OTHER_BYTES)}
 LONE_BYTE = re.compile("[\udc80-\udcff]")
 
 

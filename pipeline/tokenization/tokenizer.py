@@ -49,6 +49,7 @@ from clozeline.pipeline.tokenization.vocabulary import (
     read_json_object,
     read_tokenizer_json,
     read_vocab_txt,
+    vocab_txt_flags,
     wordpiece_library,
 )
 
@@ -119,7 +120,12 @@ class Tokenizer:
     @property
     def knows_words(self) -> bool:
         """Whether tokens say where a word begins, which whole-word masking needs."""
-        return self.spec is None or self.spec.word_mark is not None
+        return self._has_continuations or bool(self.spec and self.spec.word_mark)
+
+    @property
+    def _has_continuations(self) -> bool:
+        """Whether tokens inside of words begin with "##"."""
+        return self.spec is None or self.spec.is_wordpiece
 
     @property
     def mask_token(self) -> str:
@@ -129,7 +135,9 @@ class Tokenizer:
     @property
     def mark(self) -> str:
         """What tokens inside of words, or those at their start, begin with; "" for neither."""
-        return CONTINUATION if self.spec is None else self.spec.word_mark or ""
+        if self._has_continuations:
+            return CONTINUATION
+        return (self.spec.word_mark if self.spec else None) or ""
 
     @cached_property
     def texts(self) -> list[str]:
@@ -229,9 +237,9 @@ class Tokenizer:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
 
     def _continues(self, token: str) -> bool:
-        if self.spec is None:
+        if self._has_continuations:
             return token.startswith(CONTINUATION)
-        mark = self.spec.word_mark
+        mark = self.spec.word_mark if self.spec else None
         return mark is not None and not token.startswith((mark, " "))
 
     def _digest(self) -> str:
@@ -286,17 +294,19 @@ def _read_punkt(path: AnyPath) -> PunktJson:
 
 
 def adopt_vocabulary(
-    path: str | AnyPath, *, cased: bool, punkt: PunktJson, strip_accents: bool | None = None
+    path: str | AnyPath, *, cased: bool | None, punkt: PunktJson, strip_accents: bool | None = None
 ) -> Tokenizer:
     """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
 
-    By default accents are stripped as the tokenizer.json says; for a vocab.txt, unless `cased`.
+    By default case and accents are kept as the tokenizer.json says; for a vocab.txt, as the
+    tokenizer_config.json beside it, else an uncased vocabulary strips accents.
     Raises InputError if the file is missing, is not for BERT, or does not agree with the flags.
     """
     path = path_of(path)
     if path.suffix != ".json":
-        flags = normalization_of(cased=cased, strip_accents=strip_accents)
-        return named_tokenizer(path, read_vocab_txt(path), flags, punkt)
+        listed = read_vocab_txt(path)
+        flags = vocab_txt_flags(path, listed, cased=cased, strip_accents=strip_accents)
+        return named_tokenizer(path, listed, flags, punkt)
     tokens, normalization = read_tokenizer_json(path)
     if isinstance(normalization, TokenizerSpec):
         if cased or strip_accents is not None:
@@ -304,17 +314,11 @@ def adopt_vocabulary(
                 f"{path} has its own normalizer; leave out --cased and --[no-]strip-accents."
             )
     elif normalization.lowercase == cased:
-        found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
-        raise InputError(f"{path} is {found}; {fix} --cased.")
+        found, option = ("uncased", "cased") if cased else ("cased", "uncased")
+        raise InputError(f"{path} is {found}; drop --{option}.")
     elif strip_accents not in (None, normalization.strip_accents):
         raise InputError(f"{path} has strip_accents {not strip_accents}; leave out the option.")
     return named_tokenizer(path, tokens, normalization, punkt)
-
-
-def normalization_of(*, cased: bool, strip_accents: bool | None) -> Normalization:
-    """The flags of a vocabulary; by default accents are stripped unless it is cased."""
-    strip = not cased if strip_accents is None else strip_accents
-    return Normalization(strip_accents=strip, lowercase=not cased)
 
 
 def named_tokenizer(

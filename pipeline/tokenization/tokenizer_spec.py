@@ -1,6 +1,7 @@
-"""A tokenizer.json of a model other than WordPiece, such as the byte-level BPE of ModernBERT.
+"""A tokenizer.json that is kept whole, such as the byte-level BPE of ModernBERT.
 
-It is learned (`learn.py`) or adopted, and its JSON is kept whole. The tokens for padding, unknown
+It is of a model other than WordPiece, or a WordPiece with added tokens. It is learned (`learn.py`)
+or adopted, and its JSON is kept whole. The tokens for padding, unknown
 text, start, separator and mask are known by role, as the tokenizer_config.json beside it says: they
 may be spelled "<mask>". Rows are always [CLS] A [SEP] B [SEP].
 """
@@ -13,16 +14,26 @@ from functools import cached_property
 from typing import Any
 
 import tokenizers
-from tokenizers import pre_tokenizers, processors
+from tokenizers import processors
 
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.folder_owner import first_names
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 #: The character that begins the first token of a word, by the pre-tokenizer that writes it.
 WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
 
+#: Bytes that UTF-8 never contains, and control characters but tabs and line feeds: a vocabulary
+#: may lack them, as BERT's and ModernBERT's do.
+NOT_NEEDED = {0xC0, 0xC1, *range(0xF5, 0x100), *range(0x20), 0x7F} - set(b"\t\n")
+TEXT_BYTES = frozenset(range(256)) - NOT_NEEDED
 #: The tokens of `byte_fallback`, for the bytes of unknown characters.
-FALLBACK_BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+FALLBACK_BYTES = frozenset(f"<0x{byte:02X}>" for byte in TEXT_BYTES)
+PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHER_BYTES = sorted({*range(0x100)}.difference(PLAIN_BYTES))
+#: Radford et al. (2019) write each byte as a printable character: a space is U+0120.
+BYTES = {chr(byte): byte for byte in PLAIN_BYTES}
+BYTES |= {chr(0x100 + i): byte for i, byte in enumerate(OTHER_BYTES)}
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,11 @@ class TokenizerSpec:
         step = self._values.get("pre_tokenizer") or {}
         types = [part["type"] for part in (step, *step.get("pretokenizers", ())) if "type" in part]
         return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
+
+    @cached_property
+    def is_wordpiece(self) -> bool:
+        """Whether this is BERT's model with tokens added to its vocabulary."""
+        return is_wordpiece(self._values)
 
     def added(self, *, special: bool) -> frozenset[str]:
         """The added tokens that text never becomes, or those that it does."""
@@ -132,7 +148,7 @@ def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
 def _check_unknown(model: dict[str, Any], known: dict[str, int], spec: TokenizerSpec) -> None:
     """Raises InputError for a model that loses text that it does not know, or fails at it."""
     unk, is_byte_level = model.get("unk_token"), spec.word_mark == WORD_MARKS["ByteLevel"]
-    lost = {*pre_tokenizers.ByteLevel.alphabet()} - known.keys()
+    lost = [byte for mark, byte in BYTES.items() if byte in TEXT_BYTES and mark not in known]
     if model["type"] == "Unigram":
         is_safe = model.get("unk_id") is not None
     else:
@@ -142,8 +158,9 @@ def _check_unknown(model: dict[str, Any], known: dict[str, int], spec: Tokenizer
         return
     if is_byte_level and not unk:
         raise InputError(
-            f"its vocabulary lacks {len(lost)} of the 256 bytes, and text would lose them without "
-            "a trace; learn one with `clozeline tokenizer --model bpe`."
+            f"its vocabulary lacks {len(lost)} of the {len(TEXT_BYTES)} bytes that text has "
+            f"({first_names([f'0x{byte:02X}' for byte in sorted(lost)])}), and text would lose "
+            "them without a trace; learn one with `clozeline tokenizer --model bpe`."
         )
     named = "" if unk is None else f", and {unk!r} is not in its vocabulary"
     raise InputError(

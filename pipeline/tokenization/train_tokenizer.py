@@ -15,7 +15,7 @@ from clozeline.pipeline.common.folder_owner import check_kind
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
-from clozeline.pipeline.common.store import naming_store
+from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sentences.punkt import (
     PunktData,
@@ -44,6 +44,7 @@ from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
     TOKENIZER_JSON,
+    VOCAB_TXT,
     PunktJson,
     Tokenizer,
     adopt_vocabulary,
@@ -152,7 +153,7 @@ def make_tokenizer(
     vocab: GivenPath | None = None,
     vocab_size: int | None = None,
     model: Model = TokenizerOptions.model,
-    cased: bool = TokenizerOptions.cased,
+    cased: bool | None = TokenizerOptions.cased,
     strip_accents: bool | None = TokenizerOptions.strip_accents,
     language: str = TokenizerOptions.language,
     text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
@@ -224,7 +225,9 @@ def _learn_or_adopt(
 
 def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
     assert options.vocab is not None
-    path = options.vocab / TOKENIZER_JSON if options.vocab.is_dir() else options.vocab
+    path = options.vocab
+    if path.is_dir():
+        path /= TOKENIZER_JSON if is_file(path / TOKENIZER_JSON) else VOCAB_TXT
     return adopt_vocabulary(
         path, cased=options.cased, strip_accents=options.strip_accents, punkt=punkt
     )
@@ -263,7 +266,7 @@ def _learn(corpus: Corpus, options: TokenizerOptions, *, punkt: PunktJson) -> tu
         corpus.texts(options.max_megabytes * MEGABYTE, reading_for="the vocabulary"),
         model=options.model,
         vocab_size=options.vocab_size,
-        cased=options.cased,
+        cased=bool(options.cased),
         strip_accents=strip_accents,
         punkt=punkt,
         alphabet=max(MIN_ALPHABET, _alphabet(counts)),

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import tokenizers
@@ -15,6 +15,7 @@ from clozeline.pipeline.common.store import is_file, read_file
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS as SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
 from clozeline.pipeline.tokenization.transformers_files import (
+    FLAGS,
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
     special_tokens_of,
@@ -22,6 +23,7 @@ from clozeline.pipeline.tokenization.transformers_files import (
 
 CONTINUATION = "##"
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
+MAX_UPPER = 0.01  #: of the tokens of an uncased vocabulary may have upper case
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 
 # The settings of BERT's tokenizer.json: (part, setting, value).
@@ -97,17 +99,13 @@ def read_vocab_txt(path: AnyPath) -> list[str]:
 def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | TokenizerSpec]:
     """The tokens and the normalizer's flags. Padding, truncation and templates are ignored here.
 
-    For models other than WordPiece, the spec takes the place of the flags. Raises InputError for a
-    WordPiece that is not BERT's, and for a spec that cannot be used.
+    For models other than WordPiece, and a WordPiece with added tokens, the spec takes the place of
+    the flags. Raises InputError for a WordPiece that is not BERT's, and for a spec that cannot be
+    used.
     """
     spec = read_json_object(path)
     if not is_wordpiece(spec):
-        try:
-            files = [path.parent / name for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
-            configs = [read_json_object(file) for file in files if is_file(file)]
-            return read_spec(spec, special_tokens=special_tokens_of(configs))
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        return _read_spec(path, spec)
     parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
     parts["model"] = {"type": "WordPiece", **parts["model"]}  # files from 2020 have no type
     for part, setting, wanted in BERT_SETTINGS:
@@ -117,11 +115,28 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
                 f"{parts[part].get(setting)!r}, not {wanted!r}; give a vocab.txt, or a "
                 "tokenizer.json of BERT's."
             )
-    vocabulary = _part(parts["model"], "vocab")
+    vocabulary, added = _part(parts["model"], "vocab"), spec.get("added_tokens") or []
+    if not isinstance(added, list):
+        raise InputError(f"{path}: added_tokens is not a list; give the vocab.txt instead.")
+    if any(
+        isinstance(token, dict) and token.get("content") not in SPECIAL_TOKENS for token in added
+    ):
+        _read_normalization(path, parts["normalizer"])
+        return _read_spec(path, spec)
     _check_ids(path, vocabulary)
-    _check_added_tokens(path, spec.get("added_tokens") or [], vocabulary)
+    _check_special_tokens(path, added, vocabulary)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     return tokens, _read_normalization(path, parts["normalizer"])
+
+
+def _read_spec(path: AnyPath, values: dict[str, Any]) -> tuple[list[str], TokenizerSpec]:
+    """The tokens and the spec of a tokenizer.json that is kept whole. Raises InputError."""
+    try:
+        files = [path.parent / name for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
+        configs = [read_json_object(file) for file in files if is_file(file)]
+        return read_spec(values, special_tokens=special_tokens_of(configs))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
@@ -136,16 +151,14 @@ def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
     )
 
 
-def _check_added_tokens(path: AnyPath, added: Any, vocabulary: dict[str, int]) -> None:
-    if not isinstance(added, list):
-        raise InputError(f"{path}: added_tokens is not a list; give the vocab.txt instead.")
+def _check_special_tokens(path: AnyPath, added: list[Any], vocabulary: dict[str, int]) -> None:
     for token in added:
         spec = token if isinstance(token, dict) else {}
         content, i = spec.get("content"), spec.get("id")
-        if content not in SPECIAL_TOKENS or vocabulary.get(content) != i:
+        if content is None or vocabulary.get(content) != i:
             raise InputError(
-                f"{path} adds the token {content!r} (id {i}), but only {' '.join(SPECIAL_TOKENS)} "
-                "may be added; remove it, or give a vocab.txt that contains it."
+                f"{path} adds the token {content!r} (id {i}), which has another id in its "
+                "vocabulary; remove it, or give the vocab.txt."
             )
 
 
@@ -157,6 +170,47 @@ def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
         if not isinstance(flag, bool):
             raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
     return Normalization(**flags)  # type: ignore[arg-type]
+
+
+def flags_of(config: dict[str, Any], path: AnyPath) -> Normalization:
+    """The flags that a tokenizer_config.json gives, at this path. Raises InputError."""
+    lowercase, accents = config.get("do_lower_case", True), config.get("strip_accents")
+    flags = {
+        "lowercase": lowercase,
+        "strip_accents": lowercase if accents is None else accents,
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+    }
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InputError(f"{path}: {FLAGS[name]} is {flag!r}; it must be true or false.")
+    return Normalization(**flags)
+
+
+def vocab_txt_flags(
+    path: AnyPath, tokens: Sequence[str], *, cased: bool | None, strip_accents: bool | None
+) -> Normalization:
+    """The flags of a vocab.txt: as the options say, else the tokenizer_config.json beside it.
+
+    Raises InputError where neither says whether a vocabulary with upper case is cased.
+    """
+    config = path.parent / TOKENIZER_CONFIG
+    if cased is None and is_file(config):
+        flags = flags_of(read_json_object(config), config)
+        return flags if strip_accents is None else replace(flags, strip_accents=strip_accents)
+    words = [token for token in tokens if not token.startswith("[")]
+    upper = sum(token != token.lower() for token in words)
+    if cased is None and upper > MAX_UPPER * len(words):
+        raise InputError(
+            f"{path}: {upper:,} of its {len(words):,} tokens have upper case, and no "
+            f"{TOKENIZER_CONFIG} beside it says whether it is cased; add --cased, or --uncased."
+        )
+    return normalization_of(cased=bool(cased), strip_accents=strip_accents)
+
+
+def normalization_of(*, cased: bool, strip_accents: bool | None) -> Normalization:
+    """The flags of a vocabulary; by default accents are stripped unless it is cased."""
+    strip = not cased if strip_accents is None else strip_accents
+    return Normalization(strip_accents=strip, lowercase=not cased)
 
 
 def _read_text(path: AnyPath) -> str:

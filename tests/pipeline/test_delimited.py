@@ -61,7 +61,7 @@ def test_a_large_file_is_one_block(tmp_path):
 @given(ROWS, st.integers(1, 60), st.sampled_from(["\n", "\r", "\r\n"]))
 def test_any_line_end_separates_rows(tmp_path, rows, read_bytes, line_end):
     with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator=line_end)
+        writer = csv.writer(file, lineterminator=line_end, quoting=csv.QUOTE_ALL)
         writer.writerows([("title", "text"), *((f"'{a}", f"x{b}") for a, b in rows)])
     whole = texts_of(str(tmp_path / "a.csv"), 20)
     with pytest.MonkeyPatch.context() as patch:

@@ -18,8 +18,9 @@ from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.runners import JobOptions
 from clozeline.pipeline.report.inspect import show_example
 from clozeline.pipeline.report.shown_example import shown_example
-from clozeline.pipeline.tokenization.token_texts import BYTES, join_bytes, shown_token
+from clozeline.pipeline.tokenization.token_texts import join_bytes, shown_token
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import BYTES
 from clozeline.pipeline.tokenization.transformers_files import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
 from clozeline.train.export.export import export
 from clozeline.train.inference.fill import fill_text

@@ -174,6 +174,11 @@ def test_files_that_are_not_a_vocabulary_are_refused(tmp_path):
             adopt_vocabulary(tmp_path / "tokenizer.json", cased=False, punkt=None)
 
 
+def added(content: str, i: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return {"id": i, "content": content, **flags}
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "normalizer type is None": lambda spec: spec.update(normalizer=None),
     "normalizer type is 'NFC'": lambda spec: spec.update(normalizer={"type": "NFC"}),
@@ -187,10 +192,10 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "max_input_chars_per_word is 200": lambda spec: spec["model"].update(
         max_input_chars_per_word=200
     ),
-    "adds the token '<s>'": lambda spec: spec["added_tokens"].append({"id": 99, "content": "<s>"}),
+    "adds the token '<s>'": lambda spec: spec["added_tokens"].append(added("<s>", 99)),
     "adds the token None": lambda spec: spec["added_tokens"].append("cat"),
     "PAD\\]' \\(id 7\\)": lambda spec: spec["added_tokens"][0].update(id=7),
-    "adds the token 'cat'": lambda spec: spec["added_tokens"].append({"id": 12, "content": "cat"}),
+    "adds the token 'cat'": lambda spec: spec["added_tokens"].append(added("cat", 11)),
     "but 40 is out of range": lambda spec: spec["model"]["vocab"].update(cat=40),
     "but '7' is out of range": lambda spec: spec["model"]["vocab"].update(cat="7"),
     "but one is repeated": lambda spec: spec["model"]["vocab"].update(cat=11),

@@ -24,11 +24,11 @@ from clozeline.pipeline.tokenization.tokenizer import (
 )
 from clozeline.pipeline.tokenization.transformers_files import (
     ANY_TOKENIZER,
-    FLAGS,
     TOKENIZER_CONFIG,
 )
 from clozeline.pipeline.tokenization.vocabulary import (
     Normalization,
+    flags_of,
     read_tokenizer_json,
     read_vocab_txt,
 )
@@ -47,7 +47,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             f"{folder / TOKENIZER_CONFIG}: tokenizer_class is {kind!r} and do_basic_tokenize "
             f"{words_first!r}; only BertTokenizer, which splits words first, is supported."
         )
-    flags = _flags(folder, config)
+    flags = flags_of(config, folder / TOKENIZER_CONFIG)
     if (folder / TOKENIZER_JSON).is_file():
         tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
         if config and kind in BERT_TOKENIZERS and isinstance(normalization, Normalization):
@@ -97,17 +97,3 @@ def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
     if isinstance(tokenizer.normalization, Normalization):
         return asdict(tokenizer.normalization)
     return {TOKENIZER_JSON: hashlib.sha256(tokenizer.normalization.text.encode()).hexdigest()[:12]}
-
-
-def _flags(folder: Path, config: dict[str, Any]) -> Normalization:
-    lowercase, accents = config.get("do_lower_case", True), config.get("strip_accents")
-    flags = {
-        "lowercase": lowercase,
-        "strip_accents": lowercase if accents is None else accents,
-        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
-    }
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            where = folder / TOKENIZER_CONFIG
-            raise InputError(f"{where}: {FLAGS[name]} is {flag!r}; it must be true or false.")
-    return Normalization(**flags)

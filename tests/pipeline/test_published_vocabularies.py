@@ -1,0 +1,199 @@
+"""Vocabularies as others publish and extend them: bytes left out, case, tokens added."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.vocabulary import Normalization, wordpiece_library
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from tests.support.command import invoke
+
+#: Bytes that UTF-8 never has; ModernBERT's vocabulary of 50,368 tokens lacks these 13.
+NEVER = [0xC0, 0xC1, *range(0xF5, 0x100)]
+TEXT = (
+    "A caf\u00e9,  in\tK\u00f6ln: \u0928\u092e\u0938\u094d\u0924\u0947 \U0001f642 |||IP_ADDRESS|||"
+)
+
+
+def byte_level(
+    folder: Path, missing: list[int], *, specials_first: bool = False, added: tuple[str, ...] = ()
+) -> Path:
+    """A tokenizer.json as ModernBERT's: NFC, bytes, blanks and words added, special tokens last."""
+    alphabet = [mark for mark, byte in BYTES.items() if byte not in missing]
+    first = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"] if specials_first else []
+    tokens = [*first, *alphabet, "it", "was", "\u0120w"]
+    library = tokenizers.Tokenizer(
+        models.BPE({t: i for i, t in enumerate(tokens)}, [("i", "t"), ("\u0120", "w")])
+    )
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.add_tokens([AddedToken(token, normalized=False) for token in added])
+    library.add_special_tokens(list(SPECIAL_TOKENS))
+    cls, sep = (library.token_to_id(token) for token in ("[CLS]", "[SEP]"))
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", cls), ("[SEP]", sep)],
+    )
+    library.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("missing", "form"),
+    [
+        (NEVER, {}),
+        (NEVER, {"specials_first": True}),  # [PAD] has id 1
+        (NEVER, {"added": ("  ", "    ", "|||IP_ADDRESS|||")}),
+        ([*NEVER, *range(9), 0x0B, *range(0x0D, 0x20), 0x7F], {}),  # no control characters
+        ([0xC1, 0xFE], {"specials_first": True, "added": ("   ",)}),
+    ],
+)
+def test_bytes_that_text_never_has_may_be_missing(tmp_path, missing, form):
+    """The ids are those of the library, also for text that spells special tokens."""
+    path = byte_level(tmp_path, missing, **form)
+    ours = adopt_vocabulary(path, cased=None, punkt=None)
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.encode_special_tokens = True
+    expected = library.encode(TEXT, add_special_tokens=False).ids
+    ids, _ = SentenceEncoder(ours).encode([TEXT])
+    assert ids.tolist() == expected
+    assert ours.unk_id not in expected
+    assert ours.pad_id == library.token_to_id("[PAD]")
+    assert read_tokenizer(tmp_path).encode_batch([TEXT]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ([0x09], "1 of the 212 bytes that text has (0x09)"),
+        ([*NEVER, 0x0A], "1 of the 212 bytes that text has (0x0A)"),
+        ([0x41, 0xC2, 0xF4, 0x80], "4 of the 212 bytes that text has (0x41, 0x80, 0xC2, ...)"),
+        ([0x7A], "(0x7A)"),
+    ],
+)
+def test_bytes_that_text_has_are_named(tmp_path, missing, named):
+    with pytest.raises(InputError, match=re.escape(named)) as error:
+        adopt_vocabulary(byte_level(tmp_path, missing), cased=None, punkt=None)
+    assert "\n" not in str(error.value)
+
+
+# Case
+
+
+WORDS = ["the", "##s", "b", "Rome", "Oslo", "B"]
+
+
+def write_vocabulary(folder: Path, words: list[str], config: dict[str, object] | None) -> Path:
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "[unused0]", *words]) + "\n")
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder / "vocab.txt"
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "flags"),
+    [
+        ({"do_lower_case": False}, {}, (False, False)),
+        ({"do_lower_case": True}, {}, (True, True)),
+        ({}, {}, (True, True)),  # as `transformers` reads it
+        ({"do_lower_case": False, "strip_accents": True}, {}, (False, True)),
+        ({"do_lower_case": False}, {"strip_accents": True}, (False, True)),
+        ({"do_lower_case": False}, {"cased": False}, (True, True)),
+        (None, {"cased": True}, (False, False)),
+        (None, {"cased": False}, (True, True)),
+    ],
+)
+def test_case_is_what_the_options_or_the_file_beside_say(tmp_path, config, options, flags):
+    path = write_vocabulary(tmp_path, WORDS, config)
+    found = adopt_vocabulary(path, **{"cased": None, "punkt": None} | options).normalization
+    assert (found.lowercase, found.strip_accents) == flags
+
+
+def test_upper_case_without_a_word_about_it_is_refused(tmp_path):
+    path = write_vocabulary(tmp_path, WORDS, None)
+    with pytest.raises(InputError, match=r"3 of its 6 tokens have upper case.*--cased, or --unca"):
+        adopt_vocabulary(path, cased=None, punkt=None)
+    few = [f"word{i}" for i in range(200)]
+    path = write_vocabulary(tmp_path, [*few, "McDonald"], None)
+    assert adopt_vocabulary(path, cased=None, punkt=None).normalization.lowercase
+    write_vocabulary(tmp_path, WORDS, {"do_lower_case": "no"})
+    with pytest.raises(InputError, match="do_lower_case is 'no'; it must be true or false"):
+        adopt_vocabulary(path, cased=None, punkt=None)
+
+
+def test_a_folder_with_a_vocab_txt_alone_is_adopted(tmp_path):
+    (tmp_path / "bert").mkdir()
+    write_vocabulary(tmp_path / "bert", WORDS, {"do_lower_case": False})
+    (tmp_path / "a.txt").write_text("Rome is a city. Oslo is one, too.\n" * 9)
+    line = ("tokenizer", tmp_path / "a.txt", "--vocab", tmp_path / "bert", "--language=german")
+    done = invoke(*line, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert load_tokenizer(tmp_path / "out").normalization.lowercase is False
+
+
+# Added tokens
+
+
+def extended(folder: Path, added: list[AddedToken | str], *, cased: bool = False) -> Path:
+    """A WordPiece to which `add_tokens` has added these."""
+    words = ["the", "cell", "##s", "##ion", "new", "york", "fis", "a", "##n", "b", "."]
+    flags = Normalization(strip_accents=not cased, lowercase=not cased)
+    library = wordpiece_library([*SPECIAL_TOKENS, *words], flags)
+    library.add_tokens(added)
+    library.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+ADDED = {
+    "words": ["fission", "neutrino"],
+    "a phrase": ["new york", "the cells"],
+    "a word that is there": ["cell", "fissioncell"],
+    "a special one": [AddedToken("[DOMAIN]", special=True, normalized=False), "proton"],
+    "stripping": [AddedToken("ion", single_word=True, lstrip=True, rstrip=True)],
+    "other letters": ["\u03b2-decay", "na\u00efve"],
+}
+
+
+@pytest.mark.parametrize("kind", ADDED)
+@pytest.mark.parametrize("cased", [False, True])
+def test_added_tokens_have_the_ids_of_the_library(tmp_path, kind, cased):
+    path = extended(tmp_path, ADDED[kind], cased=cased)
+    ours = adopt_vocabulary(path, cased=None, punkt=None)
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.encode_special_tokens = True
+    texts = [
+        "The cells fission, Fissioncell in New York: neutrino proton cells.",
+        "a [DOMAIN] naive na\u00efve \u03b2-decay ion  fis ion. [MASK] the cell",
+    ]
+    expected = [text.ids for text in library.encode_batch(texts, add_special_tokens=False)]
+    ids, lengths = SentenceEncoder(ours).encode(texts)
+    assert ids.tolist() == [i for row in expected for i in row]
+    assert lengths.tolist() == list(map(len, expected))
+    assert ours.vocab_size == library.get_vocab_size(with_added_tokens=True)
+    assert read_tokenizer(tmp_path).encode_batch(texts) == expected
+    ours.save(tmp_path / "made")
+    again: Tokenizer = load_tokenizer(tmp_path / "made")
+    assert (again.digest, again.encode_batch(texts)) == (ours.digest, expected)
+
+
+def test_words_are_known_as_before_tokens_were_added(tmp_path):
+    """Whole words can be masked, and tokens are shown as text."""
+    ours = adopt_vocabulary(extended(tmp_path, ["fission"]), cased=None, punkt=None)
+    shown = dict(zip(ours.tokens, ours.shown_tokens, strict=True))
+    assert ours.knows_words
+    assert (ours.mark, shown["##s"], shown["fission"], shown["the"]) == (
+        "##",
+        "##s",
+        "fission",
+        "the",
+    )
+    assert ours.is_continuation.tolist() == [token.startswith("##") for token in ours.tokens]
