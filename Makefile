@@ -278,7 +278,7 @@ slurm: $(READY)  ## run the recipes of deploy/ on a Slurm of two hosts while it 
 
 # MAVEN="mvn -s mirror.xml" and pip's PIP_INDEX_URL name mirrors.
 MAVEN ?= mvn
-engines: $(READY)  ## build shards on Flink and on Spark, each a cluster on this machine, and on Prism; needs Java and Maven, fetches 1.5 GB
+engines: $(READY)  ## build shards on Flink and on Spark, each a cluster on this machine, and on Prism; needs Java and Maven, fetches 4 GB
 	PYTHONPATH=. $(BIN)/python -m tests.faults.engines --cache $(WORK)/engines --maven "$(MAVEN)"
 
 engine-kills: $(READY)  ## kill each process of those clusters in the middle of a job, and compare what is written
