@@ -28,7 +28,7 @@ PROGRAM: Final = "from clozeline.pipeline.job.worker import work; work()"
 
 
 class Failure(NamedTuple):
-    """Or this: what went wrong, and the traceback."""
+    """What a worker says if its graph failed: why, and the traceback."""
 
     reason: str
     stack: str
