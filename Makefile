@@ -132,15 +132,9 @@ $(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),$
 evaluate: $(RUN)/summary.json  ## evaluate RUN on the held-out examples
 	$(BIN)/clozeline evaluate $(RUN) $(SHARDS)
 
-# transformers has no other model; ONNX takes every preset.
-IN_TRANSFORMERS := bert-tiny bert-mini bert-small bert-medium bert-base bert-large modern-nano modern-mini modern-small modern-base
-export: $(if $(filter $(PRESET),$(IN_TRANSFORMERS)),$(EXPORTED)/config.json,$(RUN)-onnx/onnx.json)  ## export RUN for transformers (PRESET bert-* or modern-*) or, of other presets, as ONNX
+export: $(EXPORTED)/config.json  ## export RUN for transformers
 $(EXPORTED)/config.json: $(RUN)/summary.json
 	$(BIN)/clozeline export $(RUN) --out $(@D) $(replace)
-	@touch $@
-
-$(RUN)-onnx/onnx.json: $(RUN)/summary.json
-	$(BIN)/clozeline export $(RUN) --format onnx --out $(@D) $(replace)
 	@touch $@
 
 wikipedia: $(READY)  ## download the English Wikipedia and build shards from it

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
@@ -35,13 +35,18 @@ def one_layer(tokenizer: Tokenizer, *, positions: int) -> BertConfig:
 
 
 def write_small_run(
-    folder: Path, model: BertForPretraining, tokenizer: Tokenizer, *, max_seq_length: int
+    folder: Path,
+    model: BertForPretraining,
+    tokenizer: Tokenizer,
+    *,
+    max_seq_length: int,
+    pairs: PairScheme = DataConfig.pairs,
 ) -> Path:
     """A run whose only checkpoint holds this model."""
     config = RunConfig(
         model=model.config,
         training=training_config(),
-        data=DataConfig(max_seq_length=max_seq_length),
+        data=DataConfig(max_seq_length=max_seq_length, pairs=pairs),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,
         phases=(

@@ -59,6 +59,15 @@ def exported(run):
     return out
 
 
+def test_a_run_without_pairs_is_a_masked_lm_without_a_report_of_keys(tmp_path):
+    model = BertForPretraining(TINY, seed=7)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12, pairs="none")
+    said = output_of("export", run, "--out", tmp_path / "out")
+    assert said.startswith("BertForMaskedLM of ")
+    assert "without the next-sentence head and the pooler: " in said
+    in_transformers(tmp_path / "out", "AutoModelForMaskedLM")
+
+
 def parameters(run):
     """Number of stored weights, without the rows that pad the vocabulary."""
     weights = load_weights(list_checkpoints(run)[-1])
@@ -200,14 +209,6 @@ def test_a_classifier_that_no_tokenizer_there_reads_for_is_not_exported(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mean_pooled_classifier_is_not_exported(run, rows, tmp_path):
-    finetuned(run, rows, tmp_path / "mean")
-    said = refused("export", tmp_path / "mean", "--out", tmp_path / "out")
-    assert "pools by mean, but BertForSequenceClassification pools by [CLS] only" in said
-    assert "fine-tune with --pooling cls" in said
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.fixture(scope="module")
 def modern(tmp_path_factory):
     small = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -342,12 +343,11 @@ def test_a_model_that_is_no_export_is_never_replaced(run, tmp_path):
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("other", [{"norm_position": "pre", "final_norm": True}, {"pooler": False}])
-def test_what_transformers_cannot_express_leaves_no_folder(other, tmp_path):
-    config = BertConfig(**{**TINY.to_dict(), **other})
+def test_what_sentence_transformers_cannot_express_leaves_no_folder(tmp_path):
+    config = BertConfig(**{**TINY.to_dict(), "norm_position": "pre", "final_norm": True})
     model = BertForPretraining(config)
     run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
-    line = refused("export", run, "--out", tmp_path / "out")
+    line = refused("export", run, "--out", tmp_path / "out", "--format", "sentence-transformers")
     assert "which has no such model; export it with --format onnx." in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

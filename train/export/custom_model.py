@@ -9,8 +9,9 @@
 """
 
 import json
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from clozeline.model.config import BertConfig, Pooling
 from clozeline.model.huggingface.config import CONFIG
 from clozeline.model.huggingface.convert import SavedModel, part_of
 from clozeline.model.huggingface.weight_files import SAFETENSORS
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, Tokenizer
+from clozeline.pipeline.tokenization.transformers_files import ANY_TOKENIZER, TOKENIZER_CONFIG
 
 CODE: Final = "modeling_clozeline.py"
 AUTO_MAP: Final = {
@@ -77,3 +80,49 @@ def save_custom_model(
     parameters = sum(tensor.numel() for tensor in tensors.values())
     left_out = tuple({part_of(name) for name in weights if part_of(name) == "nsp_head"})
     return SavedModel(AUTO_MAP[task], parameters, left_out)
+
+
+def card_with_code(card: str) -> str:
+    """The model card with a command that runs the code of the folder."""
+    return re.sub(r'(model="[^"]*")', r"\1, trust_remote_code=True", card, count=1)
+
+
+def add_prompt(folder: Path, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Make the folder's WordPiece tokenizer put the prompt before each text.
+
+    [CLS] A [SEP]  ->  [CLS] overall it was [MASK] . A [SEP]
+
+    The class becomes that of any tokenizer.json: BertTokenizer has a template of its own.
+    """
+    cls, sep = tokenizer.special_tokens[2:4]
+    specials = {
+        "prompt": (list(prompt_ids), [tokenizer.tokens[i] for i in prompt_ids]),
+        cls: ([tokenizer.cls_id], [cls]),
+        sep: ([tokenizer.sep_id], [sep]),
+    }
+
+    def special(name: str, segment: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": segment}}
+
+    def sequence(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    single = [special(cls, 0), special("prompt", 0), sequence("A", 0), special(sep, 0)]
+    template = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, sequence("B", 1), special(sep, 1)],
+        "special_tokens": {
+            name: {"id": name, "ids": ids, "tokens": tokens}
+            for name, (ids, tokens) in specials.items()
+        },
+    }
+    changes: dict[str, dict[str, Any]] = {
+        TOKENIZER_JSON: {"post_processor": template},
+        TOKENIZER_CONFIG: {"tokenizer_class": ANY_TOKENIZER},
+    }
+    for name, values in changes.items():
+        content = json.loads((folder / name).read_text("utf-8")) | values
+        (folder / name).write_text(
+            json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8"
+        )

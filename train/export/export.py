@@ -1,6 +1,7 @@
 """`clozeline export`: convert a run or a classifier to a folder for other libraries.
 
     transformers             config.json, model.safetensors        see model/huggingface/convert.py
+                             and for other models their code       see custom_model.py
     sentence-transformers    the same for a bare encoder, modules.json, 1_Pooling/
     onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
     all of them              the files of a tokenizer folder, without Punkt; SHA256SUMS
@@ -17,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from clozeline.model.config import Pooling
 from clozeline.model.heads import BertForClassification, BertForPretraining, count_parameters
-from clozeline.model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
+from clozeline.model.huggingface.config import CONFIG, model_type_of
 from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
 from clozeline.pipeline.common.checksums import SUMS, write_sums
@@ -30,6 +31,7 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.artifacts.huggingface import PARTS
 from clozeline.train.artifacts.onnx_folder import (
@@ -43,6 +45,7 @@ from clozeline.train.artifacts.partial_folder import partial_folder, replace_fol
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, load_run_and_state
 from clozeline.train.config import Truncate
+from clozeline.train.export.custom_model import CODE, add_prompt, card_with_code, save_custom_model
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
@@ -52,7 +55,7 @@ Format = Literal["transformers", "onnx", "sentence-transformers"]
 
 CARD = "README.md"
 FILES = (
-    *(CONFIG, METADATA, MODULES, SAFETENSORS, ENCODER, MODEL, LENGTH, f"{POOLING}/*", CARD),
+    *(CONFIG, CODE, METADATA, MODULES, SAFETENSORS, ENCODER, MODEL, LENGTH, f"{POOLING}/*", CARD),
     *(name for name in TOKENIZER_FILES if name != PUNKT_JSON),
 )
 
@@ -75,6 +78,7 @@ class _Source:
     pooling: Pooling
     truncate: Truncate = "end"
     classifier: Classifier | None = None  # None: a run
+    has_pairs: bool = True  # without them the next-sentence head and the pooler are as drawn
     card: str
 
 
@@ -146,6 +150,7 @@ def _read_run(run: Path, *, folder: str) -> _Source:
         tokenizer=tokenizer,
         max_seq_length=min(config.data.max_seq_length, config.model.max_position_embeddings),
         pooling="mean",
+        has_pairs=config.data.pairs not in ("none", "packed"),
         card=run_card(config, state, heldout, folder=folder, mask=tokenizer.mask_token),
     )
 
@@ -166,20 +171,14 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
 
 def _check_expressible(source: Path, found: _Source, form: Format) -> None:
     """Raises InputError, naming a format that works, if `form` has no such architecture."""
-    config, instead = found.model.config, "export it with --format onnx"
-    has_segments = config.type_vocab_size > 0
-    by_mean = found.classifier is not None and found.pooling != "cls"
-    if by_mean or form == "sentence-transformers":  # see _write_sentence_transformers
-        config = replace(config, pooler=has_segments)
-    try:  # before advice to fine-tune again
-        model_type_of(config)
-    except ValueError as error:
+    instead = "export it with --format onnx"
+    if form == "sentence-transformers":
+        _check_plain(source, found, instead)
+    prompt = found.classifier and found.classifier.prompt
+    if prompt and isinstance(found.tokenizer.normalization, TokenizerSpec):
         raise InputError(
-            f"{source} cannot be exported for transformers, which has no such model; {instead}."
-        ) from error
-    if found.pooling == "mask":
-        raise InputError(
-            f"{source} classifies the [MASK] of a prompt, which {form} has no model for; {instead}."
+            f"{source} reads a prompt before each text, which only a WordPiece tokenizer of {form} "
+            f"can add; {instead}."
         )
     if found.truncate in ("middle", "nothing"):
         manner = "without their middle" if found.truncate == "middle" else "in windows"
@@ -187,11 +186,37 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
             f"{source} reads long texts {manner}, as no tokenizer of {form} does; fine-tune with "
             f"--truncate start, or {instead}."
         )
-    if form == "transformers" and by_mean and has_segments:
+
+
+def _check_plain(source: Path, found: _Source, instead: str) -> None:
+    """Raises InputError unless the encoder is a BERT or ModernBERT of `transformers`."""
+    has_segments = found.model.config.type_vocab_size > 0
+    try:  # a mean needs no pooler, see _write_sentence_transformers
+        model_type_of(replace(found.model.config, pooler=has_segments))
+    except ValueError as error:
         raise InputError(
-            f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
-            f"[CLS] only; fine-tune with --pooling cls, or {instead}."
+            f"{source} cannot be exported for sentence-transformers, which has no such model; "
+            f"{instead}."
+        ) from error
+    if found.pooling == "mask":
+        raise InputError(
+            f"{source} classifies the [MASK] of a prompt, which is not supported by "
+            f"sentence-transformers; {instead}."
         )
+
+
+def _is_plain(found: _Source) -> bool:
+    """Whether `transformers` has the model: BERT classifies by [CLS], ModernBERT also by mean."""
+    config = found.model.config
+    if found.classifier and (
+        found.pooling == "mask" or (found.pooling == "mean" and config.type_vocab_size)
+    ):
+        return False
+    try:
+        model_type_of(config)
+    except ValueError:
+        return False
+    return True
 
 
 def _write_transformers(found: _Source, partial: Path) -> str:
@@ -199,18 +224,33 @@ def _write_transformers(found: _Source, partial: Path) -> str:
     if classifier:
         for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
             weights[name] = weights[name] / classifier.temperature
-    saved = save_huggingface(
-        partial,
-        found.model.config,
-        weights,
-        labels=classifier.names if classifier else (),
-        pooling=found.pooling,
-        pad_id=found.tokenizer.pad_id,
-    )
-    (partial / CARD).write_text(signed(found.card, "export"), "utf-8")
+    values: dict[str, Any] = {
+        "labels": classifier.names if classifier else (),
+        "pooling": found.pooling,
+        "pad_id": found.tokenizer.pad_id,
+    }
+    card = found.card
+    if _is_plain(found):
+        if not found.has_pairs and found.model.config.type_vocab_size:
+            values["architecture"] = "BertForMaskedLM"
+        saved = save_huggingface(partial, found.model.config, weights, **values)
+    else:
+        card = card_with_code(card)
+        saved = save_custom_model(
+            partial, found.model.config, weights, mask_position=_mask_position(found), **values
+        )
+        if classifier and classifier.prompt:
+            add_prompt(partial, classifier.encoder.prompt_ids, found.tokenizer)
+    (partial / CARD).write_text(signed(card, "export"), "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
     without = f" without the {' and the '.join(parts)}" if parts else ""
-    return f"{saved.architecture} of {saved.parameters:,} parameters{without}"
+    code = "" if _is_plain(found) else f", with its code in {CODE} (trust_remote_code=True)"
+    return f"{saved.architecture} of {saved.parameters:,} parameters{without}{code}"
+
+
+def _mask_position(found: _Source) -> int:
+    model = found.model
+    return model.mask_position if isinstance(model, BertForClassification) else 0
 
 
 def _write_sentence_transformers(found: _Source, partial: Path) -> str:

@@ -334,9 +334,7 @@ class ClozelineForSequenceClassification(ClozelinePreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    def forward(
-        self, input_ids=None, attention_mask=None, labels=None, return_dict=True, **inputs
-    ):
+    def forward(self, input_ids=None, attention_mask=None, labels=None, return_dict=True, **inputs):
         output = self.encoder(input_ids, attention_mask, **inputs)
         pooled = self._pooled(output, attention_mask)
         logits = self.classifier(self.dropout(self.transform(pooled)))
