@@ -156,6 +156,8 @@ def test_what_only_some_need_is_imported_where_it_is_needed():
         allowed = {"apache_beam"} if module(path) in BEAM else set()
         if module(path) in SERVERS:
             allowed = {"starlette", "uvicorn", "h11"}
+        if path.name == "modeling_clozeline.py":  # copied beside weights; nothing here imports it
+            allowed = {"transformers"}
         at_the_top = roots(imported(tree(path).body)) & {*ONLY_INSIDE_FUNCTIONS}
         assert at_the_top <= allowed, path
 

@@ -28,6 +28,7 @@ MANUAL = (Path(__file__).parents[2] / "docs/manual/guarantees.md").read_text()
 EXIT_CODES = {
     "InputError": 2,
     "CorruptDataError": 2,
+    "DamagedFileError": 2,
     "JobFailedError": 1,
     "CheckFailedError": 1,
     "DivergedError": 1,

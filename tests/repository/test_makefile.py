@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.model.config import PRESETS
-from clozeline.model.huggingface.config import model_type_of
 from tests.support.command import output_of, refused
 from tests.support.files import times
 
@@ -158,18 +156,6 @@ def test_clean_and_distclean_leave_the_work(project):
     assert not list(project.glob(".venv*"))
     assert times(project / "work") == work, "perhaps a link was followed"
     assert (project / "clozeline.mk").exists()
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_export_is_onnx_where_transformers_has_no_such_model(original, preset):
-    pretrain, export = commands(original, "export", f"PRESET={preset}", "RUN=work/new")
-    assert (pretrain[0], export[0]) == ("pretrain", "export")
-    try:
-        model_type_of(PRESETS[preset])
-        is_onnx = False
-    except ValueError:
-        is_onnx = True
-    assert ("onnx" in export) == is_onnx
 
 
 def test_help_lists_every_target(original):

@@ -21,11 +21,9 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-ACTIVATIONS = {
-    "gelu": F.gelu,
-    "gelu-tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-}
+GELU_TANH = partial(F.gelu, approximate="tanh")
+ACTIVATIONS = {"gelu": F.gelu, "gelu-tanh": GELU_TANH, "relu": F.relu}
+NOT_FIELDS = ("self", "others", "__class__")
 
 
 class ClozelineConfig(PretrainedConfig):
@@ -71,9 +69,6 @@ class ClozelineConfig(PretrainedConfig):
         super().__init__(**others)
         for name, value in own.items():
             setattr(self, name, value)
-
-
-NOT_FIELDS = ("self", "others", "__class__")
 
 
 def layer_norm(config):
@@ -339,9 +334,8 @@ class ClozelineForSequenceClassification(ClozelinePreTrainedModel):
         pooled = self._pooled(output, attention_mask)
         logits = self.classifier(self.dropout(self.transform(pooled)))
         loss = None if labels is None else F.cross_entropy(logits.float(), labels)
-        output = SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=output.hidden_states
-        )
+        states = output.hidden_states
+        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states)
         return output if return_dict else output.to_tuple()
 
     def _pooled(self, output, attention_mask):
