@@ -29,8 +29,8 @@ class Documents:
     """A chunk of a block: about `chunk_bytes` of text, more if one document is larger.
 
     `texts` are valid Unicode without NUL, and their lines end with "\\n". `counts` are documents by
-    reason: "invalid_utf8" and "nul" were cleaned and kept; "empty", "redirect" and
-    "other_namespace" were left out. "truncated" counts sources that end early.
+    reason: "invalid_utf8" and "nul" were cleaned and kept; "empty", "redirect",
+    "other_namespace" and "other_model" were left out. "truncated" counts sources that end early.
     """
 
     texts: list[str] = field(default_factory=list)

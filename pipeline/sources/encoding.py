@@ -4,6 +4,7 @@ b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.
 """
 
 import codecs
+import re
 import shlex
 
 from clozeline.pipeline.common.errors import InputError
@@ -24,6 +25,33 @@ NOT_UTF8 = {
 #: A head with a few bad bytes is accepted; with this many or more, the file is refused.
 MIN_INVALID = 20  #: bytes
 INVALID_SHARE = 0.001  #: of all bytes
+
+
+#: First lines of text that is not running text, what it is, and what turns it into that.
+OTHER_TEXT = (
+    (
+        rb"WARC/[0-9.]+\r?\n",
+        "a WARC or WET file",
+        "extract its text, as with trafilatura",
+    ),
+    (rb"<(?:!doctype\s+html|html|head|body)\b", "HTML", "extract its text, as with trafilatura"),
+    (rb"\{\\rtf", "RTF", "convert it, as with pandoc"),
+    (rb"\\documentclass", "LaTeX", "convert it, as with pandoc"),
+    (rb"%!PS-", "PostScript", "convert it, as with ps2ascii"),
+    (rb"From \S+ .{10,40}\r?\n(?:[A-Z][\w-]+:|>)", "a mail folder", "extract it, as with mailbox"),
+    (rb"(?:#.*\r?\n)*1\t\S+\t(?:.*?\t){5,}", "a CoNLL table", "extract it, as with pyconll"),
+)
+TAR = slice(257, 262)  #: where a tar archive says "ustar"
+
+
+def check_running_text(path: str, head: bytes) -> None:
+    """Raises InputError where the unpacked first bytes of plain text are of another format."""
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    for pattern, name, advice in OTHER_TEXT:
+        if re.match(pattern, text, re.IGNORECASE):
+            raise InputError(f"{path} is {name}, not plain text; {advice}, and give that.")
+    if head[TAR] == b"ustar":
+        raise InputError(f"{path} is a tar archive, not plain text; unpack it, and give its files.")
 
 
 def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:

@@ -15,7 +15,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -103,13 +103,22 @@ def _kind_of(store: Any, path: str) -> str | None:
 
 def _matches(store: Any, path: str) -> list[str]:
     if isinstance(store, LocalFileSystem):  # follows links
-        names = sorted(store.glob(path))
+        names = sorted(_shown(path, store.glob(path)))
         if lost := [name for name in names if not Path(name).exists()]:
             raise InputError(f"{lost[0]} links to a file that is missing; restore it, or remove it")
         return [name for name in names if store.isfile(name)]
     # From the listing: `isfile` would take an error of the store for "no", and drop the file.
     listed = store.glob(path, detail=True)
-    return sorted(name for name, info in listed.items() if info["type"] == "file")
+    shown = _shown(path, listed)
+    return sorted(name for name in shown if listed[name]["type"] == "file")
+
+
+def _shown(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names without hidden files and folders, unless the pattern names such: as in a shell."""
+    root = GLOB.split(pattern, maxsplit=1)[0].rpartition("/")[0]
+    if "/." in pattern[len(root) :]:
+        return list(names)
+    return [name for name in names if "/." not in name[len(root) :]]
 
 
 def _closed_folder(path: str) -> Path | None:
@@ -276,7 +285,21 @@ def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, Non
                 yield from iter(lambda: file.read1(CHUNK), b"")
         case "zst":
             with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as file:
-                yield from iter(lambda: file.read(CHUNK), b"")
+                yield from iter(lambda: _read_zstd(file), b"")
+
+
+def _read_zstd(file: pa.CompressedInputStream) -> bytes:
+    """Raises InputError for a file that is whole, and packed with a window that Arrow refuses."""
+    try:
+        return bytes(file.read(CHUNK))
+    except OSError as error:
+        if "too much memory" not in str(error):
+            raise
+        raise InputError(
+            "a .zst file was packed with a window of more than 128 MB (zstd --long=28 or more), "
+            "which cannot be read here; pack it anew: zstd -d --long=31 -c OLD.zst | zstd -o "
+            "NEW.zst"
+        ) from error
 
 
 def unpack_streams(

@@ -24,7 +24,7 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.sources import delimited, files, hub, parquet, text_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unicode
-from clozeline.pipeline.sources.encoding import check_utf8
+from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import split_options
@@ -313,6 +313,8 @@ def whole_file(file: files.File) -> Block:
             f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "
             f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(files.COMPRESSIONS)}"
         )
+    if format.name == "text":
+        check_running_text(file.path, head)
     if format.encodings:
         check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
     return Block(

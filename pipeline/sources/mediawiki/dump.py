@@ -35,6 +35,9 @@ ROOT, ROOT_END, PAGE, PAGE_END = b"<mediawiki", b"</mediawiki", b"<page>", b"</p
 PAGE_TAG = re.compile(rb"</?page>")
 TITLE_TAG = re.compile(r"<title(?:\s[^<>]*)?>")
 TEXT_TAG = re.compile(r"<text(?:\s[^<>]*)?/?>")
+MODEL = re.compile(r"<model>\s*([^<>]*?)\s*</model>")
+TIMESTAMP = re.compile(r"<timestamp>\s*([0-9T:Z-]{8,24})\s*</timestamp>")
+WIKITEXT = "wikitext"
 NS = re.compile(r"<ns>\s*(-?[0-9]{1,6})\s*</ns>")
 ENTITY = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
@@ -60,13 +63,17 @@ MULTISTREAM = re.compile(r"(-multistream)([0-9]*)\.xml(-p[0-9]+p[0-9]+)?\.bz2$")
 
 @dataclass(frozen=True)
 class Page:
-    """A page in its last revision; `text` is wiki markup, empty if it is missing."""
+    """A page in its newest revision; `text` is wiki markup, empty if it is missing.
+
+    A `model` other than "wikitext" says that it is not, such as "wikibase-item".
+    """
 
     title: str
     namespace: int
     redirect: bool
     text: str
     is_too_long: bool = False  # then the text is not whole
+    model: str = WIKITEXT
 
 
 class TruncatedDump(InputError):
@@ -161,8 +168,10 @@ def _namespaces(header: str) -> dict[str, int]:
 
 
 def _page(xml: str, namespaces: dict[str, int]) -> Page:
-    head, _, _ = xml.partition("<revision>")
-    text = _content(xml, TEXT_TAG, "</text>", start=max(xml.rfind("<revision>"), 0))
+    head, *revisions = xml.split("<revision>")
+    revision = max(reversed(revisions), key=_timestamp, default=xml)  # the last, if times are equal
+    text = _content(revision, TEXT_TAG, "</text>")
+    model = MODEL.search(revision.partition("<text")[0])
     title = _content(head, TITLE_TAG, "</title>")
     number = NS.search(head)
     prefix, colon, _ = title.partition(":")
@@ -171,12 +180,18 @@ def _page(xml: str, namespaces: dict[str, int]) -> Page:
         namespace=int(number[1]) if number else namespaces.get(prefix, 0) if colon else 0,
         redirect="<redirect" in head or REDIRECT.match(text) is not None,
         text=text,
+        model=(model and model[1]) or WIKITEXT,
     )
 
 
-def _content(xml: str, tag: re.Pattern[str], end_tag: str, start: int = 0) -> str:
-    """The unescaped content of the first such element from `start` on, "" if there is none."""
-    begin = tag.search(xml, start)
+def _timestamp(revision: str) -> str:
+    found = TIMESTAMP.search(revision)
+    return found[1] if found else ""
+
+
+def _content(xml: str, tag: re.Pattern[str], end_tag: str) -> str:
+    """The unescaped content of the first such element, "" if there is none."""
+    begin = tag.search(xml)
     if begin is None or begin[0].endswith("/>"):
         return ""
     end = xml.find(end_tag, begin.end())

@@ -20,6 +20,7 @@ from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_p
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
 DUMP_NAME = re.compile(r"\.xml(-p[0-9]+p[0-9]+)?$", re.IGNORECASE)
 ROOT_TAG = re.compile(rb"<\0?m\0?e\0?d\0?i\0?a\0?w\0?i\0?k\0?i")  # in UTF-8 or UTF-16
+WIKITEXTS = (dump.WIKITEXT, "proofread-page")  #: content models that are wiki markup
 TEXT_PERCENT = 50  #: of a dump's bytes that are text: an estimate, and a constant
 
 
@@ -111,6 +112,8 @@ def _keep_article(page: dump.Page, documents: Documents, block: Block, links: Li
         documents.count("redirect")
     elif page.namespace:
         documents.count("other_namespace")
+    elif page.model not in WIKITEXTS:
+        documents.count("other_model")
     elif reason := over_budget(page.text):
         documents.reject(where, f"over the page budget: {reason}")
     else:

@@ -1,0 +1,143 @@
+"""Sources that are not what their name says, or that a limit of the reader keeps out."""
+
+import bz2
+import gzip
+import io
+import json
+import re
+import tarfile
+
+import pytest
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.files import find_files
+from clozeline.pipeline.sources.formats import list_blocks
+from tests.pipeline.test_dump import FOOTER, SITEINFO
+from tests.support.small_sources import read
+
+
+def tar_of(text):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        entry = tarfile.TarInfo("a.txt")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    return stream.getvalue()
+
+
+CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_\t_\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "named"),
+    [
+        ("a.warc.wet.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n"), "a WARC"),
+        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a WARC or WET file"),
+        ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>Rome</p>", "HTML"),
+        ("a.text.bz2", bz2.compress(b"<HTML lang=en><body>Rome</body>"), "HTML"),
+        ("a.txt", rb"{\rtf1\ansi Rome}", "RTF"),
+        ("a.tex", b"\\documentclass[a4]{article}\nRome", "LaTeX"),
+        ("inbox", b"From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome\n\nRome", "a mail folder"),
+        ("a.conllu", CONLL, "a CoNLL table"),
+        ("a.txt", CONLL[CONLL.index(b"1\t") :], "a CoNLL table"),
+        ("a.txt.gz", gzip.compress(tar_of(b"Rome is a city.")), "a tar archive"),
+    ],
+)
+def test_other_formats_are_no_plain_text(tmp_path, name, data, named):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=f"is {named}.*, not plain text; .+") as error:
+        list_blocks([str(tmp_path / name)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "From Rome to Oslo it is far.",
+        "1\tRome is a city, and this is a list.",
+        "WARC is a format of archives.",
+        "<3 is a heart, and html is a language.",
+        "A line about \\documentclass and {\\rtf.",
+    ],
+)
+def test_text_about_other_formats_is_text(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text)
+    assert read(tmp_path / "a.txt").texts == [text]
+
+
+def zstd_frame(data, window_log):
+    """A frame of one block that is not compressed, which asks for this window (RFC 8878)."""
+    header = b"\x28\xb5\x2f\xfd\x00" + bytes([(window_log - 10) << 3])
+    return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+@pytest.mark.parametrize("window_log", [28, 29, 30, 31])
+@pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.zst"])
+def test_a_large_window_is_not_called_damage(tmp_path, window_log, name):
+    (tmp_path / "b.txt").write_text("Rome is a city.")
+    (tmp_path / name).write_bytes(zstd_frame(b'{"text": "Oslo."}\n', window_log))
+    with pytest.raises(InputError, match=r"window of more than 128 MB .*--long=31 -c OLD") as error:
+        list_blocks([str(tmp_path / "b.txt"), str(tmp_path / name)])
+    assert "damaged" not in str(error.value)
+
+
+@pytest.mark.parametrize("window_log", [10, 20, 27])
+def test_a_window_up_to_128_mb_is_read(tmp_path, window_log):
+    (tmp_path / "a.txt.zst").write_bytes(zstd_frame(b"Rome is a city.", window_log))
+    assert read(tmp_path / "a.txt.zst").texts == ["Rome is a city."]
+
+
+def revision(text, model=None, time=None):
+    parts = [f"<timestamp>{time}</timestamp>"] if time else []
+    parts += [f"<model>{model}</model>"] if model else []
+    return f"<revision><id>1</id>{''.join(parts)}<text>{text}</text></revision>"
+
+
+def dump_of(tmp_path, *revisions):
+    page = f"<page><title>A</title><ns>0</ns><id>7</id>{''.join(revisions)}</page>\n"
+    (tmp_path / "a.xml").write_text(f"{SITEINFO}{page}{FOOTER}")
+    return read(tmp_path / "a.xml")
+
+
+@pytest.mark.parametrize(
+    "model", ["wikibase-item", "json", "Scribunto", "flow-board", "sanitized-css", "text"]
+)
+def test_pages_that_are_not_wikitext_are_counted(tmp_path, model):
+    found = dump_of(tmp_path, revision(json.dumps({"type": "item"}), model))
+    assert (found.texts, found.counts) == ([], {"other_model": 1})
+
+
+@pytest.mark.parametrize("model", [None, "wikitext", " wikitext ", "proofread-page"])
+def test_wikitext_is_read_whatever_its_text_says(tmp_path, model):
+    text = "Rome &lt;model&gt;json&lt;/model&gt;"
+    assert dump_of(tmp_path, revision(text, model)).texts == ["Rome <model>json</model>"]
+
+
+@pytest.mark.parametrize("times", [(1, 2, 3), (3, 1, 2), (2, 3, 1), (1, 3, 3), (None, 2, None)])
+def test_the_newest_revision_counts(tmp_path, times):
+    stamps = [time and f"2024-01-0{time}T00:00:00Z" for time in times]
+    found = dump_of(tmp_path, *(revision(f"text {i}", None, t) for i, t in enumerate(stamps)))
+    newest = max((stamp or "", i) for i, stamp in enumerate(stamps))[1]
+    assert found.texts == [f"text {newest}"]
+
+
+def test_hidden_files_match_only_where_a_pattern_names_them(tmp_path):
+    for name in ("a.txt", ".a.txt.crc", "in/b.txt", ".git/c.txt", "in/.d.txt", "_SUCCESS"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("Rome")
+    expected = {
+        "*": ["_SUCCESS", "a.txt"],
+        "*.txt": ["a.txt"],
+        "*/*.txt": ["in/b.txt"],
+        "**/*.txt": ["a.txt", "in/b.txt"],
+        ".*": [".a.txt.crc"],
+        "in/.*": ["in/.d.txt"],
+        "?a.txt.crc": None,
+    }
+    for pattern, names in expected.items():
+        if names is None:
+            with pytest.raises(InputError, match=re.escape("matches no file")):
+                find_files(f"{tmp_path}/{pattern}")
+        else:
+            found = [file.path for file in find_files(f"{tmp_path}/{pattern}")]
+            assert found == [f"{tmp_path}/{name}" for name in names], pattern
