@@ -15,7 +15,7 @@ from clozeline.pipeline.common.malloc import return_large_blocks
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.gpus import GPUS, gpu_named
+from clozeline.train.engine.flops import GPUS, gpu_named
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate

@@ -54,7 +54,7 @@ def estimate(
             raise click.UsageError(f"--gpus {text!r}: give whole numbers from 1 on, as in 1,8.")
     from clozeline.train.data.phases import find_phases
     from clozeline.train.engine.distributed import World
-    from clozeline.train.engine.gpus import gpu_named
+    from clozeline.train.engine.flops import gpu_named
     from clozeline.train.estimate.estimate import CUDA, Estimate, report
     from clozeline.train.pretraining.start import Start, make_plan
 

@@ -32,10 +32,9 @@ from clozeline.train.data.phases import data_sets_of
 from clozeline.train.data.shard_cache import ShardCache
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
-from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
-from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
 from clozeline.train.monitoring.step_profile import check_profile
 from clozeline.train.monitoring.trackers import (
     Track,
