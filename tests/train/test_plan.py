@@ -75,8 +75,8 @@ def test_a_run_goes_on_with_its_own_model_and_numbers(preset, run, small_folder)
     found = plan(small_folder, run, preset=preset)
     assert found.model == there.model
     stored = there.training.to_dict()
-    assert found.values == {name: stored[name] for name in (*RECIPE_FIELDS, *found.kept)}
-    assert set(found.kept) == KEPT
+    assert found.values == {name: stored[name] for name in (*RECIPE_FIELDS, *found.inherited)}
+    assert set(found.inherited) == KEPT
     assert {setting.source for setting in found.settings.values()} == {str(run)}
 
 
@@ -93,12 +93,12 @@ def test_a_run_keeps_what_is_not_the_default_unless_it_is_unset_or_steps_end_the
     how |= {name: getattr(SHORT, name) for name in KEPT}
     model = preset_of(small_folder)
     train(small_folder, out, model=model, optimizer="muon", **how)
-    assert plan(small_folder, out, resume=True).kept == how
-    padded = plan(small_folder, out, options={"unpadded": False}).kept
+    assert plan(small_folder, out, resume=True).inherited == how
+    padded = plan(small_folder, out, options={"unpadded": False}).inherited
     assert padded == {name: how[name] for name in how if name != "unpadded"}
     del how["for_"]
-    assert plan(small_folder, out, options={"max_steps": 9}).kept == how
-    assert plan(small_folder, tmp_path / "new", origin=Origin(out)).kept == {}
+    assert plan(small_folder, out, options={"max_steps": 9}).inherited == how
+    assert plan(small_folder, tmp_path / "new", origin=Origin(out)).inherited == {}
 
 
 def test_a_run_without_a_checkpoint_decides_nothing_unless_it_is_resumed(

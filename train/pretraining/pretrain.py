@@ -85,8 +85,7 @@ def pretrain(
     Raises InputError for what the user can fix, OutOfMemoryError where a step does not fit,
     DivergedError where the loss is no longer finite.
     """
-    numbers = {} if isinstance(training, PretrainConfig) else dict(training)
-    cools_down = numbers.get("schedule") == COOL_DOWN
+    cools_down = isinstance(training, Mapping) and training.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
 
         def local(folder: str) -> Path:
@@ -100,20 +99,33 @@ def pretrain(
         )
         start = find_start(given, world)
         shards = path_of(shards)
-        if not (isinstance(model, BertConfig) and isinstance(training, PretrainConfig)):
-            preset = model if isinstance(model, str) else None
-            chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": numbers}
-            manifest = read_manifest(shards)
-            plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
-            if not isinstance(training, PretrainConfig):
-                training = PretrainConfig(**{**numbers, **plan.values})
-            if not isinstance(model, BertConfig):
-                model = plan.model
+        model, training = _planned(shards, start, world, model, training, dropout)
         # A resumed run cools down further by what is recorded.
         recorded = {"from": str(from_), "schedule": COOL_DOWN}
         options = {"pretrain": recorded} if cools_down and from_ else None
         watched: dict[str, Any] = {"profile": profile, "track": track, "options": options}
         return train_run(shards, start, world, model=model, training=training, **watched)
+
+
+def _planned(
+    shards: AnyPath,
+    start: Start,
+    world: World,
+    model: BertConfig | str | None,
+    training: PretrainConfig | Mapping[str, Any],
+    dropout: float | None,
+) -> tuple[BertConfig, PretrainConfig]:
+    """The model and the training config: each as it is given, else as the command chooses it."""
+    if isinstance(model, BertConfig) and isinstance(training, PretrainConfig):
+        return model, training
+    numbers = {} if isinstance(training, PretrainConfig) else training
+    preset = model if isinstance(model, str) else None
+    chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": numbers}
+    manifest = read_manifest(shards)
+    plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
+    if not isinstance(training, PretrainConfig):
+        training = PretrainConfig(**{**numbers, **plan.values})
+    return (model if isinstance(model, BertConfig) else plan.model), training
 
 
 @contextmanager

@@ -146,13 +146,13 @@ class Plan:
     attention_dropout: float = 0.0  # of the preset, which a new run on CUDA leaves out
     growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
     is_timed: bool = False  # a time budget ends the run, not a number of steps
-    #: What a continued run keeps besides `settings`, by field of PretrainConfig.
-    kept: Mapping[str, Any] = field(default_factory=dict)
+    #: What a run that continues another keeps besides `settings`, by field of PretrainConfig.
+    inherited: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The fields of PretrainConfig that `settings` has, and what is kept."""
-        return {name: self.settings[name].value for name in RECIPE_FIELDS} | dict(self.kept)
+        """The fields of PretrainConfig that `settings` has, and those that are inherited."""
+        return {name: self.settings[name].value for name in RECIPE_FIELDS} | dict(self.inherited)
 
     @property
     def note(self) -> str | None:
@@ -211,9 +211,7 @@ def make_plan(
     """
     if start.cools_down:
         check_cool_down(start.origin, options)  # of a resumed run, too
-    given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
-    if given.get("schedule") == COOL_DOWN:
-        del given["schedule"]
+    given = {x: options[x] for x in RECIPE_FIELDS if options.get(x) not in (None, COOL_DOWN)}
     model, attention_dropout = _model(manifest, preset, dropout=dropout, start=start), 0.0
     if dropout is None and start.existing:
         model = with_dropout_of(start.existing.model, model)
@@ -237,15 +235,15 @@ def make_plan(
         settings = with_decay(settings, given, start.origin)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    kept = _kept_fields(start, options)
+    inherited = _kept_fields(start, options)
     return Plan(
         model=model,
         settings=settings,
         manifest=manifest,
         attention_dropout=attention_dropout,
         growth=1.0 if start.existing or "batch_size" in given else _growth(start, manifest),
-        is_timed=bool(options.get("for_") or kept.get("for_")),
-        kept=kept,
+        is_timed=bool(options.get("for_") or inherited.get("for_")),
+        inherited=inherited,
     )
 
 
@@ -327,8 +325,8 @@ def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
         names.remove("for_")
     elif not run and start.cools_down:
         run, names = start.other, ["masked_lm_prob", "seed", "length_bins", "unpadded"]
-    kept = {x: getattr(run.training, x) for x in names if options.get(x) is None} if run else {}
-    return {n: x for n, x in kept.items() if x not in (None, getattr(PretrainConfig, n))}
+    own = {x: getattr(run.training, x) for x in names if options.get(x) is None} if run else {}
+    return {n: x for n, x in own.items() if x not in (None, getattr(PretrainConfig, n))}
 
 
 def _line(name: str, value: Value, source: str) -> str:
