@@ -73,7 +73,7 @@ class Start:
     resume: bool = False
     overwrite: bool = False
     origin: Origin | None = None  # --from
-    cools_down: bool = False  # --schedule cool-down: the run of `origin` goes on from its step
+    cools_down: bool = False  # --schedule cool-down: the run of `origin` continues from its step
     #: Found by `find_start`: the run in `out` that is continued, and the run of `origin`.
     existing: RunConfig | None = None
     other: RunConfig | None = None
