@@ -190,7 +190,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 	$(BIN)/clozeline pretrain $(LADDER)/mixed --out $(LADDER)/run-$(HOURS)h \
 	    --preset nano --dropout 0 --for $(HOURS)h --resume
 	$(BIN)/clozeline pretrain $(LADDER)/reviews --out $(LADDER)/run-$(HOURS)h-reviews \
-	    --start-from $(LADDER)/run-$(HOURS)h --dropout 0 --for $$(( $(HOURS) * 30 ))m \
+	    --from $(LADDER)/run-$(HOURS)h --dropout 0 --for $$(( $(HOURS) * 30 ))m \
 	    --resume
 	$(LEARN) "$(AMAZON)" --test "$(AMAZON_TEST)" --text title,content \
 	    --also-test "$(IMDB_TEST)$(QUERY)text=text" --out $(LADDER)/amazon-$(HOURS)h

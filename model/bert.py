@@ -98,14 +98,14 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
     def forward(
-        self, x: Tensor, rows: Rows, rotation: Rotation | None, kept: Tensor | None
+        self, x: Tensor, rows: Rows, rotation: Rotation | None, positions: Tensor | None
     ) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
         if rotation is not None:
             qkv = rotate(qkv, rotation)
         dropout_prob = self.dropout_prob if self.training else 0.0
         attended = attend(qkv, rows, dropout_prob=dropout_prob, window=self.window)
-        output: Tensor = self.output(states_at(attended.flatten(-2), kept))  # [B, S or P, H]
+        output: Tensor = self.output(states_at(attended.flatten(-2), positions))  # [B, S or P, H]
         return output
 
 
@@ -147,22 +147,26 @@ class Layer(nn.Module):
         self.recomputes = False
 
     def forward(
-        self, x: Tensor, rows: Rows, rotation: Rotation | None, kept: Tensor | None = None
+        self, x: Tensor, rows: Rows, rotation: Rotation | None, positions: Tensor | None = None
     ) -> Tensor:
         """The next states [B, S, H], or [B, P, H] of the tokens `kept`, int64 [B, P]."""
         if not (self.recomputes and self.training and torch.is_grad_enabled()):
-            return self._forward(x, rows, rotation, kept)
+            return self._forward(x, rows, rotation, positions)
         # Inside the layer, so that FSDP2 gathers its weights before they are used again: its hooks
         # are around `forward` (torchtitan, `apply_ac`: checkpointing, then compile, then FSDP).
-        output: Tensor = checkpoint(self._forward, x, rows, rotation, kept, use_reentrant=False)
+        output: Tensor = checkpoint(
+            self._forward, x, rows, rotation, positions, use_reentrant=False
+        )
         return output
 
     def _forward(
-        self, x: Tensor, rows: Rows, rotation: Rotation | None, kept: Tensor | None
+        self, x: Tensor, rows: Rows, rotation: Rotation | None, positions: Tensor | None
     ) -> Tensor:
         dtype = x.dtype  # autocast makes norms return float32
         inputs = self.attention_norm(x) if self.pre_norm else x
-        x = states_at(x, kept) + self.dropout(self.attention(inputs, rows, rotation, kept))
+        x = states_at(x, positions) + self.dropout(
+            self.attention(inputs, rows, rotation, positions)
+        )
         if self.pre_norm:
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
@@ -223,12 +227,12 @@ class BertEncoder(nn.Module):
             first = input_ids.new_zeros(len(x), 1)
         else:
             first = packing.cu_seqlens[:-1].long()
-        kept = None if positions is None else torch.cat([first, positions], -1)
+        wanted = None if positions is None else torch.cat([first, positions], -1)
         for index, layer in enumerate(self.layers):
             rotation = rotations.get(self.config.is_global(index))
-            x = layer(x, rows, rotation, kept if index == len(self.layers) - 1 else None)
+            x = layer(x, rows, rotation, wanted if index == len(self.layers) - 1 else None)
         hidden = self.final_norm(x)
-        if kept is None:
+        if wanted is None:
             pooled = states_at(hidden, first)
         else:
             pooled, hidden = hidden.tensor_split([first.shape[-1]], -2)

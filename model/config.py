@@ -332,9 +332,9 @@ def preset(name: str, **changes: Any) -> BertConfig:
 
     Raises ValueError for unknown names and fields.
     """
-    found = PRESETS[full_name(name)]
+    config = PRESETS[full_name(name)]
     _refuse_unknown_fields(changes)
-    return replace(found, **changes)
+    return replace(config, **changes)
 
 
 def full_name(preset_name: str) -> str:

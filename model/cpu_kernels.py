@@ -44,8 +44,8 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = bits.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = (bits >= limit - 2**15).to(x.dtype)
-    return x * kept.mul_(2**16 / (2**16 - limit))
+    is_kept = (bits >= limit - 2**15).to(x.dtype)
+    return x * is_kept.mul_(2**16 / (2**16 - limit))
 
 
 def scaled_dot_product_attention(

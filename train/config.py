@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
+
+import click
 
 from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
 from clozeline.pipeline.common.config_checks import (
@@ -24,6 +26,9 @@ from clozeline.pipeline.common.units import byte_size
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
+Schedule = Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"]
+#: A value of --schedule: the decay of `wsd` or `wsd-sqrt` from a step of another run.
+COOL_DOWN = "cool-down"
 Cut = Literal["end", "start", "middle"]  # what a text of too many tokens loses
 Truncate = Literal[Cut, "nothing"]
 
@@ -62,9 +67,11 @@ class PretrainConfig:
     )
     learning_rate: float = _recipe("Peak learning rate.")
     warmup: float = _recipe("Fraction of the run in which the learning rate warms up.")
-    schedule: Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"] = _recipe(
+    schedule: Schedule = _recipe(
         "Learning rate after the warm-up; `wsd` stays constant and falls linearly at the end; "
-        "`wsd-sqrt` falls there as 1 - sqrt(x), faster at first."
+        "`wsd-sqrt` falls there as 1 - sqrt(x), faster at first; `cool-down` is for --from "
+        "RUN@STEP.",
+        type=click.Choice([*get_args(Schedule), COOL_DOWN]),
     )
     cool_down: float = _recipe(
         "Fraction of the run after the warm-up in which `wsd` and `wsd-sqrt` lower the learning "

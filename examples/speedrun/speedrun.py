@@ -115,7 +115,7 @@ def main(
         key.update(_as_text(stage))
         run = folder / f"run-{key.hexdigest()[:12]}"  # recipes share the stages they begin with
         shards = training[_as_text(stage["shards"])]
-        source = ("--start-from", start) if start else ("--preset", values["preset"])
+        source = ("--from", start) if start else ("--preset", values["preset"])
         phases = [
             f"{training[_as_text(phase['shards'])]}@{phase['fraction']}"
             for phase in stage.get("phase", ())

@@ -187,18 +187,18 @@ def _model(values: Mapping[str, Any]) -> BertConfig:
 
 
 def _modern_model(values: Mapping[str, Any]) -> BertConfig:
-    given = MODERN_DEFAULTS | {name: value for name, value in values.items() if value is not None}
+    fields = MODERN_DEFAULTS | {name: value for name, value in values.items() if value is not None}
     if values.get("local_rope_theta", 0) is None:  # as in `transformers`
-        given["local_rope_theta"] = given["global_rope_theta"]
-    given |= _rope_thetas(given)
-    if "layer_types" in given:
-        given["global_attn_every_n_layers"] = _global_every(given["layer_types"])
-    model = {ours: given[name] for ours, name in MODERN_NAMES.items() if name in given}
-    act = given.get("hidden_activation", "gelu")
+        fields["local_rope_theta"] = fields["global_rope_theta"]
+    fields |= _rope_thetas(fields)
+    if "layer_types" in fields:
+        fields["global_attn_every_n_layers"] = _global_every(fields["layer_types"])
+    model = {ours: fields[name] for ours, name in MODERN_NAMES.items() if name in fields}
+    act = fields.get("hidden_activation", "gelu")
     model["hidden_act"] = _activation("hidden_activation", act)
-    if given.get("classifier_activation", "gelu") != act:
+    if fields.get("classifier_activation", "gelu") != act:
         raise ValueError(
-            f"classifier_activation is {given.get('classifier_activation', 'gelu')!r}; it must be "
+            f"classifier_activation is {fields.get('classifier_activation', 'gelu')!r}; it must be "
             f"hidden_activation, {act!r}."
         )
     return BertConfig(**MODERN_BERT | model)
@@ -219,10 +219,10 @@ def _rope_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name) or {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} is {found!r:.80}, not an object.")
-    return found
+    rope = values.get(name) or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"{name} is {rope!r:.80}, not an object.")
+    return rope
 
 
 def _global_every(layer_types: Any) -> int:
@@ -251,9 +251,9 @@ def _architecture(path: Path, values: Mapping[str, Any]) -> tuple[str, str | Non
     prefix = {"bert": "Bert", "modernbert": "ModernBert"}.get(str(kind))
     known = [name for name in ARCHITECTURES if prefix and name.startswith(prefix)]
     if not known or str(first) not in ("None", *known):
-        found = f"model_type {kind!r}" + (f", architecture {first!r}" if first else "")
+        description = f"model_type {kind!r}" + (f", architecture {first!r}" if first else "")
         raise ValueError(
-            f"{path} describes another model ({found}); supported are model_type 'bert' and "
+            f"{path} describes another model ({description}); supported are model_type 'bert' and "
             f"'modernbert' with {', '.join(ARCHITECTURES)}."
         )
     return str(kind), first

@@ -35,7 +35,7 @@ from clozeline.model.huggingface.weight_files import SAFETENSORS, read_weights
 
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
 PER_TOKEN = (WORD_EMBEDDINGS, "mlm_head.bias")  # weights with a row for each token
-SHOWN = 3  # names in a message
+NAMES_SHOWN = 3  # names in a message
 
 #: The Hugging Face names that each weight is read from, and the shape of each of them.
 Sources = dict[str, tuple[list[str], list[int]]]
@@ -69,16 +69,16 @@ def load_huggingface(folder: Path, *, vocab_size: int | None = None) -> HuggingF
     for weights that are missing, unexpected, or of another shape than the config says.
     """
     config = read_huggingface_config(folder)
-    found, sources = read_weights(folder), _sources(config)
-    absent = _absent_parts(config, found, sources)
+    tensors, sources = read_weights(folder), _sources(config)
+    absent = _absent_parts(config, tensors, sources)
     sources = {name: source for name, source in sources.items() if part_of(name) not in absent}
-    _check_names(folder, config, found, sources)
-    _check_shapes(folder, found, sources)
+    _check_names(folder, config, tensors, sources)
+    _check_shapes(folder, tensors, sources)
     tokens = min(config.model.vocab_size, vocab_size or config.model.vocab_size)
     model = replace(config.model, vocab_size=tokens)
     weights = {}
     for name, (names, _) in sources.items():
-        weight = torch.cat([found[huggingface_name].float() for huggingface_name in names])
+        weight = torch.cat([tensors[huggingface_name].float() for huggingface_name in names])
         if name in PER_TOKEN:
             weight = weight[:tokens]
         if name == WORD_EMBEDDINGS:
@@ -150,23 +150,25 @@ def _sources(config: HuggingFaceConfig) -> Sources:
 
 
 def _absent_parts(
-    config: HuggingFaceConfig, found: Mapping[str, Tensor], sources: Sources
+    config: HuggingFaceConfig, tensors: Mapping[str, Tensor], sources: Sources
 ) -> tuple[str, ...]:
     """Parts without any weight in the folder that the architecture does not require."""
     parts = dict.fromkeys([*map(part_of, sources), "mlm_head", "nsp_head"])
     present = {
-        part_of(name) for name, (names, _) in sources.items() if not found.keys().isdisjoint(names)
+        part_of(name)
+        for name, (names, _) in sources.items()
+        if not tensors.keys().isdisjoint(names)
     }
     required = {"encoder", *ARCHITECTURES.get(config.architecture or "", ())}
     return tuple(part for part in parts if part not in present | required)
 
 
 def _check_names(
-    folder: Path, config: HuggingFaceConfig, found: Mapping[str, Tensor], sources: Sources
+    folder: Path, config: HuggingFaceConfig, tensors: Mapping[str, Tensor], sources: Sources
 ) -> None:
     wanted = [name for names, _ in sources.values() for name in names]
-    missing = [name for name in wanted if name not in found]
-    unexpected = sorted(set(found) - set(wanted))
+    missing = [name for name in wanted if name not in tensors]
+    unexpected = sorted(set(tensors) - set(wanted))
     if missing or unexpected:
         findings = (("missing", missing), ("unexpected", unexpected))
         listed = "; ".join(f"{kind}: {_shown(names)}" for kind, names in findings if names)
@@ -176,16 +178,17 @@ def _check_names(
         )
 
 
-def _check_shapes(folder: Path, found: Mapping[str, Tensor], sources: Sources) -> None:
+def _check_shapes(folder: Path, tensors: Mapping[str, Tensor], sources: Sources) -> None:
     for names, shape in sources.values():
         for name in names:
-            if list(found[name].shape) != shape:
+            stored = list(tensors[name].shape)
+            if stored != shape:
                 raise ValueError(
-                    f"{folder}: {name} has the shape {list(found[name].shape)}, but {CONFIG} says "
-                    f"{shape}; one of the files belongs to another model."
+                    f"{folder}: {name} has the shape {stored}, but {CONFIG} says {shape}; one of "
+                    "the files belongs to another model."
                 )
 
 
 def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

@@ -50,7 +50,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
     Raises ValueError if there are none, or a file is missing or damaged.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         for name, weight in _read_file(path).items():
             if BUFFERS.fullmatch(name):
@@ -58,17 +58,17 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             if not isinstance(weight, Tensor) or not weight.is_floating_point():
                 raise ValueError(f"{path}: {name} is not a tensor of floats; give plain weights.")
             current = _current_name(name)
-            if current in found and not torch.equal(found[current], weight):
+            if current in tensors and not torch.equal(tensors[current], weight):
                 raise ValueError(f"{path} has two different values of {current}; remove one.")
-            found[current] = weight
+            tensors[current] = weight
     for name, embeddings in TIED.items():
-        decoder = found.pop(name, None)
-        if decoder is not None and not torch.equal(decoder, found.get(embeddings, decoder)):
+        decoder = tensors.pop(name, None)
+        if decoder is not None and not torch.equal(decoder, tensors.get(embeddings, decoder)):
             raise ValueError(
                 f"{folder}: {name} differs from the word embeddings; only models where they are "
                 "the same are supported."
             )
-    return found
+    return tensors
 
 
 def weights_sha256(folder: Path) -> str:
@@ -95,8 +95,8 @@ def refuse_tensorflow(folder: Path) -> None:
     """Raises ValueError, with the conversion to do, if a folder has only TensorFlow weights."""
     if any(chain.from_iterable(folder.glob(f"{name}*") for name in (SAFETENSORS, PICKLE))):
         return
-    found = sorted(chain.from_iterable(folder.glob(pattern) for pattern in TENSORFLOW))
-    if not found:
+    files = sorted(chain.from_iterable(folder.glob(pattern) for pattern in TENSORFLOW))
+    if not files:
         return
     way = (
         "`python -m transformers.models.bert.convert_bert_original_tf_checkpoint_to_pytorch "
@@ -104,13 +104,13 @@ def refuse_tensorflow(folder: Path) -> None:
         f"{folder}/bert_config.json --pytorch_dump_path DIR/{PICKLE}`, copy bert_config.json to "
         "DIR/config.json and vocab.txt to DIR"
     )
-    if found[0].suffix == ".h5":
+    if files[0].suffix == ".h5":
         way = (
             f"`BertForPreTraining.from_pretrained('{folder}', from_tf=True)"
             ".save_pretrained('DIR')` in Python"
         )
     raise ValueError(
-        f"{folder} holds a TensorFlow model ({found[0].name}), which is not supported. With "
+        f"{folder} holds a TensorFlow model ({files[0].name}), which is not supported. With "
         f"transformers 4 and TensorFlow installed, run {way}; then use DIR."
     )
 
@@ -148,7 +148,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings(action="ignore"):  # torch's, about what is refused here anyway
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read ({reason}); download it again.") from error
@@ -157,9 +157,9 @@ def _read_file(path: Path) -> Mapping[str, Any]:
             f"{path} cannot be read: it is truncated, or a pickle of more than weights, which is "
             "never opened here; download it again, or as model.safetensors."
         ) from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{path} holds a {type(found).__name__}, not weights by name.")
-    return found
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"{path} holds a {type(loaded).__name__}, not weights by name.")
+    return loaded
 
 
 def _current_name(name: str) -> str:

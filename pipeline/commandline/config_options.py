@@ -42,9 +42,9 @@ def option(default: Value, help: str, *, group: str, **attributes: Any) -> Value
     return field(default=default, metadata={"help": help, "group": group} | attributes)
 
 
-def chosen_option(chosen_by: str, help: str, *, group: str) -> Any:
+def chosen_option(chosen_by: str, help: str, *, group: str, **attributes: Any) -> Any:
     """A config field without a default: if the option is not given, the command chooses."""
-    return field(metadata={"help": help, "default": chosen_by, "group": group})
+    return field(metadata={"help": help, "default": chosen_by, "group": group} | attributes)
 
 
 def chosen_fields(config_class: type) -> tuple[str, ...]:

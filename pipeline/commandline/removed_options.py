@@ -10,18 +10,18 @@ EVERY = "every command"
 #: By command, then by option, both as a user typed them; the text follows "was removed; ".
 OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
-    "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
-    "benchmark": {"--layer-decay": "all layers have one --learning-rate"},
-    "export": {
-        "--test": "evaluate the folder with `clozeline predict --engine onnx`",
-        "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",
-    },
-    "finetune": {"--layer-decay": "all layers have one --learning-rate"},
     "shards": {
         "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
     },
     "pretrain": {
+        "--start-from": "use --from",
+        "--init": "use --from",
+        "--cool-down-from": "use --from RUN@STEP --schedule cool-down",
+        "--estimate": "use `clozeline estimate`",
+        "--gpu": "use `clozeline estimate`",
+        "--gpus": "use `clozeline estimate`",
+        "--price-per-hour": "use `clozeline estimate`",
         "--batch-ramp": "leave it out; the batch has one size",
         "--bf16-residual": "leave it out; sums between layers are float32, or bfloat16 with FSDP",
         "--muon-warmup": "leave it out; Muon's momentum is 0.95",
@@ -29,10 +29,13 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--remask": "leave it out; masks are drawn anew from the second epoch on",
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",
         "--skip-spikes": "if a run diverges, --resume with a smaller --learning-rate",
-        "--estimate": "use `clozeline estimate`",
-        "--gpu": "use `clozeline estimate`",
-        "--gpus": "use `clozeline estimate`",
-        "--price-per-hour": "use `clozeline estimate`",
+    },
+    "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
+    "finetune": {"--layer-decay": "all layers have one --learning-rate"},
+    "benchmark": {"--layer-decay": "all layers have one --learning-rate"},
+    "export": {
+        "--test": "evaluate the folder with `clozeline predict --engine onnx`",
+        "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",
     },
 }
 #: By name of the command.

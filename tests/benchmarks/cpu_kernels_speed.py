@@ -22,7 +22,7 @@ from clozeline.model.cpu_kernels import cross_entropies, dropout, scaled_dot_pro
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.engine.optim import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import products_dtype
 from tests.benchmarks.measuring import memory_above_now, timed
 

@@ -19,7 +19,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.pretraining.word_sampler import WordSampler
+from clozeline.train.pretraining.step import WordSampler
 from tests.benchmarks.last_layer_speed import STEPS, parsed, random_batch
 from tests.benchmarks.measuring import in_turns
 from tests.benchmarks.training_speed import STILL, one_step

@@ -41,8 +41,7 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.distributed import World, device_name
-from clozeline.train.engine.flops import mfu, peak_flops, step_flops
-from clozeline.train.engine.gpus import GPUS, gpu_named
+from clozeline.train.engine.flops import GPUS, gpu_named, mfu, peak_flops, step_flops
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate

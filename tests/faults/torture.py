@@ -62,7 +62,7 @@ WARM = [
     "clozeline.train.export.export",
     "clozeline.train.finetuning.compare",
     "clozeline.train.pretraining.pretrain",
-    "clozeline.train.pretraining.plan",
+    "clozeline.train.pretraining.start",
     "clozeline.train.evaluation.evaluate",
     "clozeline.train.export.sentence_transformers",
     "clozeline.train.export.model_card",

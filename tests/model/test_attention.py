@@ -303,7 +303,7 @@ def test_positions_that_no_run_of_a_chain_has_read_are_not_trained(small_folder,
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     model = replace(STILL, max_position_embeddings=32)
     train(small_folder, first, model=model, max_steps=2)
-    train(small_folder, second, model=model, start_from=first, seed=1, max_steps=2, save_every=1)
+    train(small_folder, second, model=model, from_=first, seed=1, max_steps=2, save_every=1)
     stored = (second / "run.json").read_bytes()
     go_back(second, 1)
     train(small_folder, second, model=model, resume=True, seed=1, max_steps=2, save_every=1)
@@ -313,7 +313,7 @@ def test_positions_that_no_run_of_a_chain_has_read_are_not_trained(small_folder,
     data = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5)
     long = write_data_set(tmp_path / "long", train=(30,), validation=(9,), config=data)
     still = {"learning_rate": 1e-30, "weight_decay": 0.0}
-    train(long, third, model=model, start_from=second, max_steps=1, **still)
+    train(long, third, model=model, from_=second, max_steps=1, **still)
     before, after = (load_weights(latest_checkpoint(run))[TABLE] for run in (second, third))
     assert torch.equal(after, before[:16].repeat(2, 1))
     assert load_pretrained(third).trained_positions == 32

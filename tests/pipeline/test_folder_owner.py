@@ -175,7 +175,7 @@ def test_the_lock_follows_a_folder_that_is_replaced(tmp_path):
 def test_a_refused_command_leaves_no_folder(folders, tmp_path):
     out = tmp_path / "new" / "out"
     with pytest.raises(InputError):
-        pretrain(folders / "a data set", out=out, model=TINY, training=SHORT, init=tmp_path)
+        pretrain(folders / "a data set", out=out, model=TINY, training=SHORT, from_=tmp_path)
     assert not out.exists()
 
 

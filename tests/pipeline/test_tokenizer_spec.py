@@ -162,7 +162,7 @@ def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards):
 
 def test_pretraining_continues_on_such_shards(modern, shards, tmp_path):
     options = ("--max-steps", 1, "--batch-size", 4, "--eval-every", 0, "--dropout", 0)
-    output_of("pretrain", shards, "--init", modern, "--out", tmp_path / "run", *options)
+    output_of("pretrain", shards, "--from", modern, "--out", tmp_path / "run", *options)
     assert "house" in output_of("fill", tmp_path / "run", "the [MASK] house")
     output_of("export", tmp_path / "run", "--out", tmp_path / "out")
     assert read_tokenizer(tmp_path / "out").encode_batch(["It fell."]) == (

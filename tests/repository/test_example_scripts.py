@@ -116,9 +116,9 @@ def test_the_mean_of_checkpoints_is_a_run_that_cannot_be_continued(tmp_path, cap
     said = refused("pretrain", shards, "--out", out, "--resume", "--max-steps", 20)
     assert said.startswith(f"{checkpoint} has no optimizer state to continue from; give another")
     new = ("pretrain", shards, "--out", tmp_path / "new")
-    said = refused(*new, "--cool-down-from", f"{out}@12")
+    said = refused(*new, "--schedule=cool-down", "--from", f"{out}@12")
     assert said == f"{out}@12 has no optimizer state to continue from; give another run."
-    train(shards, tmp_path / "more", start_from=out, max_steps=2)
+    train(shards, tmp_path / "more", from_=out, max_steps=2)
     assert read_run(tmp_path / "more").started_from is not None
     with pytest.raises(SystemExit, match="has only 3 checkpoints; give a smaller --last"):
         average(run, tmp_path / "other", last=4)

@@ -179,7 +179,7 @@ def test_the_ladder_is_planned_on_each_data_set(original):
         '--exclude "/data/sst2/validation-*.parquet?text=sentence"',
         "pretrain work/ladder/mixed --out work/ladder/run-2h",
         "--preset nano --dropout 0 --for 2h --resume",
-        "--start-from work/ladder/run-2h --dropout 0 --for $(( 2 * 30 ))m",
+        "--from work/ladder/run-2h --dropout 0 --for $(( 2 * 30 ))m",
         "finetune work/ladder/run-2h-reviews --from-scratch --resume --label-efficiency 100,all",
         f'{amazon}" --test {test}" --text title,content',
         '--also-test "/data/imdb/test-*.parquet?text=text" --out work/ladder/amazon-2h',

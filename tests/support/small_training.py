@@ -40,7 +40,7 @@ def train(
     model: BertConfig = TINY,
     resume: bool = False,
     overwrite: bool = False,
-    start_from: Path | None = None,
+    from_: Path | None = None,
     track: Track = "none",
     **changes: Any,
 ) -> Outcome:
@@ -53,7 +53,7 @@ def train(
         training=training,
         resume=resume,
         overwrite=overwrite,
-        start_from=start_from,
+        from_=from_,
         track=track,
     )
 

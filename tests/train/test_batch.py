@@ -22,7 +22,7 @@ from clozeline.train.data.loader_check import check_loader
 from clozeline.train.data.shard_set import blank_examples
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.pretraining.more_positions import with_positions
+from clozeline.train.pretraining.initial_weights import with_positions
 from tests.support.batches import batch_digest, concatenate, concatenate_unpadded
 from tests.support.small import small_tokenizer
 from tests.support.small_data import packed_examples, write_data_set
@@ -358,7 +358,7 @@ def test_a_packed_run_goes_on_with_rows_four_times_as_long(folder, tmp_path, cap
         longer,
         tmp_path / "grown",
         model=with_positions(short, 128),
-        start_from=tmp_path / "short",
+        from_=tmp_path / "short",
         max_steps=2,
         micro_batch_size=2,
         activation_checkpointing=True,

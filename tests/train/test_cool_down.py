@@ -51,9 +51,9 @@ def whole(shards):
 
 
 def cool_line(shards, out, run, step, *options):
-    line = ["pretrain", shards, "--out", out, "--cool-down-from", f"{run}@{step}"]
+    line = ["pretrain", shards, "--out", out, "--from", f"{run}@{step}"]
     every = ["--log-every", 1, "--save-every", 2, "--eval-every", 0, "--keep", 9]
-    return [str(word) for word in (*line, *every, *options)]
+    return [str(word) for word in (*line, "--schedule", "cool-down", *every, *options)]
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,11 @@ def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled, whole):
             assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
-def test_a_decay_may_have_another_shape(run, shards, tmp_path):
-    out = tmp_path / "out"
-    line = cool_line(shards, out, run, 12, "--max-steps", 16, "--schedule", "wsd-sqrt")
+def test_the_decay_of_a_run_with_another_shape_has_that(shards, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "out"
+    given = {"schedule": "wsd-sqrt", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
+    output_of(*command_line(shards, run, **given, cool_down=0.125))  # from step 14 on
+    line = cool_line(shards, out, run, 12, "--max-steps", 16)
     output_of(*line)
     rates = [line["learning_rate"] for line in numbers(out) if "mlm_loss" in line]
     assert rates == pytest.approx([PEAK * (1 - x**0.5) for x in (0.125, 0.375, 0.625, 0.875)])
@@ -114,8 +116,8 @@ def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     output_of(*line)
     assert_same_run(tmp_path / "again", cooled)
     go_back(tmp_path / "again", 14)
-    option = line.index("--cool-down-from")
-    del line[option : option + 2]
+    option = line.index("--from")
+    del line[option : option + 4]
     gone = line.index("--max-steps")
     output_of(*line[:gone], *line[gone + 2 :], "--preset", "bert-tiny")
     assert_same_run(tmp_path / "again", cooled)
@@ -127,7 +129,7 @@ def test_a_resumed_decay_is_refused_what_a_new_one_is(cooled, shards, tmp_path):
     line = ("pretrain", shards, "--out", out, "--resume")
     for option, value in (("--for", "2h"), ("--phase", f"{shards}@0.5")):
         said = refused(*line, option, value)
-        assert said == f"{option} does not go with --cool-down-from; leave it out."
+        assert said == f"{option} does not go with --schedule cool-down; leave it out."
     assert contents(out) == before
 
 
@@ -147,8 +149,9 @@ def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards
 
 def test_more_steps_prolong_a_decay_from_python_too(run, shards, tmp_path):
     numbers_of = {"log_every": 1, "eval_every": 0}
-    for step, how in ((14, {"cool_down_from": f"{run}@12"}), (16, {"resume": True})):
-        pretrain(shards, out=tmp_path / "run", training={**numbers_of, "max_steps": step}, **how)
+    out, new = tmp_path / "run", {**numbers_of, "schedule": "cool-down", "max_steps": 14}
+    pretrain(shards, out=out, from_=f"{run}@12", training=new)
+    pretrain(shards, out=out, resume=True, training={**numbers_of, "max_steps": 16})
     rates = [x["learning_rate"] for x in numbers(tmp_path / "run") if "learning_rate" in x]
     assert rates[2:] == pytest.approx([PEAK * x for x in (0.375, 0.125)])
 
@@ -160,7 +163,7 @@ def test_it_records_where_it_is_from(cooled, run):
     training = config.training
     assert (training.schedule, training.warmup, training.cool_down) == ("wsd", 0.0, 0.25)
     recorded = json.loads((cooled / "run.json").read_text())["options"]["pretrain"]
-    assert recorded["cool_down_from"] == f"{run}@12"
+    assert (recorded["from"], recorded["schedule"]) == (f"{run}@12", "cool-down")
 
 
 def test_other_shards_are_read_from_their_beginning(run, other, mixed, tmp_path):
@@ -233,7 +236,6 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path
 
     assert "has no checkpoint of step 9; it has: 4, 8, 12, 14" in said(9)
     assert "--max-steps 12 is not after step 12" in said(12, "--max-steps", 12)
-    assert "--schedule linear does not go with" in said(12, "--schedule", "linear")
     assert "--warmup 0.1 does not go with" in said(12, "--warmup", 0.1)
     assert "was trained with --optimizer adamw" in said(12, "--optimizer", "muon")
     assert "hidden_size 128 there, 256 now" in said(12, "--preset", "bert-mini")
@@ -247,15 +249,15 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path
     assert "Give shards of its tokenizer" in said(12, data=foreign)
     assert "give a run of `clozeline pretrain`" in said(12, of=shards)
     same = refused(*cool_line(shards, run, run, 12))
-    assert f"--cool-down-from and --out are both {run}" in same
+    assert f"--from and --out are both {run}" in same
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--for=1m", "--phase=a@0.5", "--start-from=a", "--init=a"])
+@pytest.mark.parametrize("option", ["--for=1m", "--phase=a@0.5"])
 def test_options_that_do_not_go_with_it(option, tmp_path):
     line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path / "run", 12, option)
     name = option.partition("=")[0]
-    assert f"{name} does not go with --cool-down-from" in output_of(*line, code=2)
+    assert f"{name} does not go with --schedule cool-down" in output_of(*line, code=2)
 
 
 @pytest.mark.parametrize(
@@ -263,5 +265,5 @@ def test_options_that_do_not_go_with_it(option, tmp_path):
 )
 def test_a_run_and_a_step_have_to_be_given(text, tmp_path):
     line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path, 1)
-    line[line.index("--cool-down-from") + 1] = text
-    assert f"{text!r} is not RUN@STEP" in refused(*line)
+    line[line.index("--from") + 1] = text
+    assert "continues a run from one of its checkpoints; give it as --from" in refused(*line)

@@ -366,7 +366,7 @@ def test_pretraining_starts_from_the_weights_of_a_folder_and_resumes_from_its_ow
     small_folder, exported, tmp_path
 ):
     # The learning rate hardly changes a weight.
-    line = ("pretrain", small_folder, "--init", exported, "--learning-rate=1e-9", *PRETRAIN)
+    line = ("pretrain", small_folder, "--from", exported, "--learning-rate=1e-9", *PRETRAIN)
     whole, run = tmp_path / "whole", tmp_path / "run"
     output_of(*line, "--max-steps=4", "--out", whole)
     weights = load_weights(latest_checkpoint(whole))
@@ -402,7 +402,7 @@ def test_missing_weights_are_reported_and_drawn_from_the_seed(small_folder, rows
     masked = write_folder(tmp_path / "masked", architecture="BertForMaskedLM")
     bare = write_folder(tmp_path / "bare", architecture="BertModel")
     line = ("pretrain", small_folder, *PRETRAIN, "--max-steps=1", "--out", tmp_path / "run")
-    printed = output_of(*line, "--init", masked)
+    printed = output_of(*line, "--from", masked)
     note = f"note: {masked} has no pooler and no next-sentence head; initialized from the seed."
     assert note in printed
     printed = finetuned(masked, rows, tmp_path / "classifier", "--pooling", "cls")
@@ -483,12 +483,11 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     bare = write_folder(tmp_path / "bare", architecture="BertModel")
     (bare / "vocab.txt").unlink()
     (bare / "tokenizer.json").unlink()
-    init = ("pretrain", small_folder, "--out", tmp_path / "run", "--init")
+    init = ("pretrain", small_folder, "--out", tmp_path / "run", "--from")
     for words, line in (
         ((*init, exported, "--preset=bert-mini"), "not a bert-mini (hidden_size 32 there, 256 now"),
         ((*init, other), "(strip_accents False there, True now; lowercase False there, True now)"),
-        ((*init, run), f"is a run; use --start-from {run} instead of --init"),
-        ((*init, classifier), "is a classifier; give the folder that `clozeline export` writes"),
+        ((*init, classifier), "is a classifier; give the run that it was made from, or the folder"),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),
         (
             ("predict", run, "x"),
@@ -500,8 +499,6 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     ):
         assert line in refused(*words)
     assert not (tmp_path / "run").exists()
-    printed = output_of(*init, exported, "--start-from", run, code=2)
-    assert printed.endswith("Error: --start-from and --init exclude each other; give one.\n")
 
 
 def test_shards_longer_than_the_model_reads_are_refused(small_folder, exported, tmp_path):
@@ -510,7 +507,7 @@ def test_shards_longer_than_the_model_reads_are_refused(small_folder, exported, 
     config = BertConfig(**{**TINY.to_dict(), "max_position_embeddings": 12})
     weights = BertForPretraining(config).state_dict()
     save_huggingface(short, config, weights)
-    line = refused("pretrain", small_folder, "--out", tmp_path / "run", "--init", short)
+    line = refused("pretrain", small_folder, "--out", tmp_path / "run", "--from", short)
     assert "has examples of 16 tokens, but the model reads at most 12" in line
 
 

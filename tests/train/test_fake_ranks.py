@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.train.engine.gpus import GPUS
+from clozeline.train.engine.flops import GPUS
 from clozeline.train.estimate.estimate import Estimate
 from tests.support.fake_gathering import gathered
 from tests.support.fake_ranks import FORMS_AND_PRESETS, run

@@ -37,7 +37,9 @@ from clozeline.train.finetuning.results import ResultFolder
 from clozeline.train.inference.predict import predict
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.pretraining.initial_weights import ResumePoint
-from clozeline.train.pretraining.start import Start, excluded_from_all
+from clozeline.train.pretraining.recipes import Origin
+from clozeline.train.pretraining.resume import excluded_from_all
+from clozeline.train.pretraining.start import Start
 from tests.pipeline.test_curation_job import build as build_documents
 from tests.pipeline.test_curation_job import make as make_job
 from tests.support.command import standard_input
@@ -136,7 +138,7 @@ def test_weights_that_may_have_read_a_test_set_make_it_unknown(excluding, tmp_pa
         (other, {"other": known}, known.excluded),
         (other, {"other": without}, {}),
         (other, {"existing": without}, {}),  # it was started from another run
-        (other, {"init": tmp_path}, {}),
+        (other, {"origin": Origin(tmp_path)}, {}),
     ):
         assert excluded_from_all(Start(out=tmp_path, **start), point, known) == expected
 

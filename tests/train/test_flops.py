@@ -17,10 +17,8 @@ from clozeline.train.data.batch import collate
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import POOL_ROWS, pool_rows_for
 from clozeline.train.engine.distributed import World, device_name
-from clozeline.train.engine.flops import mfu, peak_flops, step_flops
-from clozeline.train.engine.gpus import gpu_named
-from clozeline.train.pretraining.step import train_step
-from clozeline.train.pretraining.word_sampler import WordSampler
+from clozeline.train.engine.flops import gpu_named, mfu, peak_flops, step_flops
+from clozeline.train.pretraining.step import WordSampler, train_step
 from tests.benchmarks.last_layer_speed import random_batch
 from tests.pipeline.test_examples import examples_of
 from tests.pipeline.test_row_checks import findings_of

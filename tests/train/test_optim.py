@@ -15,8 +15,13 @@ from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_moments
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.muon import MOMENTUM, is_hidden_matrix, orthogonalized
-from clozeline.train.engine.optim import build_optimizer, follow_schedule
+from clozeline.train.engine.optim import (
+    MOMENTUM,
+    build_optimizer,
+    follow_schedule,
+    is_hidden_matrix,
+    orthogonalized,
+)
 from clozeline.train.engine.schedule import (
     first_step_from,
     is_over,

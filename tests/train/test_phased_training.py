@@ -27,7 +27,7 @@ from clozeline.train.data.batch import collate, digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import states_of
 from clozeline.train.evaluation.evaluate import evaluate
-from clozeline.train.pretraining.recipes import CoolDown
+from clozeline.train.pretraining.recipes import Origin
 from clozeline.train.view.read_steps import ReadSteps
 from tests.support.command import invoke, output_of, refused
 from tests.support.small_data import SMALL, write_data_set
@@ -226,13 +226,14 @@ def test_a_decay_onto_longer_examples_says_how_many_more_tokens_a_step_has(
     for shards, step, given in (
         (long, 4, {"batch_size": 16}), (long, 8, {}), (folders["short"], 4, {})
     ):  # fmt: skip
-        found = plan(shards, tmp_path / "new", cool_down_from=CoolDown(whole, step), options=given)
+        begin = {"origin": Origin(whole, step), "cools_down": True}
+        found = plan(shards, tmp_path / "new", **begin, options=given)
         assert "times its tokens" not in (found.note or "")
 
 
 def test_a_run_that_starts_from_it_reads_its_own_shards(whole, folders, tmp_path):
     long = folders["long"]
-    train(long, tmp_path / "new", model=preset_of(long), start_from=whole, max_steps=2)
+    train(long, tmp_path / "new", model=preset_of(long), from_=whole, max_steps=2)
     batches = iter(Loader(long, batch_size=8, seed=0, prefetch=0))
     assert digests_of(tmp_path / "new") == {s: digest_text(next(batches).digest) for s in (1, 2)}
     assert len(read_run(tmp_path / "new").phases) == 1

@@ -12,10 +12,9 @@ from clozeline.train.artifacts.run import model_config, read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.pretraining.more_positions import with_positions
-from clozeline.train.pretraining.plan import make_plan
-from clozeline.train.pretraining.recipes import RECIPES
-from clozeline.train.pretraining.start import Start, find_start
+from clozeline.train.pretraining.initial_weights import with_positions
+from clozeline.train.pretraining.recipes import RECIPES, Origin
+from clozeline.train.pretraining.start import Start, find_start, make_plan
 from tests.support.command import invoke, output_of
 from tests.support.small_training import SHORT, go_back, preset_of, train
 
@@ -76,8 +75,8 @@ def test_a_run_goes_on_with_its_own_model_and_numbers(preset, run, small_folder)
     found = plan(small_folder, run, preset=preset)
     assert found.model == there.model
     stored = there.training.to_dict()
-    assert found.values == {name: stored[name] for name in (*RECIPE_FIELDS, *found.kept)}
-    assert set(found.kept) == KEPT
+    assert found.values == {name: stored[name] for name in (*RECIPE_FIELDS, *found.inherited)}
+    assert set(found.inherited) == KEPT
     assert {setting.source for setting in found.settings.values()} == {str(run)}
 
 
@@ -94,12 +93,12 @@ def test_a_run_keeps_what_is_not_the_default_unless_it_is_unset_or_steps_end_the
     how |= {name: getattr(SHORT, name) for name in KEPT}
     model = preset_of(small_folder)
     train(small_folder, out, model=model, optimizer="muon", **how)
-    assert plan(small_folder, out, resume=True).kept == how
-    padded = plan(small_folder, out, options={"unpadded": False}).kept
+    assert plan(small_folder, out, resume=True).inherited == how
+    padded = plan(small_folder, out, options={"unpadded": False}).inherited
     assert padded == {name: how[name] for name in how if name != "unpadded"}
     del how["for_"]
-    assert plan(small_folder, out, options={"max_steps": 9}).kept == how
-    assert plan(small_folder, tmp_path / "new", start_from=out).kept == {}
+    assert plan(small_folder, out, options={"max_steps": 9}).inherited == how
+    assert plan(small_folder, tmp_path / "new", origin=Origin(out)).inherited == {}
 
 
 def test_a_run_without_a_checkpoint_decides_nothing_unless_it_is_resumed(
@@ -120,7 +119,7 @@ def test_a_run_that_is_replaced_does_not_count(run, small_folder, tmp_path):
 def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
     run, small_folder, tmp_path
 ):
-    found = plan(small_folder, tmp_path / "new", start_from=run)
+    found = plan(small_folder, tmp_path / "new", origin=Origin(run))
     assert found.model == read_run(run).model
     own = plan(small_folder, run)
     wanted = {name: own.values[name] for name in RECIPE_FIELDS}
@@ -133,9 +132,9 @@ def test_the_preset_of_a_run_has_its_positions(name, run, small_folder, tmp_path
     model = with_positions(model_config(name, read_manifest(small_folder)), 9000)
     there = replace(read_run(run), model=model)
     for start in (
-        Start(out=tmp_path / "new", start_from=run, other=there),
+        Start(out=tmp_path / "new", origin=Origin(run), other=there),
         Start(out=run, resume=True, existing=there),
-        Start(out=run, resume=True, existing=there, start_from=run, other=read_run(run)),
+        Start(out=run, resume=True, existing=there, origin=Origin(run), other=read_run(run)),
     ):
         found = make_plan(
             *(read_manifest(small_folder), start, ALONE), preset=name, dropout=None, options={}
@@ -151,11 +150,11 @@ def test_the_preset_of_a_run_with_more_positions_may_be_repeated(small_folder, t
     model = replace(preset_of(small_folder), max_position_embeddings=600)
     train(small_folder, first, model=model, max_steps=1)
     line = ["pretrain", small_folder, "--out", second, "--preset", "bert-tiny"]
-    output_of(*line, "--start-from", first, "--max-steps", 1)
+    output_of(*line, "--from", first, "--max-steps", 1)
     output_of(*line, "--resume", "--max-steps", 2)
     assert read_run(second).model == model
     line[3], line[-1] = tmp_path / "third", "bert-mini"
-    said = output_of(*line, "--start-from", first, "--max-steps", 1, code=2)
+    said = output_of(*line, "--from", first, "--max-steps", 1, code=2)
     assert "(hidden_size 128 there, 256 now; " in said
     assert "max_position_embeddings" not in said
 

@@ -25,9 +25,8 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.engine.attempt_store import STARTED, leave_mark
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import learning_rate_at
-from clozeline.train.pretraining.more_positions import with_positions
-from clozeline.train.pretraining.pretrain import pretrain
-from clozeline.train.pretraining.start import locked_run
+from clozeline.train.pretraining.initial_weights import with_positions
+from clozeline.train.pretraining.pretrain import locked_run, pretrain
 from tests.support.command import invoke
 from tests.support.files import times
 from tests.support.small import make_examples, small_tokenizer
@@ -172,7 +171,7 @@ def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder
     assert times(run, "**/*.safetensors") == before
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     with pytest.raises(InputError, match="both"):  # another command, whose first attempt fails
-        train(small_folder, run, start_from=run, **how)
+        train(small_folder, run, from_=run, **how)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(small_folder, run, **how).is_new
     assert steps(run) == [3]
@@ -220,21 +219,22 @@ def test_where_no_store_tells_attempts_apart_a_restart_knows_its_command_by_name
 
 
 def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):
-    new = {"out": tmp_path / "new", "cool_down_from": f"{run}@8"}
-    with pytest.raises(InputError, match="--phase does not go with --cool-down-from"):
-        pretrain(small_folder, training={"phase": ("a@0.5",)}, **new)
-    with pytest.raises(InputError, match="--start-from does not go with --cool-down-from"):
-        pretrain(small_folder, start_from=run, **new)
+    new, cool_down = {"out": tmp_path / "new"}, {"schedule": "cool-down"}
+    phased = {**cool_down, "phase": ("a@0.5",)}
+    with pytest.raises(InputError, match="--phase does not go with --schedule cool-down"):
+        pretrain(small_folder, from_=f"{run}@8", training=phased, **new)
+    with pytest.raises(InputError, match="give it as --from RUN@STEP"):
+        pretrain(small_folder, from_=run, training=cool_down, **new)
 
 
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
     before = weights(run)
-    for start_from, reason in ((run, "both"), (tmp_path, "give a run")):
+    for origin, reason in ((run, "both"), (tmp_path, "give a run")):
         with pytest.raises(InputError, match=reason):
-            train(small_folder, run, overwrite=True, start_from=start_from)
+            train(small_folder, run, overwrite=True, from_=origin)
     deep = replace(TINY, num_hidden_layers=2)
     with pytest.raises(InputError, match="has another model"):
-        train(small_folder, run, model=deep, overwrite=True, start_from=finished)
+        train(small_folder, run, model=deep, overwrite=True, from_=finished)
     damaged = shutil.copytree(small_folder, tmp_path / "damaged")
     last = max(damaged.glob("train-*"))
     last.write_bytes(bytes(last.stat().st_size))
@@ -328,7 +328,7 @@ def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys
     train(short, first, model=wide)
     long = longer_folder(tmp_path / "long")
     still = replace(wide, hidden_dropout_prob=0.0)
-    train(long, second, model=still, start_from=first, max_steps=1, learning_rate=1e-30,
+    train(long, second, model=still, from_=first, max_steps=1, learning_rate=1e-30,
           weight_decay=0.0)  # fmt: skip
     [state] = [read_state(folder) for folder in list_checkpoints(second)]
     assert (state.step, state.loader["next_position"]) == (1, 8)
@@ -342,7 +342,7 @@ def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys
     digest = sha256(weights(first)).hexdigest()
     assert read_run(second).started_from == digest
 
-    train(long, second, model=still, start_from=first, resume=True, max_steps=3)  # its own now
+    train(long, second, model=still, from_=first, resume=True, max_steps=3)  # its own now
     assert read_state(latest_checkpoint(second)).step == 3
     assert load_moments(latest_checkpoint(second))["nsp_head.weight/step"] == 15
     assert read_run(second).started_from == digest
@@ -353,7 +353,7 @@ def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished
     longer = replace(TINY, max_position_embeddings=32)
     shards, out = longer_folder(tmp_path / "long"), tmp_path / "out"
     still = {"learning_rate": 1e-30, "weight_decay": 0.0, "beta1": 0.999999, "beta2": 0.999999}
-    train(shards, out, model=longer, start_from=finished, max_steps=1, **still)
+    train(shards, out, model=longer, from_=finished, max_steps=1, **still)
     assert "note: max_position_embeddings 16 there, 32 now: the new positions repeat the old " in (
         capsys.readouterr().err
     )
@@ -367,13 +367,13 @@ def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished
         wanted = torch.cat([old, old.mean(0).expand(16, -1)])
         torch.testing.assert_close(after[f"{name}/{moment}"], wanted, atol=1e-5, rtol=1e-3)
 
-    train(shards, out, model=longer, start_from=finished, resume=True, max_steps=3)
+    train(shards, out, model=longer, from_=finished, resume=True, max_steps=3)
     assert read_state(latest_checkpoint(out)).step == 3
 
 
 def test_a_run_that_reads_what_the_other_has_read_says_so(finished, small_folder, tmp_path, capsys):
     for seed, said in ((0, True), (1, False)):
-        train(small_folder, tmp_path / str(seed), start_from=finished, max_steps=1, seed=seed)
+        train(small_folder, tmp_path / str(seed), from_=finished, max_steps=1, seed=seed)
         note = f"{finished} already read these examples in this order; --seed 1 shuffles them"
         assert (note in capsys.readouterr().err) is said
 
@@ -383,7 +383,7 @@ def test_a_run_that_begins_with_moments_of_its_own_says_so(
 ):
     for optimizer, said in (("muon", True), ("adamw", False)):
         out = tmp_path / optimizer
-        train(small_folder, out, start_from=finished, max_steps=1, optimizer=optimizer)
+        train(small_folder, out, from_=finished, max_steps=1, optimizer=optimizer)
         note = f"note: {finished} was trained with --optimizer adamw; only its weights are taken"
         assert (note in capsys.readouterr().err) is said
 
@@ -407,18 +407,18 @@ def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_fo
     narrow = replace(TINY, max_position_embeddings=12)
     short = write_data_set(tmp_path / "a", train=(20,), config=replace(SMALL, max_seq_length=12))
     with pytest.raises(InputError, match=r"\(max_position_embeddings 16 there, 12 now\), so its"):
-        train(short, tmp_path / "b", model=narrow, start_from=finished)
+        train(short, tmp_path / "b", model=narrow, from_=finished)
     cased = replace(small_tokenizer().normalization, lowercase=False)
     other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
     shards = write_data_set(tmp_path / "c", train=(20,), tokenizer=other)
     with pytest.raises(InputError, match=r"\(tokenizer_digest \w{12} there, \w{12} now\)"):
-        train(shards, tmp_path / "d", start_from=finished)
+        train(shards, tmp_path / "d", from_=finished)
     with pytest.raises(InputError, match="give a run"):
-        train(small_folder, tmp_path / "e", start_from=tmp_path)
+        train(small_folder, tmp_path / "e", from_=tmp_path)
 
 
 def test_the_command_takes_the_model_of_the_other_run(finished, small_folder, tmp_path):
-    start = ("--start-from", finished, "--max-steps", 1)
+    start = ("--from", finished, "--max-steps", 1)
     result = invoke("pretrain", small_folder, "--out", tmp_path / "a", *start, "--dropout", 0)
     assert result.exit_code == 0, result.stderr
     assert read_run(tmp_path / "a").model == STILL

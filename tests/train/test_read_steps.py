@@ -183,8 +183,8 @@ def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tm
     """The other run read those, here in smaller batches."""
     run = tmp_path / "run"
     train(shards, run, schedule="constant", warmup=0.0)
-    more = {"max_steps": 10, "batch_size": 16}
-    pretrain(shards, out=tmp_path / "out", cool_down_from=f"{run}@8", training=more)
+    more = {"schedule": "cool-down", "max_steps": 10, "batch_size": 16}
+    pretrain(shards, out=tmp_path / "out", from_=f"{run}@8", training=more)
     read = ReadSteps(tmp_path / "out", shards)
     assert (read.first_step, read.last_step) == (9, 10)
     assert [read.rows(step).start for step in (9, 10)] == [64, 80]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clozeline.model.config import PRESETS, preset
 from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
-from clozeline.train.pretraining.recipes import OF_SHARDS, RECIPES, recipe_of, resolve
+from clozeline.train.pretraining.recipes import RECIPES, SHARD_SETTINGS, recipe_of, resolve
 
 PLENTY = 10**12  # examples
 
@@ -36,7 +36,7 @@ def test_every_preset_has_a_recipe():
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_number_is_chosen_and_is_possible(name, device, world_size):
     found = numbers(name, device=device, world_size=world_size)
-    assert set(found) == {*RECIPE_FIELDS, *OF_SHARDS}
+    assert set(found) == {*RECIPE_FIELDS, *SHARD_SETTINGS}
     config = PretrainConfig(**{field: found[field] for field in RECIPE_FIELDS})
     config.accumulation(world_size)  # raises where the batch cannot be divided
 

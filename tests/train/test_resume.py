@@ -310,8 +310,8 @@ def test_before_its_first_checkpoint_its_first_weights_have_to_be_given(small_fo
     first, run = tmp_path / "first", tmp_path / "run"
     line = ["pretrain", small_folder, "--max-steps", 1, "--batch-size", 8, "--out"]
     output_of(*line, first, "--preset", "bert-tiny")
-    output_of(*line, run, "--start-from", first)
+    output_of(*line, run, "--from", first)
     shutil.rmtree(run / "checkpoints")
-    assert "repeat its --start-from, --cool-down-from or --init" in refused(*line, run, "--resume")
-    output_of(*line, run, "--resume", "--start-from", first)
+    assert "repeat its --from, or give --overwrite" in refused(*line, run, "--resume")
+    output_of(*line, run, "--resume", "--from", first)
     assert read_run(run).started_from is not None

@@ -16,8 +16,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
 from clozeline.train.pretraining import word_vectors as module
-from clozeline.train.pretraining.step import forward_losses
-from clozeline.train.pretraining.word_sampler import WordSampler
+from clozeline.train.pretraining.step import WordSampler, forward_losses
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors, word_vectors
 from tests.support.command import output_of, refused
 from tests.support.small import WORDS, make_examples, small_tokenizer
@@ -144,7 +143,7 @@ def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(small_
     first, without = numbers(out)[0], numbers(plain)[0]
     assert first["data_digest"] == without["data_digest"]
     assert first["mlm_loss"] != without["mlm_loss"]
-    line = command_line(small_folder, other, "--word-vectors", "--start-from", out)
+    line = command_line(small_folder, other, "--word-vectors", "--from", out)
     assert refused(*line) == (
         f"--word-vectors initializes a new model, and this one starts from {out}; give "
         "--no-word-vectors."

@@ -83,8 +83,8 @@ class World:
         if self.store is None:
             return []
         keys = [f"{kind}/{rank}" for rank in range(self.size) for kind in ("host", "device")]
-        found = [value.decode() for value in self.store.multi_get(keys)]
-        return list(zip(found[::2], found[1::2], strict=True))
+        values = [value.decode() for value in self.store.multi_get(keys)]
+        return list(zip(values[::2], values[1::2], strict=True))
 
     def broadcast_from_main(self, find: Callable[[], Found]) -> Found:
         """What `find` returns on rank 0, on every process.
@@ -100,12 +100,12 @@ class World:
             except ClozelineError as error:
                 answer = [error]
         dist.broadcast_object_list(answer, src=0, device=self.device)
-        [found] = answer
-        if isinstance(found, ClozelineError):
+        [value] = answer
+        if isinstance(value, ClozelineError):
             if self.is_main:
-                raise found
-            sys.exit(found.exit_code)  # rank 0 prints the reason
-        return found  # type: ignore[return-value]
+                raise value
+            sys.exit(value.exit_code)  # rank 0 prints the reason
+        return value  # type: ignore[return-value]
 
     def tensors_from_main(
         self, find: Callable[[], dict[str, torch.Tensor]]
@@ -156,10 +156,10 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
 
 def _number(variable: str, default: str) -> int:
     """An environment variable as a number. Raises InputError for any other value."""
-    found = os.environ.get(variable, default)
-    if not found.isdecimal():
-        raise InputError(f"{variable} is {found!r} in the environment; torchrun sets a number.")
-    return int(found)
+    value = os.environ.get(variable, default)
+    if not value.isdecimal():
+        raise InputError(f"{variable} is {value!r} in the environment; torchrun sets a number.")
+    return int(value)
 
 
 def _meet(device: torch.device, patience: timedelta) -> World:
@@ -167,8 +167,8 @@ def _meet(device: torch.device, patience: timedelta) -> World:
     is_cuda = device.type == "cuda"
     try:
         meeting = max(patience, MEETING)
-        found, rank, size = next(rendezvous("env://", timeout=meeting))
-        store = attempt_store(found, rank, size, patience=meeting)
+        joined, rank, size = next(rendezvous("env://", timeout=meeting))
+        store = attempt_store(joined, rank, size, patience=meeting)
         store.set_timeout(patience)
         store.set(f"host/{rank}", platform.node())
         store.set(f"device/{rank}", device_name(device))
@@ -215,11 +215,6 @@ def is_main_process() -> bool:
 def is_restart() -> bool:
     """Whether torchrun (`--max-restarts`) restarted this process after a failure."""
     return _number("TORCHELASTIC_RESTART_COUNT", "0") > 0
-
-
-def processes_here() -> int:
-    """How many of the run's processes this machine has, as torchrun sets it."""
-    return max(_number("LOCAL_WORLD_SIZE", "1"), 1)
 
 
 def parallelize(
@@ -303,10 +298,10 @@ def _device(local_rank: int) -> torch.device:
     """Raises InputError where there are more processes than GPUs."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    if local_rank >= (found := torch.cuda.device_count()):
+    if local_rank >= (devices := torch.cuda.device_count()):
         raise InputError(
-            f"process {local_rank} of this machine has no GPU of its own: there are {found}; give "
-            f"torchrun --nproc-per-node {found}."
+            f"process {local_rank} of this machine has no GPU of its own: there are {devices}; "
+            f"give torchrun --nproc-per-node {devices}."
         )
     torch.cuda.set_device(local_rank)
     torch.set_float32_matmul_precision("high")  # TF32, where float32 is asked for

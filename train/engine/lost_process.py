@@ -52,11 +52,11 @@ def _missing(world: World) -> str:
     if not _reaches_store():
         return NO_STORE
     # The kernel accepts connections for a store whose process is stopped; calls then never return.
-    found: list[str] = []
-    search = threading.Thread(target=lambda: found.append(_not_signed_in(world)), daemon=True)
+    lost: list[str] = []
+    search = threading.Thread(target=lambda: lost.append(_not_signed_in(world)), daemon=True)
     search.start()
     search.join(2 * SIGN_IN)
-    return found[0] if found else NO_STORE
+    return lost[0] if lost else NO_STORE
 
 
 def _not_signed_in(world: World) -> str:

@@ -7,7 +7,7 @@ from clozeline.pipeline.common.errors import OutOfMemoryError, is_out_of_memory,
 
 
 @contextmanager
-def out_of_memory_in_one_line(what: str, remedy: str) -> Iterator[None]:
+def out_of_memory_in_one_line(work: str, remedy: str) -> Iterator[None]:
     """Turn any out-of-memory error into OutOfMemoryError: `what` did not fit, and the `remedy`."""
     try:
         yield
@@ -15,4 +15,4 @@ def out_of_memory_in_one_line(what: str, remedy: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         reason = one_line(error) or type(error).__name__
-        raise OutOfMemoryError(f"out of memory in {what}; {remedy}. ({reason})") from error
+        raise OutOfMemoryError(f"out of memory in {work}; {remedy}. ({reason})") from error

@@ -1,5 +1,6 @@
-"""The number format of a forward pass, and the seed of its dropout."""
+"""The number format of a forward pass, the seed of its dropout, and deterministic kernels."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
@@ -7,6 +8,7 @@ from typing import Literal
 import torch
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
+from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.train.engine.distributed import World
 
 
@@ -67,3 +69,32 @@ def seed_dropout(seed: int, step: int, rank: int) -> None:
     """Seed torch from (seed, step, rank) alone, so there is no generator state to save."""
     bits = random_bits(stream_key(seed, "dropout", step), rank)
     torch.manual_seed(int(bits) >> 1)
+
+
+#: cuBLAS chooses its algorithms by what else runs, unless its workspace is fixed.
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+
+
+@contextmanager
+def deterministic_kernels(is_wanted: bool) -> Iterator[None]:
+    """Where wanted, let torch use deterministic algorithms only, in this block.
+
+    Begin it before the first matrix product on a GPU. Raises InputError where torch has only an
+    algorithm that is not deterministic.
+    """
+    if not is_wanted:
+        yield
+        return
+    os.environ.setdefault(*WORKSPACE)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        raise InputError(
+            f"--deterministic: {one_line(error)} Leave the option out on this device."
+        ) from error
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -54,10 +54,9 @@ def estimate(
             raise click.UsageError(f"--gpus {text!r}: give whole numbers from 1 on, as in 1,8.")
     from clozeline.train.data.phases import find_phases
     from clozeline.train.engine.distributed import World
-    from clozeline.train.engine.gpus import gpu_named
+    from clozeline.train.engine.flops import gpu_named
     from clozeline.train.estimate.estimate import CUDA, Estimate, report
-    from clozeline.train.pretraining.plan import make_plan
-    from clozeline.train.pretraining.start import Start
+    from clozeline.train.pretraining.start import Start, make_plan
 
     kinds, manifest = [gpu_named(name) for name in gpu.split(",")], read_manifest(shards)
     preset, dropout = options.pop("preset"), options.pop("dropout")
@@ -70,12 +69,12 @@ def estimate(
         training.accumulation(number)  # refuses what cannot be divided
         [phase] = find_phases(shards, manifest, training)
         data = replace(manifest.config, max_predictions_per_seq=phase.max_predictions)
-        how: dict[str, Any] = {
+        common: dict[str, Any] = {
             "gpus": number,
             "model": plan.model,
             "training": training,
             "data": data,
         }
-        estimates.append([Estimate(gpu=kind, **how) for kind in kinds])
+        estimates.append([Estimate(gpu=kind, **common) for kind in kinds])
     rows = [one for of_kind in zip(*estimates, strict=True) for one in of_kind]
     click.echo("\n".join(report(rows, price=price_per_hour)))

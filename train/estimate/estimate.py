@@ -16,7 +16,7 @@ from clozeline.model.heads import BertForPretraining, count_parameters
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
-from clozeline.train.engine.gpus import Gpu
+from clozeline.train.engine.flops import Gpu
 from clozeline.train.estimate.step_cost import StepCost, step_cost
 
 #: Guesses. CUDA's context, its libraries and the allocator's holes take the rest of the memory.

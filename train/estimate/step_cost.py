@@ -40,8 +40,7 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.pretraining.initial_weights import initial_model
-from clozeline.train.pretraining.step import train_step
-from clozeline.train.pretraining.word_sampler import WordSampler
+from clozeline.train.pretraining.step import WordSampler, train_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +81,8 @@ def step_cost(
         if sample:
             sample = WordSample(*map(faked, sample))
         optimizer = build_optimizer(built, training)
-        how: dict[str, Any] = {"accumulation": passes, "precision": training.precision}
-        how |= {"world": World(0, 1, device), "clip": training.clip}
+        fixed: dict[str, Any] = {"accumulation": passes, "precision": training.precision}
+        fixed |= {"world": World(0, 1, device), "clip": training.clip}
         before_update: list[tuple[int, int]] = []
         optimizer.register_step_pre_hook(
             lambda *_: before_update.append((memory.flops, memory.traffic))
@@ -91,7 +90,7 @@ def step_cost(
         # With a sample, only the steps that are logged have the logits of all words.
         for count_hits in [True, True] if sample is None else [True, True, False]:
             memory.flops = memory.traffic = 0
-            train_step(built, optimizer, loaded, count_hits=count_hits, sample=sample, **how)
+            train_step(built, optimizer, loaded, count_hits=count_hits, sample=sample, **fixed)
         waiting = sum(weight.nbytes for weight in built.parameters()) if passes > 1 else 0
     flops, traffic = before_update[-1]
     return StepCost(

@@ -167,10 +167,10 @@ def evaluate(
 
 def as_table(evaluation: Evaluation, *, split: str = "validation") -> Iterator[str]:
     """The numbers as lines of text, each next to its baseline."""
-    what = "held-out" if split == "validation" else "training"
+    kind = "held-out" if split == "validation" else "training"
     loss, unigram = evaluation.mlm_loss, evaluation.unigram_loss
     better = "better" if loss <= unigram else "worse"
-    yield counted(evaluation.examples, f"{what} example")
+    yield counted(evaluation.examples, f"{kind} example")
     yield (
         f"masked-LM loss      {loss:6.3f}   unigram {unigram:.3f}: "
         f"{abs(unigram - loss):.3f} nats {better}"

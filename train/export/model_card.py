@@ -63,7 +63,7 @@ def run_card(
     training, data = config.training, config.data
     trained: Values = {
         "steps": state.step,
-        "examples read": sum(found["next_position"] for found in states_of(state.loader)),
+        "examples read": sum(data_state["next_position"] for data_state in states_of(state.loader)),
         "maximum sequence length": data.max_seq_length,
         "pairs": data.pairs,
         "masking rate": training.masked_lm_prob or data.masked_lm_prob,
@@ -104,8 +104,8 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "pretrained weights digest": job["pretrained"],
     }
     scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}
-    found = report["excluded"]["test"]
-    known = "not checked" if found is None else f"{found:,}, excluded from it"
+    texts = report["excluded"]["test"]
+    known = "not checked" if texts is None else f"{texts:,}, excluded from it"
     scores["test examples found in the pretraining corpus"] = known
     scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
     results = {("accuracy", "accuracy"): finetuned["accuracy"]}

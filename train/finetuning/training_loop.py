@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.engine.optim import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import (
     autocast,
     products_dtype,

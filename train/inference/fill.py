@@ -102,7 +102,7 @@ def masked_probabilities(model: BertForPretraining, ids: list[int], mask_id: int
     """Probability of each token at each of the P masks, float32 [P, V], on the CPU."""
     device = model.nsp_head.weight.device
     input_ids = torch.tensor([ids], device=device)
-    places = [place for place, found in enumerate(ids) if found == mask_id]
+    places = [place for place, token in enumerate(ids) if token == mask_id]
     positions = torch.tensor([places], device=device)  # [1, P]
     model.eval()
     logits: Tensor = model(input_ids, torch.zeros_like(input_ids), None, positions)[0]

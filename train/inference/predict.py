@@ -189,9 +189,9 @@ def _predictions(
         for line, row in zip(texts.joined("\t"), probabilities.tolist(), strict=True):
             if not all(map(math.isfinite, row)):
                 raise InputError(f"the classifier's probabilities of {line!r} are not finite.")
-            found = dict(zip(classifier.names, row, strict=True))
-            label = max(found, key=found.__getitem__)
-            yield Prediction(line, label, found[label], found)
+            by_label = dict(zip(classifier.names, row, strict=True))
+            label = max(by_label, key=by_label.__getitem__)
+            yield Prediction(line, label, by_label[label], by_label)
 
 
 def _batches_of_file(

@@ -103,8 +103,8 @@ class Health:
         """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
         self._history.add(step, metrics)
         checks = HELDOUT_CHECKS if HELDOUT in metrics else CHECKS
-        found = [(check.__name__, check(self._history)) for check in checks]
-        return [new for cause, words in found for new in self._news(step, cause, words)]
+        results = [(check.__name__, check(self._history)) for check in checks]
+        return [new for cause, words in results for new in self._news(step, cause, words)]
 
     def _news(self, step: int, cause: str, words: str | None) -> Iterator[HealthWarning]:
         if words:

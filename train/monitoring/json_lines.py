@@ -40,12 +40,12 @@ def keep_until(path: Path, step: int, *, is_right: IsRight) -> None:
     if not path.exists():
         return
     lines = finished_lines(path, is_right=is_right)
-    kept = [(values, line) for values, line in lines if values.get("step", 0) <= step]
-    if not any("step" in values for values, _ in kept):
+    earlier = [(values, line) for values, line in lines if values.get("step", 0) <= step]
+    if not any("step" in values for values, _ in earlier):
         path.unlink()
         return
     with whole_file(path) as file:
-        file.write(b"".join(line for _, line in kept))
+        file.write(b"".join(line for _, line in earlier))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from clozeline.train.monitoring.json_lines import finished_lines, full_disk_in_o
 from clozeline.train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
-SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
+PROGRESS_METRICS = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
 #: Steps after the first two, which may compile, and their time, from which the end is estimated.
 COMPILING_STEPS = 2
 FEW_STEPS, MANY_STEPS, MEASURED_SECONDS = 3, 20, 2.0
@@ -100,7 +100,9 @@ class MetricsLog:
                     self._board.add_scalar(name, value, step)
             self._board.flush()  # otherwise a kill loses up to two minutes of them
         self._track(lambda tracker: tracker.log(step, scalars(values)))
-        self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
+        self._progress.show(
+            {name: f"{values[name]:.3f}" for name in PROGRESS_METRICS if name in values}
+        )
         for warning in self._warnings(step, values):
             self.warn(warning)
 
@@ -188,9 +190,9 @@ class _Progress:
 
 def at_time(seconds: float) -> str:
     """The time of day in so many seconds, with the date if that is another day."""
-    now = datetime.now()
-    then = now + timedelta(seconds=seconds)
-    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
+    today = datetime.now()
+    then = today + timedelta(seconds=seconds)
+    return f"{then:%H:%M}" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M}"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -38,8 +38,8 @@ class RunHistory:
 
     def points(self, name: str) -> Points:
         """The steps and values of a metric where it is finite."""
-        found = [(line["step"], line[name]) for line in self.lines if name in line]
-        columns = np.array(found, dtype=np.float64).reshape(-1, 2)
+        points = [(line["step"], line[name]) for line in self.lines if name in line]
+        columns = np.array(points, dtype=np.float64).reshape(-1, 2)
         columns = columns[np.isfinite(columns[:, 1])]
         return columns[:, 0], columns[:, 1]
 

@@ -41,9 +41,9 @@ class StepTimer:
 
     def lap(self) -> tuple[float, float, int]:
         """Seconds since the last lap, seconds of waiting among them, and tokens; starts anew."""
-        now = time.perf_counter()
-        lap = now - self._start, self.waited, self.tokens
-        self._start, self.waited, self.tokens = now, 0.0, 0
+        time_now = time.perf_counter()
+        lap = time_now - self._start, self.waited, self.tokens
+        self._start, self.waited, self.tokens = time_now, 0.0, 0
         return lap
 
 

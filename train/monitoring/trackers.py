@@ -62,16 +62,16 @@ def _known_ids(run: Path) -> dict[str, str]:
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line of metrics under names with a group, and the sum of both losses."""
-    found = {
+    numbers = {
         name if "/" in name else f"train/{name}": float(value)
         for name, value in values.items()
         if not isinstance(value, str)
     }
     for group in ("train", "heldout"):
-        if f"{group}/mlm_loss" in found:
-            losses = (found.get(f"{group}/{name}", 0.0) for name in ("mlm_loss", "nsp_loss"))
-            found[f"{group}/loss"] = sum(losses)
-    return found
+        if f"{group}/mlm_loss" in numbers:
+            losses = (numbers.get(f"{group}/{name}", 0.0) for name in ("mlm_loss", "nsp_loss"))
+            numbers[f"{group}/loss"] = sum(losses)
+    return numbers
 
 
 class WandbRun:
@@ -120,8 +120,8 @@ class MlflowRun:
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        now = round(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in scalars.items()]
+        milliseconds = round(time.time() * 1000)
+        metrics = [Metric(name, value, milliseconds, step) for name, value in scalars.items()]
         self._client.log_batch(self.id, metrics=metrics)
 
     def close(self, *, is_failed: bool) -> None:

@@ -1,23 +1,31 @@
-"""The command `pretrain`."""
+"""The command `pretrain`: what is given -> where the run starts -> its numbers -> the run.
+
+    clozeline pretrain work/shards --out work/run --preset nano --resume
+
+`pretrain` at the top reads in this order; `start.py` decides, `pretrain.py` trains.
+"""
 
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from clozeline.model.config import BertConfig
+from clozeline.model.config import PRESETS, BertConfig
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_options import (
+    AT_LEAST_ONE,
     PathOrUrl,
     config_or_usage_error,
+    option,
     options_of,
 )
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -25,38 +33,101 @@ from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig, effective_fields
+from clozeline.train.config import (
+    COOL_DOWN,
+    KEPT_FIELDS,
+    RECIPE_FIELDS,
+    PretrainConfig,
+    effective_fields,
+)
 from clozeline.train.engine.signals import handled
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
-    CoolDown,
-    check_origin,
+    Origin,
+    check_cool_down,
     recipe_of,
     resolve,
 )
-from clozeline.train.pretraining.run_options import RunOptions
 from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
-    from clozeline.train.artifacts.run import RunConfig
     from clozeline.train.engine.distributed import World
-    from clozeline.train.pretraining.plan import Plan
+    from clozeline.train.pretraining.start import Plan, Start
     from clozeline.train.pretraining.trainer import Outcome
 
-FOLDER = PathOrUrl()
 OUT = Folder(writes=True)
-#: Options that choose the model and its first weights.
-ORIGINS = ("preset", "dropout", "start_from", "init", "cool_down_from")
-#: The options that say where the run starts: see `find_start`.
-SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
+
+
+def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def _files(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options besides the training config: model, start, and what is printed or watched."""
+
+    preset: str | None = option(
+        None,
+        f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
+        f"{DEFAULT_PRESET}.",
+        group="Model",
+        shell_complete=_presets,
+    )
+    dropout: float | None = option(
+        None, "Dropout probability; overrides the preset.", group="Model"
+    )
+    from_: str | None = option(
+        None,
+        "Start from the weights and optimizer state of a run, or of one of its checkpoints, or "
+        "from the weights of a Hugging Face folder.",
+        group="Model",
+        metavar="RUN|RUN@STEP|HF_DIR",
+        shell_complete=_files,
+    )
+    resume: bool = option(
+        False,
+        "Continue from the latest checkpoint, if there is one.",
+        group="Output",
+        is_flag=True,
+    )
+    overwrite: bool = option(False, "Replace an existing run.", group="Output", is_flag=True)
+    print_recipe: bool = option(
+        False,
+        "Print the numbers of the run with their sources and exit.",
+        group="Output",
+        is_flag=True,
+    )
+    profile: int | None = option(
+        None,
+        "Profile this many steps after the first three: OUT/profile gets a trace and a table of "
+        "the ten most expensive operations.",
+        group="Output",
+        metavar="STEPS",
+        type=AT_LEAST_ONE,
+    )
+    timeout: str = option(
+        "10m",
+        "How long processes wait for one that does not answer before all end with an error.",
+        group="Speed and memory",
+        metavar="TIME",
+    )
+    track: Literal["none", "wandb", "mlflow"] = option(
+        "none",
+        "Also send the metrics to Weights & Biases or MLflow; a resumed run continues there, too.",
+        group="Metrics and checkpoints",
+    )
 
 
 @click.command(
     cls=Command,
     example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
 )
-@click.argument("shards", metavar="SHARDS", type=FOLDER)
+@click.argument("shards", metavar="SHARDS", type=PathOrUrl())
 @grouped_option(
     "--out", required=True, type=OUT, help="Folder for the run, or its URL.", group="Output"
 )
@@ -66,29 +137,32 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
-    its model and its options; give again --check-shards, --shard-cache and its limit,
-    --eval-every, --track, and those of speed and memory other than --precision. With
-    --start-from or --init, the architecture is that of the given run or folder, unless --preset is
-    given as well. A run that starts from another may have longer examples: the model then gets
-    more positions. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code
-    75; SIGUSR1 saves one.
+    its model and its options; give again --check-shards, --shard-cache and its limit, --eval-every,
+    --track, and those of speed and memory other than --precision. SIGTERM and SIGINT save a
+    checkpoint, if there was a step, and exit with code 75; SIGUSR1 saves one.
 
-    --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
-    checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
+    With --from, the architecture is that of the given run or folder, unless --preset is given as
+    well. Where examples are longer than those of the other run, the model gets more positions.
+    `--from RUN@STEP --schedule cool-down` makes a finished model of a run with a constant learning
+    rate: it continues that run from its checkpoint, and lowers the rate to 0 until --max-steps,
+    which counts the steps of that run, too, and defaults to a quarter more. Other shards of its
+    tokenizer are read from their beginning.
     """
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
-    sources = _sources(run, options)
+    origin = _origin(run)
+    _check_options(run, origin, options)
+    cools_down = options["schedule"] == COOL_DOWN
     for name in KEPT_FIELDS:  # in which a continued run has values of its own
         if _source_of(name) is ParameterSource.DEFAULT:
             del options[name]
-    chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
     with _world_of(out, run.timeout, writes=not run.print_recipe) as world:
-        from clozeline.train.pretraining.plan import make_plan
         from clozeline.train.pretraining.pretrain import train_run
-        from clozeline.train.pretraining.start import Start, find_start
+        from clozeline.train.pretraining.start import Start, find_start, make_plan
 
-        start = find_start(Start(out=out, **sources), world)
+        given: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
+        start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **given), world)
+        chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe:
@@ -103,9 +177,37 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             profile=run.profile or 0,
             track=run.track,
             note=plan.note,
-            options=_reproducing(training, start.existing),
+            options=_reproducing(training, start),
         )
     _report(outcome, out, training)
+
+
+def _origin(run: RunOptions) -> Origin | None:
+    """What --from names, with the local copy of a folder in a store."""
+    if run.from_ is None:
+        return None
+    context, folder = click.get_current_context(), Folder()
+    return Origin.parse(run.from_, lambda text: folder.convert(text, None, context))
+
+
+def _check_options(run: RunOptions, origin: Origin | None, options: dict[str, Any]) -> None:
+    """Check the options before torch is imported. Raises UsageError and InputError."""
+    if options["schedule"] == COOL_DOWN and not run.resume:
+        check_cool_down(origin, options)
+    # A --config file may have both.
+    if options["for_"] and _source_of("max_steps") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--for and --max-steps each end the run; give one.")
+    try:
+        recipe_of(run.preset or DEFAULT_PRESET)
+        seconds(run.timeout, name="timeout")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    chosen = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
+    if chosen.get("schedule") == COOL_DOWN:
+        del chosen["schedule"]
+    possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
+    values = {name: possible[name].value for name in RECIPE_FIELDS}
+    config_or_usage_error(PretrainConfig, options | values | chosen)
 
 
 @contextmanager
@@ -117,7 +219,7 @@ def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
     with _stoppable() if writes else nullcontext():
         from clozeline.train.engine.distributed import join_world
         from clozeline.train.engine.lost_process import lost_process_in_one_line
-        from clozeline.train.pretraining.start import locked_run
+        from clozeline.train.pretraining.pretrain import locked_run
 
         with (
             join_world(patience=timedelta(seconds=seconds(timeout, name="timeout"))) as world,
@@ -156,53 +258,26 @@ def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "
         click.echo("\n".join([*plan.lines(), *phase_lines(phases, training)]))
 
 
-def _reproducing(training: PretrainConfig, continued: "RunConfig | None") -> dict[str, Any]:
+def _reproducing(training: PretrainConfig, start: "Start") -> dict[str, Any]:
     """The options that reproduce the run, even if the recipe has changed since.
 
-    Those in ORIGINS that the command leaves out are taken from the `continued` run.
+    Its model and first weights, where the command leaves them out, are those of the run that it
+    continues.
     """
-    [(name, given)] = recorded_options().items()
-    earlier = continued.options.get(name, {}) if continued else {}
-    kept = ORIGINS[:2] if given.keys() & set(ORIGINS[2:]) else ORIGINS
-    given |= {x: earlier[x] for x in kept if x in earlier and x not in given}
+    [(name, options)] = recorded_options().items()
+    earlier = start.existing.options.get(name, {}) if start.existing else {}
+    inherited = ("preset", "dropout") if "from" in options else ("preset", "dropout", "from")
+    options |= {x: earlier[x] for x in inherited if x in earlier and x not in options}
     names = {*effective_fields(training.schedule), *KEPT_FIELDS}
-    if given.get("cool_down_from"):
-        names -= {"warmup", "cool_down"}  # computed from RUN@STEP and --max-steps
+    if start.cools_down:  # the decay follows from RUN@STEP and --max-steps
+        options["schedule"] = COOL_DOWN
+        names -= {"schedule", "warmup", "cool_down"}
     changed = {
         field.rstrip("_"): getattr(training, field)
         for field in sorted(names)
         if getattr(training, field) != getattr(PretrainConfig, field, None)
     }
-    return {name: dict(sorted((given | changed).items()))}  # in whatever order they came
-
-
-def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:
-    """Where the run starts, by option; all options are checked. Raises UsageError."""
-    _check_options(run, options)
-    sources = {name: getattr(run, name) for name in SOURCES}
-    if (text := run.cool_down_from) is not None:  # its run may be in a store
-        context = click.get_current_context()
-        folder = Folder()
-        sources["cool_down_from"] = CoolDown.parse(text, lambda x: folder.convert(x, None, context))
-    return sources
-
-
-def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
-    """Check the options before torch is imported. Raises UsageError and InputError."""
-    check_origin(vars(run) | options)
-    # A --config file may have both.
-    if options["for_"] and _source_of("max_steps") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--for and --max-steps each end the run; give one.")
-    try:
-        recipe_of(run.preset or DEFAULT_PRESET)
-        seconds(run.timeout, name="timeout")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
-    possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
-    values = {name: possible[name].value for name in RECIPE_FIELDS}
-    values["optimizer"] = "muon"  # the plan checks the options against the optimizer of the recipe
-    config_or_usage_error(PretrainConfig, options | values | given)
+    return {name: dict(sorted((options | changed).items()))}  # in whatever order they came
 
 
 def _source_of(option: str) -> ParameterSource | None:

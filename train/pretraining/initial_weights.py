@@ -13,6 +13,7 @@ from torch import Tensor
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.model.huggingface.weight_files import weights_sha256
+from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.common.paths import AnyPath
@@ -23,19 +24,17 @@ from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
-from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import RunConfig, with_dropout, with_dropout_of
 from clozeline.train.artifacts.snapshot import restore_moments
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
-from clozeline.train.engine.distributed import World
+from clozeline.train.engine.distributed import World, full_tensor, shard_like
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import products_dtype
-from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
-FREE = (
+UNCHECKED_FIELDS = (
     "vocab_size",
     "max_position_embeddings",
     "initializer_range",
@@ -49,8 +48,10 @@ class ResumePoint:
     """The state of training before the first step, as `find_resume_point` finds it."""
 
     state: TrainState
-    checkpoint: Path | None = None  # has the weights; None: they come from `init` or the seed
-    init: Path | None = None  # a Hugging Face folder
+    checkpoint: Path | None = (
+        None  # has the weights; None: they come from `model_folder` or the seed
+    )
+    model_folder: Path | None = None  # in Hugging Face's format
     has_moments: bool = True  # the checkpoint's moments fit the optimizer
     is_complete: bool = False  # there is nothing left to do
     #: The checkpoints after this one, which cannot be read, and why.
@@ -82,7 +83,7 @@ def first_model(
     missing there), or drawn from the seed. Raises InputError, or StoreError for shards, where they
     cannot be read; rank 0 reads them for all.
     """
-    checkpoint, init = start.checkpoint, start.init
+    checkpoint, folder = start.checkpoint, start.model_folder
     model = initial_model(config.model, config.training)
     if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
@@ -91,11 +92,11 @@ def first_model(
         if checkpoint:
             weights = load_weights(checkpoint, is_checked=True)
             return grown_weights(weights, config.model, trained=start.trained_positions)
-        assert init
-        ours, found = model.state_dict(), load_model(init)[0].weights
-        return ours | {name: found[name] for name in ours if name in found}
+        assert folder
+        ours, stored_weights = model.state_dict(), load_model(folder)[0].weights
+        return ours | {name: x for name, x in stored_weights.items() if name in ours}
 
-    if checkpoint or init:
+    if checkpoint or folder:
         model.load_state_dict(world.tensors_from_main(stored))
     elif config.training.word_vectors:
         start_at_word_vectors(model, shards, world, seed=config.training.seed)
@@ -117,53 +118,48 @@ def first_optimizer(
     return optimizer
 
 
-def initial_config(init: Path, *, preset_name: str | None, dropout: float | None) -> BertConfig:
-    """The model of the folder, with `dropout` if it is given.
+def initial_config(folder: Path, *, preset_name: str | None, dropout: float | None) -> BertConfig:
+    """The model of a Hugging Face folder, with `dropout` if it is given.
 
-    Raises InputError for another kind of folder, and where it does not match the given preset.
+    Raises InputError where it does not match the given preset.
     """
-    kind = kind_of_model(init)
-    if kind == "run":
-        raise InputError(f"{init} is a run; use --start-from {init} instead of --init.")
-    if kind == "classifier":
-        raise InputError(f"{init} is a classifier; give the folder that `clozeline export` writes.")
-    there = read_model_config(init)
+    model = read_model_config(folder)
     with as_input_error():
         if preset_name is not None:
-            own: dict[str, Any] = {field: getattr(there, field) for field in FREE}
-            if differs := _differences(there, replace(preset(preset_name), **own)):
+            own: dict[str, Any] = {field: getattr(model, field) for field in UNCHECKED_FIELDS}
+            if differs := _differences(model, replace(preset(preset_name), **own)):
                 raise InputError(
-                    f"{init} is not a {preset_name} ({differs}); leave --preset out to train the "
+                    f"{folder} is not a {preset_name} ({differs}); leave --preset out to train the "
                     "folder's model."
                 )
-        return with_dropout(there, dropout)
+        return with_dropout(model, dropout)
 
 
-def check_initial(init: Path, model: BertConfig, shards: AnyPath) -> str:
+def check_initial(folder: Path, model: BertConfig, shards: AnyPath) -> str:
     """The sha256 of the folder's weights; prints a note about parts that are missing there.
 
     Raises InputError where it holds another model, or the shards have another tokenizer.
     """
-    found, tokenizer = load_model(init)
-    if differs := _differences(with_dropout_of(model, found.config.model), model):
+    stored, tokenizer = load_model(folder)
+    if differs := _differences(with_dropout_of(model, stored.config.model), model):
         raise InputError(
-            f"{init} has another model ({differs}), so its weights do not fit; leave --preset out "
-            "to train the folder's model."
+            f"{folder} has another model ({differs}), so its weights do not fit; leave --preset "
+            "out to train the folder's model."
         )
     if differs := "; ".join(vocabulary_differences(tokenizer, load_tokenizer(shards / TOKENIZER))):
         options = _options_of(tokenizer.normalization)
-        names = (name for name in (VOCAB_TXT, TOKENIZER_JSON) if (init / name).exists())
-        vocab = quote(str(init / next(names)))
+        names = (name for name in (VOCAB_TXT, TOKENIZER_JSON) if (folder / name).exists())
+        vocab = quote(str(folder / next(names)))
         raise InputError(
-            f"{init} has another tokenizer than {shards} ({differs}); build shards with the one of "
-            f"`clozeline tokenizer --vocab {vocab} --out DIR{options}`."
+            f"{folder} has another tokenizer than {shards} ({differs}); build shards with the one "
+            f"of `clozeline tokenizer --vocab {vocab} --out DIR{options}`."
         )
-    if absent := [PARTS[part] for part in PARTS if part in found.absent]:
+    if absent := [PARTS[part] for part in PARTS if part in stored.absent]:
         print(
-            f"note: {init} has no {' and no '.join(absent)}; initialized from the seed.",
+            f"note: {folder} has no {' and no '.join(absent)}; initialized from the seed.",
             file=sys.stderr,
         )
-    return weights_sha256(init)
+    return weights_sha256(folder)
 
 
 def _options_of(flags: Normalization | TokenizerSpec) -> str:
@@ -176,5 +172,94 @@ def _options_of(flags: Normalization | TokenizerSpec) -> str:
     return options
 
 
-def _differences(there: BertConfig, now: BertConfig) -> str:
-    return "; ".join(differences(there.to_dict(), now.to_dict()))
+def _differences(stored: BertConfig, wanted: BertConfig) -> str:
+    return "; ".join(differences(stored.to_dict(), wanted.to_dict()))
+
+
+# More positions: examples that are longer than those before them need positions that are trained as
+# well. They are those of a run that starts from another, or of a later phase of a new model. Only a
+# table of learned positions grows; computed positions have no weights.
+#
+#     encoder.embeddings.position_embeddings.weight              [64, H] -> [256, H]
+#     encoder.embeddings.position_embeddings.weight/exp_avg_sq   [64, H] -> [256, H]
+
+
+def with_positions(config: BertConfig, longest: int) -> BertConfig:
+    """The config with positions for examples of `longest` tokens, and never fewer than it has.
+
+    Slower rotations keep more positions distinct. Warner et al. 2024 (2.2.2) went from 1,024 tokens
+    to 8,192 with a base of 160,000 instead of 10,000 in global layers; here it also grows by
+    a factor of twice the growth in length. Local layers see the same distances as before.
+    """
+    growth = longest / config.max_position_embeddings
+    if growth <= 1:
+        return config
+    theta = config.global_rope_theta * (2 * growth if config.positions == "rotary" else 1)
+    return replace(config, max_position_embeddings=longest, global_rope_theta=theta)
+
+
+def positions_change(old: BertConfig, new: BertConfig) -> str:
+    """What more positions change: "max_position_embeddings 64 there, 256 now: ..."."""
+    if new.has_position_table:
+        continues = new.positions == "learned-from-neighbours"
+        source = "continue the waves of the old ones" if continues else "repeat the old ones"
+        change = f"the new positions {source}; their optimizer moments are the mean of the old ones"
+    elif new.positions == "rotary":
+        theta = f"{old.global_rope_theta:g} there, {new.global_rope_theta:g} now"
+        change = f"global_rope_theta {theta}"
+    else:
+        change = "positions are computed"
+    return (
+        f"max_position_embeddings {old.max_position_embeddings} there, "
+        f"{new.max_position_embeddings} now: {change}"
+    )
+
+
+def grown_weights(
+    weights: dict[str, Tensor], config: BertConfig, *, trained: int | None = None
+) -> dict[str, Tensor]:
+    """The weights with a position table of the config's length.
+
+    Of its rows only the first `trained` ones are kept; None: all of them.
+    """
+    if TABLE not in weights or len(weights[TABLE][:trained]) == config.max_position_embeddings:
+        return weights
+    return weights | {TABLE: continued_positions(weights[TABLE][:trained], config)}
+
+
+def grown_moments(
+    moments: dict[str, Tensor], config: BertConfig, *, trained: int | None = None
+) -> dict[str, Tensor]:
+    """The optimizer's moments; those of a new position are the mean over the old ones."""
+    grown = dict(moments)
+    for name, value in moments.items():
+        if name.startswith(f"{TABLE}/") and value.ndim:
+            old = value[:trained]
+            new = old.mean(0).expand(config.max_position_embeddings - len(old), -1)
+            grown[name] = torch.cat([old, new])
+    return grown
+
+
+@torch.no_grad()
+def continue_positions(
+    model: BertForPretraining, optimizer: torch.optim.Optimizer, world: World, *, trained: int
+) -> None:
+    """Set the positions from `trained` on, and their moments, as `grown_weights` does.
+
+    For positions that no example had: they are as they were drawn, and the layers have learned to
+    read the others as these are now. A collective call.
+    """
+    model.state_dict()  # after an evaluation FSDP2 has gathered the weights; this shards them again
+    table = model.encoder.embeddings.position_embeddings
+    if table is None:
+        return
+    tensors = {f"{TABLE}/{name}": value for name, value in optimizer.state[table.weight].items()}
+    tensors = {TABLE: table.weight} | {name: value for name, value in tensors.items() if value.ndim}
+    rows = {name: full_tensor(value)[:trained].cpu() for name, value in tensors.items()}
+    weights = {TABLE: rows.pop(TABLE)}
+
+    def grown() -> dict[str, Tensor]:
+        return grown_weights(weights, model.config) | grown_moments(rows, model.config)
+
+    for name, value in world.tensors_from_main(grown).items():
+        tensors[name].copy_(shard_like(tensors[name], value))

@@ -6,8 +6,9 @@ optimizer moments and the position in the data. Nothing else is needed to contin
 data and dropout are functions of the seed and the step.
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,18 +18,23 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.run import RunConfig, remove_run, write_run
-from clozeline.train.config import PretrainConfig
-from clozeline.train.engine.attempt_store import leave_mark
-from clozeline.train.engine.deterministic import deterministic_kernels
-from clozeline.train.engine.distributed import World, join_world
+from clozeline.train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run
+from clozeline.train.config import COOL_DOWN, PretrainConfig
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.phased_loader import PhasedLoader
+from clozeline.train.data.phases import data_sets_of
+from clozeline.train.data.shard_cache import ShardCache
+from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
+from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
-from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
 from clozeline.train.monitoring.step_profile import check_profile
 from clozeline.train.monitoring.trackers import (
     Track,
@@ -38,18 +44,14 @@ from clozeline.train.monitoring.trackers import (
     remember,
 )
 from clozeline.train.pretraining.initial_weights import ResumePoint
-from clozeline.train.pretraining.open_loader import open_loader
-from clozeline.train.pretraining.plan import make_plan
-from clozeline.train.pretraining.recipes import CoolDown, check_origin
-from clozeline.train.pretraining.run_summary import run_summary
-from clozeline.train.pretraining.start import (
-    Start,
+from clozeline.train.pretraining.recipes import Origin
+from clozeline.train.pretraining.resume import (
     excluded_from_all,
     find_resume_point,
-    find_start,
-    locked_run,
     set_damaged_aside,
 )
+from clozeline.train.pretraining.run_summary import run_summary
+from clozeline.train.pretraining.start import Start, find_start, make_plan
 from clozeline.train.pretraining.trainer import Outcome, Trainer
 from clozeline.train.store.local_folder import local_folder
 
@@ -63,9 +65,7 @@ def pretrain(
     dropout: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    start_from: GivenPath | None = None,
-    init: GivenPath | None = None,
-    cool_down_from: str | None = None,
+    from_: GivenPath | None = None,
     profile: int = 0,
     track: Track = "none",
 ) -> Outcome:
@@ -78,59 +78,33 @@ def pretrain(
     `model` is a preset or a config; `training` has fields of PretrainConfig, and the recipe of the
     preset decides the others. With `resume` the run continues with its own model and numbers.
 
-    A new run may start from the weights and moments of another run (`start_from`), from the
-    weights of a Hugging Face folder (`init`), or continue another run from a checkpoint, on the
-    same data or from the beginning of other shards, with the decay that `training` sets
-    (`cool_down_from`: "work/run@8000"). `profile` steps are profiled; `track` also sends the
-    metrics to a tracker. Raises InputError for what the user can fix, OutOfMemoryError where a step
-    does not fit, DivergedError where the loss is no longer finite.
+    `from_` names another run, one of its checkpoints ("work/run@8000") or a Hugging Face folder,
+    with whose weights and moments a new run starts. From a checkpoint, {"schedule": "cool-down"}
+    continues that run, on the same data or from the beginning of other shards, and lowers its
+    learning rate to 0. `profile` steps are profiled; `track` also sends the metrics to a tracker.
+    Raises InputError for what the user can fix, OutOfMemoryError where a step does not fit,
+    DivergedError where the loss is no longer finite.
     """
+    cools_down = isinstance(training, Mapping) and training.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
-        start = _find_start(
-            stack,
-            world,
-            out,
-            resume=resume,
-            overwrite=overwrite,
-            start_from=start_from,
-            init=init,
-            cool_down_from=cool_down_from,
+
+        def local(folder: str) -> Path:
+            return stack.enter_context(local_folder(folder))
+
+        folder = stack.enter_context(local_folder(out, writes=True))
+        stack.enter_context(locked_run(folder, world))
+        origin = Origin.parse(str(from_), local) if from_ else None
+        given = Start(
+            out=folder, resume=resume, overwrite=overwrite, origin=origin, cools_down=cools_down
         )
+        start = find_start(given, world)
         shards = path_of(shards)
         model, training = _planned(shards, start, world, model, training, dropout)
-        # From a recorded decay the schedule of a resumed run follows.
-        options = {"pretrain": {"cool_down_from": cool_down_from}} if cool_down_from else None
-        how: dict[str, Any] = {"profile": profile, "track": track, "options": options}
-        return train_run(shards, start, world, model=model, training=training, **how)
-
-
-def _find_start(
-    stack: ExitStack,
-    world: World,
-    out: GivenPath,
-    *,
-    start_from: GivenPath | None,
-    init: GivenPath | None,
-    cool_down_from: str | None,
-    resume: bool,
-    overwrite: bool,
-) -> Start:
-    """`find_start`, with local copies of the folders; `stack` holds them and the run's lock."""
-
-    def local(given: GivenPath) -> Path:
-        return stack.enter_context(local_folder(given))
-
-    folder = stack.enter_context(local_folder(out, writes=True))
-    stack.enter_context(locked_run(folder, world))
-    given = Start(
-        out=folder,
-        resume=resume,
-        overwrite=overwrite,
-        start_from=local(start_from) if start_from else None,
-        init=local(init) if init else None,
-        cool_down_from=CoolDown.parse(cool_down_from, local) if cool_down_from else None,
-    )
-    return find_start(given, world)
+        # A resumed run cools down further by what is recorded.
+        recorded = {"from": str(from_), "schedule": COOL_DOWN}
+        options = {"pretrain": recorded} if cools_down and from_ else None
+        watched: dict[str, Any] = {"profile": profile, "track": track, "options": options}
+        return train_run(shards, start, world, model=model, training=training, **watched)
 
 
 def _planned(
@@ -141,22 +115,35 @@ def _planned(
     training: PretrainConfig | Mapping[str, Any],
     dropout: float | None,
 ) -> tuple[BertConfig, PretrainConfig]:
-    """What is not given, as the command chooses it."""
-    numbers = training.to_dict() if isinstance(training, PretrainConfig) else training
-    origin = {name: getattr(start, name) for name in ("start_from", "init", "cool_down_from")}
-    check_origin({**numbers, **origin})
+    """The model and the training config: each as it is given, else as the command chooses it."""
     if isinstance(model, BertConfig) and isinstance(training, PretrainConfig):
         return model, training
-    given = {} if isinstance(training, PretrainConfig) else training
-    preset = None if isinstance(model, BertConfig) else model
-    plan = world.broadcast_from_main(
-        lambda: make_plan(
-            *(read_manifest(shards), start, world), preset=preset, dropout=dropout, options=given
-        )
-    )
+    numbers = {} if isinstance(training, PretrainConfig) else training
+    preset = model if isinstance(model, str) else None
+    chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": numbers}
+    manifest = read_manifest(shards)
+    plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
     if not isinstance(training, PretrainConfig):
-        training = PretrainConfig(**{**given, **plan.values})
+        training = PretrainConfig(**{**numbers, **plan.values})
     return (model if isinstance(model, BertConfig) else plan.model), training
+
+
+@contextmanager
+def locked_run(out: Path, world: World) -> Iterator[None]:
+    """Hold the folder's lock in rank 0; the mark that an earlier command left there is removed.
+
+    Raises InputError where another process has it, and if the folder is neither empty nor a run.
+    """
+    has_failed = world.any(is_restart())
+    with ExitStack() as stack:
+
+        def lock() -> None:
+            check_run_folder(out)
+            stack.enter_context(locked_folder(out))
+            keep_own_mark(out, world.store, has_failed=has_failed)
+
+        world.broadcast_from_main(lock)
+        yield
 
 
 def train_run(
@@ -189,8 +176,8 @@ def train_run(
     check_profile(profile, training, point.state.step)
     with deterministic_kernels(training.deterministic):
         excluded = excluded_from_all(start, point, config)
-        given = options or (start.existing.options if start.existing else {})
-        config = replace(config, **point.origin, excluded=excluded, options=given)
+        recorded = options or (start.existing.options if start.existing else {})
+        config = replace(config, **point.origin, excluded=excluded, options=recorded)
         with out_of_memory_in_one_line(_step_in_words(config, world), _less_memory(training)):
             trainer = Trainer(
                 start.out,
@@ -204,6 +191,81 @@ def train_run(
             if world.is_main:
                 print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))
             return trainer.train()
+
+
+def open_loader(
+    shards: AnyPath, config: RunConfig, world: World, *, state: dict[str, Any]
+) -> tuple[PhasedLoader, ShardSet | None]:
+    """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
+
+    An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
+    validation shards, if ranks read different data sets, and if the order of examples is not the
+    checkpoint's.
+    """
+    training = config.training
+    digests = [digest[:12] for digest in data_sets_of(config.phases)]
+    _check_same_on_all_ranks(digests, world)
+    checks: dict[str, Any] = {"check_shards": training.check_shards}
+    if training.shard_cache:
+        limit = training.shard_cache_bytes
+        checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
+    folders = {phase.dataset_digest: path_of(phase.shards) for phase in config.phases}
+    folders[config.dataset_digest] = shards
+    sizes = {phase.dataset_digest: phase.batch_factor for phase in config.phases}
+    loaders = {
+        digest: Loader(
+            folder,
+            batch_size=training.batch_size * sizes[digest],
+            rank=world.rank,
+            world_size=world.size,
+            seed=training.seed,
+            masked_lm_prob=training.masked_lm_prob,
+            length_bins=training.length_bins,
+            unpadded=training.unpadded,
+            device=world.device,
+            **checks,
+        )
+        for digest, folder in folders.items()
+    }
+    loader = PhasedLoader(loaders, config.dataset_digest)
+    validation = None
+    if loader.main.shards.manifest.num_examples("validation"):  # fail now, not at the evaluation
+        validation = ShardSet(shards, "validation", **checks)
+    if state:
+        world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
+        loader.load_state_dict(state)
+    if world.is_main:
+        for warning in _data_warnings(loader):
+            print(f"warning: {warning}", file=sys.stderr)
+    return loader, validation
+
+
+def _check_same_on_all_ranks(digests: list[str], world: World) -> None:
+    on_main = world.broadcast_from_main(lambda: digests)
+    if not world.any(digests != on_main):
+        return
+    here = "" if world.is_main else f", rank {world.rank} reads {', '.join(digests)}"
+    raise InputError(
+        f"ranks disagree about data sets: rank 0 reads {', '.join(on_main)}{here}. All ranks must "
+        "read the same shards; copy them again where they differ."
+    )
+
+
+def _data_warnings(loader: PhasedLoader) -> Iterator[str]:
+    main = loader.main.shards
+    for one in loader.loaders:
+        own, examples = one.shards, sum(one.shards.shard_rows)
+        if one.batch_size > examples:
+            yield (
+                f"a batch of {one.batch_size:,} examples is larger than the data set "
+                f"({examples:,}): every step repeats some of them."
+            )
+        share, held_out = (x.manifest.config.validation for x in (own, main))
+        if share < held_out:
+            yield (
+                f"{own.folder} was built with --validation {share:g} and {main.folder} with "
+                f"{held_out:g}: of a common text, documents held out there are trained on here."
+            )
 
 
 def _step_in_words(config: RunConfig, world: World) -> str:
@@ -248,11 +310,10 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
 
 def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
     """Checked before anything is written: what only model, device and start can show."""
-    if training.word_vectors and (start.other or start.init):
-        given = start.init or start.start_from or start.cool_down_from
+    if training.word_vectors and (start.other or start.model_folder):
         raise InputError(
-            f"--word-vectors initializes a new model, and this one starts from {given}; give "
-            "--no-word-vectors."
+            f"--word-vectors initializes a new model, and this one starts from {start.origin}; "
+            "give --no-word-vectors."
         )
     if training.word_vectors and start.existing and not start.existing.training.word_vectors:
         raise InputError(

@@ -30,31 +30,28 @@ class Setting(NamedTuple):
     source: str
 
 
-class CoolDown(NamedTuple):
-    """Where the learning rate of another run begins to fall: "work/run@8000"."""
+class Origin(NamedTuple):
+    """What a run starts from: a run, one of its checkpoints, or a Hugging Face folder."""
 
-    run: Path
-    step: int
+    folder: Path
+    step: int | None = None  # of the checkpoint; None: the newest
 
     def __str__(self) -> str:
-        return f"{self.run}@{self.step}"
+        return str(self.folder) if self.step is None else f"{self.folder}@{self.step}"
 
     @classmethod
-    def parse(cls, text: str, folder: Callable[[str], Path]) -> Self:
-        """From "RUN@STEP"; `folder` makes a path of the run. Raises InputError for another text."""
+    def parse(cls, text: str, path: Callable[[str], Path] = Path) -> Self:
+        """From "work/run@8000" or the name of a folder, of which `path` makes a path."""
         run, _, step = text.rpartition("@")
-        if not run or not re.fullmatch("[1-9][0-9]{0,14}", step):
-            raise InputError(
-                f"--cool-down-from {text!r} is not RUN@STEP; give a run and the step of one of its "
-                "checkpoints, such as work/run@8000."
-            )
-        return cls(folder(run), int(step))
+        if run and re.fullmatch("[1-9][0-9]{0,14}", step) and not Path(text).exists():
+            return cls(path(run), int(step))
+        return cls(path(text))
 
 
 #: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and
 #: what is advised for the shards.
 Recipe = Mapping[str, Setting]
-OF_SHARDS = ("masked_lm_prob", "pairs")
+SHARD_SETTINGS = ("masked_lm_prob", "pairs")
 
 DEVLIN = "Devlin et al. 2018, A.2"
 DEVLIN_MASKS = "Devlin et al. 2018, 3.1"
@@ -140,22 +137,23 @@ RECIPES: dict[str, Recipe] = {
 
 DEFAULT_PRESET = "nano"
 
-#: For a model that was pretrained elsewhere (`--init`): 12,500 batches of 2,048 of a new domain.
+#: For a model that was pretrained elsewhere (`--from`): 12,500 batches of 2,048 of a new domain.
 CONTINUED: Recipe = _BERT | _from(
     GURURANGAN, batch_size=256, examples=25_600_000, learning_rate=1e-4, beta2=0.98
 )
 
 
-def check_origin(options: Mapping[str, Any]) -> None:
-    """Raises InputError for options that --start-from, --init or --cool-down-from exclude."""
-    if options.get("start_from") and options.get("init"):
-        raise InputError("--start-from and --init exclude each other; give one.")
-    if not options.get("cool_down_from"):
-        return
-    for name in ("start_from", "init", "for_", "phase"):
+def check_cool_down(origin: Origin | None, options: Mapping[str, Any]) -> None:
+    """Raises InputError for a cool-down from no RUN@STEP, and for options that it excludes."""
+    if origin is None or origin.step is None:
+        raise InputError(
+            "--schedule cool-down continues a run from one of its checkpoints; give it as --from "
+            "RUN@STEP, such as work/run@8000."
+        )
+    for name in ("for_", "phase"):
         if options.get(name):
             raise InputError(
-                f"{option_name(name)} does not go with --cool-down-from; leave it out."
+                f"{option_name(name)} does not go with --schedule cool-down; leave it out."
             )
 
 
@@ -180,23 +178,25 @@ def resolve(
     `examples` of `max_seq_length` tokens are in the data set; `device` is "cpu" or "cuda";
     `is_timed`: a time budget ends the run, so its number of steps is not known.
     """
-    found = {name: setting for name, setting in recipe.items() if name != "examples"}
-    found |= {name: Setting(value, "given") for name, value in given.items()}
+    settings = {name: setting for name, setting in recipe.items() if name != "examples"}
+    settings |= {name: Setting(value, "given") for name, value in given.items()}
     if "batch_size" not in given:
-        found["batch_size"] = _batch_size(recipe, device=device, world_size=world_size)
-    batch_size = int(found["batch_size"].value)
+        settings["batch_size"] = _batch_size(recipe, device=device, world_size=world_size)
+    batch_size = int(settings["batch_size"].value)
     growth = batch_size / int(recipe["batch_size"].value)
     if "learning_rate" not in given and growth != 1:
-        found["learning_rate"] = _learning_rate(recipe["learning_rate"], growth)
+        settings["learning_rate"] = _learning_rate(recipe["learning_rate"], growth)
     if "beta2" not in given and growth > 1:
-        found["beta2"] = Setting(min(0.98, float(found["beta2"].value)), f"{LIU}: large batches")
+        settings["beta2"] = Setting(
+            min(0.98, float(settings["beta2"].value)), f"{LIU}: large batches"
+        )
     if "max_steps" not in given:
         tokens = int(TOKENS_PER_PARAMETER.value) * _parameters(model)
         most = tokens // max_seq_length if device == "cpu" else None
-        found["max_steps"] = _steps(recipe, batch_size, examples=examples, most=most)
+        settings["max_steps"] = _steps(recipe, batch_size, examples=examples, most=most)
     if "warmup" not in given:
-        found["warmup"] = _warmup(None if is_timed else int(found["max_steps"].value))
-    return found
+        settings["warmup"] = _warmup(None if is_timed else int(settings["max_steps"].value))
+    return settings
 
 
 def _batch_size(recipe: Recipe, *, device: str, world_size: int) -> Setting:
@@ -239,36 +239,36 @@ def _warmup(steps: int | None) -> Setting:
 
 
 def with_decay(
-    settings: Mapping[str, Setting], given: Mapping[str, Value], start: CoolDown
+    settings: Mapping[str, Setting], given: Mapping[str, Value], origin: Origin
 ) -> dict[str, Setting]:
-    """The settings with a decay from the step after `start` to the last one.
+    """The settings with a decay from the step after `origin` to the last one.
 
     RUN    step 1 ... 8000 ... 10000    learning rate 1e-3, 1e-3, ...
     OUT        8001 ... 10000           learning rate 1e-3 -> 0, in a line
 
-    It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4) or, if `settings` has
-    that, of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is
+    It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4) or, if the run has that
+    one, of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is
     bit for bit the one that the schedule makes. Raises InputError if there are no such steps, if
     the rate is 0 already, or if a `given` option contradicts the decay.
     """
-    last = int(settings["max_steps"].value)
-    if last <= start.step:
+    last, step = int(settings["max_steps"].value), origin.step or 0
+    if last <= step:
         raise InputError(
-            f"--max-steps {last} is not after step {start.step} of {start.run}; give the step at "
+            f"--max-steps {last} is not after step {step} of {origin.folder}; give the step at "
             "which the model is finished."
         )
     if not settings["learning_rate"].value:  # at the end of a time budget
         raise InputError(
-            f"the learning rate of {start} has fallen to 0; give an earlier step, or "
+            f"the learning rate of {origin} has fallen to 0; give an earlier step, or "
             "--learning-rate."
         )
-    share = (last - start.step) / last
+    share = (last - step) / last
     shape = "wsd-sqrt" if settings["schedule"].value == "wsd-sqrt" else "wsd"
     decay: dict[str, Value] = {"schedule": shape, "warmup": 0.0, "cool_down": share}
     for name, value in decay.items():
         if given.get(name, value) != value:
             raise InputError(
-                f"{option_name(name)} {given[name]} does not go with --cool-down-from; leave it "
-                "out."
+                f"{option_name(name)} {given[name]} does not go with --schedule cool-down; leave "
+                "it out."
             )
-    return {**settings, **{name: Setting(value, str(start)) for name, value in decay.items()}}
+    return {**settings, **{name: Setting(value, str(origin)) for name, value in decay.items()}}

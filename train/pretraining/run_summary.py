@@ -68,14 +68,14 @@ def hosts_line(world: World) -> str:
     places = world.places()
     if not places:
         return ""
-    found = []
+    hosts = []
     for (host, name), group in groupby(enumerate(places), key=lambda each: each[1]):
         ranks = [rank for rank, _ in group]
         which = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-        found.append(f"{host} ({name}, {which})")
+        hosts.append(f"{host} ({name}, {which})")
     number = len({host for host, _ in places})
-    rest = [f"and {len(found) - SHOWN_HOSTS} more"] if len(found) > SHOWN_HOSTS else []
-    return f"{number} over {backend_of(world.device)}: " + ", ".join([*found[:SHOWN_HOSTS], *rest])
+    rest = [f"and {len(hosts) - SHOWN_HOSTS} more"] if len(hosts) > SHOWN_HOSTS else []
+    return f"{number} over {backend_of(world.device)}: " + ", ".join([*hosts[:SHOWN_HOSTS], *rest])
 
 
 def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:

@@ -1,87 +1,88 @@
-"""Where a run starts, decided once, and the state of training there.
+"""Where a run begins, with which model and numbers: all that is decided before anything is written.
+
+    given     --out, --resume, --from, ...     Start(out=work/run, origin=work/old@8000)
+    start     the runs among these             Start(..., existing=RunConfig, other=RunConfig)
+    numbers   the model, and each number       Plan(model=BertConfig,
+              with its source                       settings={"batch_size": (256, "given")})
+
+A run begins with the first of these that there is, and has its numbers where none are given:
 
     a run in --out, unless --overwrite    its newest intact checkpoint; wants --resume
-    else --cool-down-from RUN@STEP        weights, moments and position in the data of that step;
+    --from RUN@STEP for a cool-down       weights, moments and position in the data of that step;
                                           the beginning of other data
-    else --start-from RUN                 weights and moments of its newest checkpoint
-    else --init FOLDER                    weights alone
-    else                                  the seed
+    --from RUN or RUN@STEP                weights and moments of its newest checkpoint or of that
+    --from HF_DIR                         weights alone, and the recipe of continued pretraining
+    the seed                              the recipe of the preset
 
-`find_start` reads the configs, from which the plan takes its numbers. `find_resume_point` checks
-that the folder's files are intact and fit the config that the plan led to.
+Then `find_resume_point` checks that the files are intact and fit, and `train_run` trains.
 """
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from clozeline.model.config import BertConfig
+from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.paths import AnyPath
-from clozeline.train.artifacts.checkpoint import (
-    TrainState,
-    check_checkpoint,
-    checkpoint_of,
-    has_moments,
-    list_checkpoints,
-    read_newest,
-    set_aside,
-    weights_digest,
-)
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.train.artifacts.checkpoint import checkpoint_of, list_checkpoints, read_state
+from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import (
     RUN,
-    SUMMARY,
     RunConfig,
-    check_run_folder,
-    positions_note,
+    model_config,
     read_run,
-    trained_positions,
     with_dropout,
+    with_dropout_of,
 )
-from clozeline.train.data.phased_loader import state_of
-from clozeline.train.data.phases import data_sets_of
-from clozeline.train.engine.attempt_store import STARTED, keep_own_mark
+from clozeline.train.config import (
+    COOL_DOWN,
+    KEPT_FIELDS,
+    RECIPE_FIELDS,
+    PretrainConfig,
+    effective_fields,
+)
+from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.engine.distributed import World, is_restart
-from clozeline.train.engine.schedule import is_over
-from clozeline.train.pretraining.initial_weights import ResumePoint, check_initial
-from clozeline.train.pretraining.more_positions import note_of, with_positions
-from clozeline.train.pretraining.recipes import CoolDown
+from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.engine.schedule import learning_rate_at, phase_at
+from clozeline.train.pretraining.initial_weights import initial_config, with_positions
+from clozeline.train.pretraining.recipes import (
+    CONTINUED,
+    DEFAULT_PRESET,
+    MOST_EPOCHS,
+    SHARD_SETTINGS,
+    WSD_DECAY,
+    Origin,
+    Setting,
+    Value,
+    check_cool_down,
+    recipe_of,
+    resolve,
+    with_decay,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a run starts from, as it is given, and the configs of the runs among it."""
+    """What a run begins with, as it is given, and the configs of the runs among it."""
 
     out: Path
     resume: bool = False
     overwrite: bool = False
-    start_from: Path | None = None
-    cool_down_from: CoolDown | None = None
-    init: Path | None = None  # a Hugging Face folder
-    #: Found by `find_start`: the run in `out` that is continued, with its `cool_down_from`, and the
-    #: run of `start_from` or `cool_down_from`.
+    origin: Origin | None = None  # --from
+    cools_down: bool = False  # --schedule cool-down: the run of `origin` continues from its step
+    #: Found by `find_start`: the run in `out` that is continued, and the run of `origin`.
     existing: RunConfig | None = None
     other: RunConfig | None = None
 
-
-@contextmanager
-def locked_run(out: Path, world: World) -> Iterator[None]:
-    """Hold the folder's lock in rank 0; the mark that an earlier command left there is removed.
-
-    Raises InputError where another process has it, and if the folder is neither empty nor a run.
-    """
-    has_failed = _has_failed(world)
-    with ExitStack() as stack:
-
-        def lock() -> None:
-            check_run_folder(out)
-            stack.enter_context(locked_folder(out))
-            keep_own_mark(out, world.store, has_failed=has_failed)
-
-        world.broadcast_from_main(lock)
-        yield
+    @property
+    def model_folder(self) -> Path | None:
+        """The Hugging Face folder whose weights the run begins with."""
+        is_one = self.origin and not self.other and not self.cools_down
+        return self.origin.folder if self.origin and is_one else None
 
 
 def find_start(given: Start, world: World) -> Start:
@@ -89,261 +90,247 @@ def find_start(given: Start, world: World) -> Start:
 
     A process that torchrun restarted resumes the run in `out` if an earlier attempt of the same
     command wrote it, and it has a checkpoint. A run without a checkpoint counts only with `resume`:
-    its numbers may be the reason why it failed. Raises InputError for folders without a run, where
-    the other run is `out` itself, and for both `resume` and `overwrite`, one of which would lose
+    its numbers may be the reason why it failed. Raises InputError for an origin that is neither a
+    run nor a model, or `out` itself, and for both `resume` and `overwrite`, one of which would lose
     the checkpoints that the other continues.
     """
     if given.resume and given.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one.")
-    has_failed = _has_failed(world)
-    out = given.out
-    other = given.cool_down_from.run if given.cool_down_from else given.start_from
+    out, origin, has_failed = given.out, given.origin, world.any(is_restart())
 
     def find() -> Start:
-        if other and other.resolve() == out.resolve():
-            option = "--cool-down-from" if given.cool_down_from else "--start-from"
-            raise InputError(f"{option} and --out are both {out}; give the new run another --out.")
+        if origin and origin.folder.resolve() == out.resolve():
+            raise InputError(f"--from and --out are both {out}; give the new run another --out.")
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
         is_own = has_failed and (out / STARTED).exists()
-        is_read = has_run and (is_own or not given.overwrite)
-        existing = read_run(out) if is_read else None
+        existing = read_run(out) if has_run and (is_own or not given.overwrite) else None
+        cooled_from = cool_down_origin(existing)
         return replace(
             given,
             resume=given.resume or is_own,
-            cool_down_from=given.cool_down_from or cooled_from(existing),
+            origin=origin or cooled_from,
+            cools_down=given.cools_down or cooled_from is not None,
             existing=existing,
-            other=read_run(other) if other else None,
+            other=_run_of(origin) if origin else None,
         )
 
     return world.broadcast_from_main(find)
 
 
-def cooled_from(run: RunConfig | None) -> CoolDown | None:
+def cool_down_origin(run: RunConfig | None) -> Origin | None:
     """The RUN@STEP from which a run was cooled down, if its command recorded that."""
     options = run.options.get("pretrain", {}) if run else {}
-    text = options.get("cool_down_from")
-    return CoolDown.parse(text, Path) if text else None
+    return Origin.parse(options["from"]) if options.get("schedule") == COOL_DOWN else None
 
 
-def _has_failed(world: World) -> bool:
-    """Whether torchrun restarted a process; it counts only the restarts of each machine."""
-    return world.any(is_restart())
-
-
-def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> ResumePoint:
-    """The newest checkpoint of the existing run, else what a new run starts from.
-
-    Where the newest checkpoints are damaged, the one before them is used: some steps are repeated,
-    with the same result. `set_damaged_aside` moves them away. Raises InputError rather than damage
-    an existing run, and where the files do not fit the config, or `shards` not the tokenizer.
-    """
-    out, there = start.out, start.existing
-    if there:
-        if found := _newest_whole(out):
-            checkpoint, state, damaged = found
-            if not has_moments(checkpoint):
-                raise InputError(
-                    f"{checkpoint} has no optimizer state to continue from; give another --out "
-                    f"and --start-from {out}."
-                )
-            _check_same(out, config, there)
-            _check_may_continue(start, config, there, state)
-            if config.training.budget and state.step and not state.elapsed:
-                print(
-                    f"note: --for {config.training.for_} and the schedule begin now: the first "
-                    f"{state.step:,} steps were counted, and their time is not known.",
-                    file=sys.stderr,
-                )
-            over = is_over(config.training, state.step, state.elapsed)
-            return ResumePoint(
-                state=state,
-                checkpoint=checkpoint,
-                is_complete=over and (out / SUMMARY).exists(),
-                started_from=there.started_from,
-                trained_before=there.trained_before,
-                damaged=damaged,
-            )
-        if there.started_from and not (start.other or start.init):
-            raise InputError(
-                f"{out} has no checkpoint yet, and started from other weights; repeat its "
-                "--start-from, --cool-down-from or --init, or give --overwrite."
-            )
-    if start.cool_down_from and start.other:
-        return _from_step(start.cool_down_from, start.other, config)
-    if start.start_from and start.other:
-        return _from_other_run(start.start_from, start.other, config)
-    state = TrainState(step=0)
-    if start.init:
-        digest = check_initial(start.init, config.model, shards)
-        return ResumePoint(state=state, init=start.init, started_from=digest)
-    return ResumePoint(state=state)
-
-
-def set_damaged_aside(point: ResumePoint) -> None:
-    """Move the damaged checkpoints after the one that is taken, with a warning for each."""
-    for checkpoint, reason in point.damaged.items():
-        aside = set_aside(checkpoint)
-        print(
-            f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
-            f"{point.state.step}.",
-            file=sys.stderr,
+def _run_of(origin: Origin) -> RunConfig | None:
+    """The config of the run; None for a Hugging Face folder. Raises InputError for others."""
+    if origin.step:
+        return read_run(origin.folder)
+    kind = kind_of_model(origin.folder)
+    if kind == "classifier":
+        raise InputError(
+            f"{origin.folder} is a classifier; give the run that it was made from, or the folder "
+            "that `clozeline export` writes."
         )
+    return read_run(origin.folder) if kind == "run" else None
 
 
-def excluded_from_all(start: Start, point: ResumePoint, config: RunConfig) -> Mapping[str, int]:
-    """The excluded texts of the config without those that the initial weights may have read."""
-    if point.started_from is None:
-        return config.excluded
-    earlier = [there.excluded for there in (start.existing, start.other) if there]
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The model and the numbers of a run."""
+
+    model: BertConfig
+    settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of SHARD_SETTINGS
+    manifest: Manifest
+    attention_dropout: float = 0.0  # of the preset, which a new run on CUDA leaves out
+    growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
+    is_timed: bool = False  # a time budget ends the run, not a number of steps
+    #: What a run that continues another keeps besides `settings`, by field of PretrainConfig.
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields of PretrainConfig that `settings` has, and those that are inherited."""
+        return {name: self.settings[name].value for name in RECIPE_FIELDS} | dict(self.inherited)
+
+    @property
+    def note(self) -> str | None:
+        """Lines about what differs from the recipe or the model, and why."""
+        notes, (steps, source) = [], self.settings["max_steps"]
+        if source.startswith(MOST_EPOCHS.source) and not self.is_timed:
+            examples = self.manifest.num_examples("train")
+            notes.append(f"--max-steps {steps}: {source}. The data set has {examples:,} examples.")
+        if self.attention_dropout:
+            notes.append(
+                f"no dropout in attention, which excludes the fastest kernels on CUDA; --dropout "
+                f"{self.attention_dropout:g} applies it there, too."
+            )
+        if self.growth > 1:
+            size = int(self.settings["batch_size"].value)
+            notes.append(
+                f"--batch-size {size}, as in the other run, but of longer examples: steps have "
+                f"{self.growth:g} times its tokens; --batch-size {max(1, int(size / self.growth))} "
+                "keeps them."
+            )
+        schedule, (cool_down, source) = self.values["schedule"], self.settings["cool_down"]
+        if source == "given" and "cool_down" not in effective_fields(schedule):
+            notes.append(
+                f"--cool-down {cool_down} has no effect with --schedule {schedule}; it is for "
+                "wsd and wsd-sqrt."
+            )
+        return "\n".join(f"note: {note}" for note in notes) or None
+
+    def lines(self) -> list[str]:
+        """All numbers that have an effect, as options with their sources, a line each."""
+        names = effective_fields(self.values["schedule"])
+        rows = [(x, self.settings[x]) for x in names if x != "max_steps" or not self.is_timed]
+        rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
+        lines = [_line(name, setting.value, setting.source) for name, setting in rows]
+        advised = [(name, self.settings[name]) for name in SHARD_SETTINGS if name in self.settings]
+        if advised:
+            lines.append("advised for `clozeline shards`:")
+        for name, setting in advised:
+            own = self.manifest.config.to_dict()[name]
+            lines.append(_line(name, setting.value, f"{setting.source} (these shards: {own})"))
+        return lines
+
+
+def make_plan(
+    manifest: Manifest,
+    start: Start,
+    world: World,
+    *,
+    preset: str | None,
+    dropout: float | None,
+    options: Mapping[str, Any],
+) -> Plan:
+    """The plan of a run; `options` has fields of PretrainConfig, None where the user gave nothing.
+
+    Raises InputError for an unknown preset, and for folders that cannot be used.
+    """
+    if start.cools_down:
+        check_cool_down(start.origin, options)  # of a resumed run, too
+    given = {x: options[x] for x in RECIPE_FIELDS if options.get(x) not in (None, COOL_DOWN)}
+    model, attention_dropout = _model(manifest, preset, dropout=dropout, start=start), 0.0
+    if dropout is None and start.existing:
+        model = with_dropout_of(start.existing.model, model)
+    elif dropout is None and not start.cools_down and world.device.type == "cuda":
+        attention_dropout = model.attention_probs_dropout_prob
+        model = replace(model, attention_probs_dropout_prob=0.0)
+    settings = _inherited(start)
+    if settings is None:
+        settings = resolve(
+            CONTINUED if start.model_folder else recipe_of(preset or DEFAULT_PRESET),
+            given,
+            model=model,
+            examples=manifest.num_examples("train"),
+            max_seq_length=manifest.config.max_seq_length,
+            device=world.device.type,
+            world_size=world.size,
+            is_timed=bool(options.get("for_")),
+        )
+    settings |= {name: Setting(value, "given") for name, value in given.items()}
+    if start.cools_down and start.origin:
+        settings = with_decay(settings, given, start.origin)
+    precision, source = settings["precision"]
+    settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
+    inherited = _kept_fields(start, options)
+    return Plan(
+        model=model,
+        settings=settings,
+        manifest=manifest,
+        attention_dropout=attention_dropout,
+        growth=1.0 if start.existing or "batch_size" in given else _growth(start, manifest),
+        is_timed=bool(options.get("for_") or inherited.get("for_")),
+        inherited=inherited,
+    )
+
+
+def _model(
+    manifest: Manifest, preset: str | None, *, dropout: float | None, start: Start
+) -> BertConfig:
+    """The preset; if none is given, the architecture of what training starts from.
+
+    The positions are those of the run that is continued or started from, whatever its preset.
+    """
+    if start.model_folder:
+        return initial_config(start.model_folder, preset_name=preset, dropout=dropout)
+    model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
+    earlier = start.existing or start.other
+    if earlier is None:
+        return model
+    own = with_dropout(earlier.model, dropout)
+    if preset is None and start.existing:
+        return replace(own, vocab_size=manifest.vocab_size)
+    longer = with_positions(own, manifest.config.max_seq_length)
+    if preset is None:
+        return longer
+    return replace(
+        model,
+        max_position_embeddings=longer.max_position_embeddings,
+        global_rope_theta=longer.global_rope_theta,
+    )
+
+
+def _inherited(start: Start) -> dict[str, Setting] | None:
+    """The settings of the run that is continued or started from; None: there is none."""
+    run, origin = start.existing or start.other, start.origin
+    if run is None:
+        return None
+    values: dict[str, Value] = {name: getattr(run.training, name) for name in RECIPE_FIELDS}
+    source = str(start.out if start.existing else origin)
+    settings = {name: Setting(value, source) for name, value in values.items()}
+    if start.existing or not origin:
+        return settings
+    if not start.cools_down:  # precision belongs to the device, word vectors to the first weights
+        return settings | {name: CONTINUED[name] for name in ("precision", "word_vectors")}
+    step, elapsed = _position(origin)
+    phase = phase_at(run.phases, run.training, step, elapsed)
+    at_step: dict[str, Value] = {
+        "word_vectors": False,
+        "learning_rate": learning_rate_at(run.training, step, elapsed),
+        "batch_size": run.training.batch_size * phase.batch_factor,
+    }
+    steps = math.ceil(step / (1 - float(WSD_DECAY.value)))  # the decay is the last fifth of them
     return {
-        digest: found
-        for digest, found in config.excluded.items()
-        if earlier and not start.init and all(digest in texts for texts in earlier)
+        **settings,
+        **{name: Setting(value, source) for name, value in at_step.items()},
+        "max_steps": Setting(steps, WSD_DECAY.source),
     }
 
 
-def _newest_whole(out: Path) -> tuple[Path, TrainState, dict[Path, str]] | None:
-    """The newest intact checkpoint and its state, and what is wrong with those after it."""
-    damaged: dict[Path, str] = {}
-    for checkpoint in reversed(list_checkpoints(out)):
-        try:
-            return checkpoint, check_checkpoint(checkpoint), damaged
-        except InputError as error:
-            damaged[checkpoint] = str(error)
-    if damaged:
-        newest = next(iter(damaged.values()))
-        raise InputError(f"{out} has no intact checkpoint. {newest} --overwrite starts a new run.")
-    return None  # stopped before its first checkpoint: nothing is lost
+def _position(origin: Origin) -> tuple[int, float]:
+    """The step, and the seconds until then. Raises InputError without such a checkpoint."""
+    assert origin.step is not None
+    return origin.step, read_state(checkpoint_of(origin.folder, origin.step)).elapsed
 
 
-def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
-    """Raises InputError where the checkpoint does not fit; the loader checks the data."""
-    if fatal := config.differences(there, "model"):
-        raise InputError(
-            f"{out} holds a run with another model ({'; '.join(fatal)}). Give another --out, or "
-            "--overwrite."
-        )
-    if _turns(config) != _turns(there):
-        here, then = map(_phases_in_words, (config, there))
-        raise InputError(
-            f"{out} holds a run with other phases ({then} there, {here} now); leave --phase and "
-            "--masked-lm-prob out, or give another --out."
-        )
-    if there.training.optimizer != config.training.optimizer:
-        raise InputError(
-            f"{out} was trained with --optimizer {there.training.optimizer}; give that one, or "
-            f"another --out with --start-from {out}."
-        )
+def _growth(start: Start, manifest: Manifest) -> float:
+    """How many times as long examples are as those of the step that is cooled down from."""
+    if not (start.cools_down and start.origin and start.other):
+        return 1.0
+    run = start.other
+    phase = phase_at(run.phases, run.training, *_position(start.origin))
+    return manifest.config.max_seq_length / phase.max_seq_length
 
 
-def _check_may_continue(
-    start: Start, config: RunConfig, there: RunConfig, state: TrainState
-) -> None:
-    """Raises InputError if `--resume` is missing, or the run is already past the last step."""
-    out, training = start.out, config.training
-    if training.budget is None and state.step > training.max_steps:
-        raise InputError(
-            f"{out} holds a run at step {state.step}, beyond --max-steps {training.max_steps}; "
-            f"give at least {state.step}, or another --out."
-        )
-    changed = config.differences(there, "training")
-    is_finished = is_over(there.training, state.step, state.elapsed)
-    if start.resume or (is_finished and not changed):
-        return
-    raise InputError(
-        f"{out} holds a run at step {state.step}"
-        + (f" with another config ({'; '.join(changed)})" if changed else "")
-        + ". Give --resume to continue it, --overwrite to replace it, or another --out."
-    )
+def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a continued run keeps where `options` leaves it out, unless it is the default.
 
-
-def _turns(config: RunConfig) -> tuple[float | None, list[tuple[float, int]]]:
-    """The masking rate, and when which data set, by number, is read; the loaders compare data."""
-    numbers = list(data_sets_of(config.phases))
-    turns = [(phase.start, numbers.index(phase.dataset_digest)) for phase in config.phases]
-    return config.training.masked_lm_prob, turns
-
-
-def _phases_in_words(config: RunConfig) -> str:
-    rate = config.training.masked_lm_prob
-    masks = "" if rate is None else f", {rate:g} masked"
-    return "; ".join(f"{x.max_seq_length} tokens{masks} from {x.start:g}" for x in config.phases)
-
-
-def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoint:
-    """The weights and moments of another run; data and schedule start from their beginning."""
-    checkpoint, state = read_newest(run, lambda folder: (folder, check_checkpoint(folder)))
-    longer = with_positions(there.model, config.model.max_position_embeddings)
-    if fatal := _differences(config, replace(there, model=longer), "tokenizer_digest", "model"):
-        raise InputError(
-            f"{run} has another model or tokenizer ({fatal}), so its weights do not fit; use its "
-            "--preset, and shards built with its tokenizer."
-        )
-    if longer != there.model:
-        print(f"note: {note_of(there.model, longer)}.", file=sys.stderr)
-    seed, read = config.training.seed, data_sets_of(there.phases).keys()
-    if seed == there.training.seed and read & data_sets_of(config.phases).keys():
-        print(
-            f"note: {run} already read these examples in this order; --seed {seed + 1} shuffles "
-            "them differently.",
-            file=sys.stderr,
-        )
-    optimizer = there.training.optimizer
-    is_same, is_whole = optimizer == config.training.optimizer, has_moments(checkpoint)
-    if not is_same and is_whole:
-        print(
-            f"note: {run} was trained with --optimizer {optimizer}; only its weights are taken.",
-            file=sys.stderr,
-        )
-    return ResumePoint(
-        state=TrainState(step=0),
-        checkpoint=checkpoint,
-        has_moments=is_same and is_whole,
-        started_from=weights_digest(checkpoint),
-        trained_before=trained_positions(there, state),
-        trained_positions=_trained_positions(there, state, config),
-    )
-
-
-def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoint:
-    """A step of another run: weights, moments and data position, to continue from there.
-
-    Other shards of the same tokenizer are read from their beginning.
+    For a cool-down, what belongs to the order of the data and its masks.
     """
-    checkpoint = checkpoint_of(step.run, step.step)
-    state = check_checkpoint(checkpoint)
-    if not has_moments(checkpoint):
-        raise InputError(f"{step} has no optimizer state to continue from; give another run.")
-    if fatal := _differences(config, there, "tokenizer_digest", "model"):
-        raise InputError(
-            f"{step} cannot be continued: {fatal}. Give shards of its tokenizer, with examples of "
-            f"up to {there.model.max_position_embeddings} tokens, and no --preset."
-        )
-    if there.training.optimizer != config.training.optimizer:
-        raise InputError(
-            f"{step} was trained with --optimizer {there.training.optimizer}; leave the option out."
-        )
-    loader = state_of(state.loader, config.dataset_digest)
-    return ResumePoint(
-        state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
-        checkpoint=checkpoint,
-        started_from=weights_digest(checkpoint),
-        trained_before=trained_positions(there, state),
-        trained_positions=_trained_positions(there, state, config),
-    )
+    run, names = start.existing, [*KEPT_FIELDS]
+    if run and options.get("max_steps") is not None:  # steps end the run now
+        names.remove("for_")
+    elif not run and start.cools_down:
+        run, names = start.other, ["masked_lm_prob", "seed", "length_bins", "unpadded"]
+    own = {x: getattr(run.training, x) for x in names if options.get(x) is None} if run else {}
+    return {n: x for n, x in own.items() if x not in (None, getattr(PretrainConfig, n))}
 
 
-def _trained_positions(there: RunConfig, state: TrainState, config: RunConfig) -> int | None:
-    """How many positions the other run has trained, if longer examples now need more of them."""
-    trained, longest = trained_positions(there, state), config.data.max_seq_length
-    if trained is None or trained >= longest:
-        return None
-    if there.model.max_position_embeddings >= longest:  # else see `note_of`
-        print(f"note: the other run {positions_note(trained)}", file=sys.stderr)
-    return trained
-
-
-def _differences(config: RunConfig, there: RunConfig, *parts: str) -> str:
-    """What differs besides dropout, which is not part of the weights."""
-    now, then = (replace(one, model=with_dropout(one.model, 0.0)) for one in (config, there))
-    return "; ".join(now.differences(then, *parts))
+def _line(name: str, value: Value, source: str) -> str:
+    shown = option_name(f"no_{name}" if value is False else name)
+    if not isinstance(value, bool):
+        shown += f" {value:g}" if isinstance(value, float) else f" {value}"
+    return f"  {shown}".ljust(30) + source

@@ -6,21 +6,28 @@ processes add them up before the forward pass. (Averaging the means of the parts
 objective: it gives a word more weight if its part has fewer of them.)
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.model.attention import Packing
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import Targets, WordSample
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_row
 from clozeline.train.engine.distributed import World, full_tensor
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.precision import autocast
+
+FREQUENT = 0.1  # of a sample of words
+CPU = torch.device("cpu")
 
 
 def train_step(
@@ -50,7 +57,7 @@ def train_step(
     # An outer context keeps autocast's bfloat16 weight copies from one pass to the next.
     with torch.autocast(world.device.type, enabled=False):
         for part in parts:
-            with _gradients_shared(model, now=part is parts[-1]):
+            with _gradients_shared(model, is_last=part is parts[-1]):
                 with autocast(precision, world.device):
                     losses, hits = forward_losses(
                         model,
@@ -137,10 +144,51 @@ def is_full(loaded: LoadedBatch[Any]) -> bool:
     return loaded.num_tokens == slots
 
 
-def _gradients_shared(model: nn.Module, *, now: bool) -> AbstractContextManager[object]:
+def _gradients_shared(model: nn.Module, *, is_last: bool) -> AbstractContextManager[object]:
     """Processes add up their gradients once a step, with its last backward pass."""
-    if isinstance(model, DistributedDataParallel) and not now:
+    if isinstance(model, DistributedDataParallel) and not is_last:
         return model.no_sync()
     if share := getattr(model, "set_requires_gradient_sync", None):  # FSDP2 has it
-        share(now)
+        share(is_last)
     return nullcontext()
+
+
+class WordSampler:
+    """The words that the masked-LM loss of a step compares with, instead of the vocabulary.
+
+        the most frequent words    always, a tenth of the sample
+        others                     drawn anew in each step; each counts as (V - F) / (K - F) words
+
+    V vocabulary, K words of the sample, F frequent ones of them. The output layer is most of a
+    small model's arithmetic; with a sample it costs K / V as much. Seed, step and word counts alone
+    decide on a sample: all processes and passes of a step share it, and a resumed run continues
+    with the same ones. Without a `size`, or with one of the vocabulary or more, there is none.
+    """
+
+    def __init__(
+        self, token_counts: ArrayLike, size: int, *, seed: int, device: torch.device = CPU
+    ) -> None:
+        """`token_counts` [V]: how often each word occurs in training."""
+        counts = np.asarray(token_counts)
+        self.size = size if size < len(counts) else 0
+        self.seed = seed
+        by_frequency = np.argsort(-counts, kind="stable")
+        self.frequent, self.others = np.split(by_frequency, [int(FREQUENT * self.size)])
+        log_weights = np.zeros(self.size, np.float32)
+        if self.size:
+            others = self.size - len(self.frequent)
+            log_weights[len(self.frequent) :] = math.log(len(self.others) / others)
+        self._log_weights = torch.from_numpy(log_weights).to(device)
+
+    def at(self, step: int) -> WordSample | None:
+        """The sample of a step; None stands for the whole vocabulary. A GPU is not waited for."""
+        if not self.size:
+            return None
+        drawn = self.size - len(self.frequent)
+        bits = random_bits(stream_key(self.seed, "words", step), self.others.astype(np.uint64))
+        others = self.others[np.argpartition(bits, drawn - 1)[:drawn]]
+        words = torch.from_numpy(np.concatenate([self.frequent, others]))
+        device = self._log_weights.device
+        if device.type == "cuda":
+            words = words.pin_memory()
+        return WordSample(words.to(device, non_blocking=True), self._log_weights)

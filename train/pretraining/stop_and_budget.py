@@ -60,15 +60,15 @@ class StopAndBudget:
 
     def sync(self, *, stop: bool = False, is_bad_ahead: bool = False) -> None:
         """Agree with all other processes, which call this too."""
-        now, stop = time.monotonic() - self._start, stop or self._stop
+        elapsed, stop = time.monotonic() - self._start, stop or self._stop
         if save := self._save:
             self._save = False
         if self._world.size == 1:
-            self.elapsed = now
+            self.elapsed = elapsed
         else:
-            steps = SYNC_SECONDS * self._steps / max(now - self.elapsed, 1e-9)
+            steps = SYNC_SECONDS * self._steps / max(elapsed - self.elapsed, 1e-9)
             steps = min(max(int(steps), 1), MAX_STEPS_BETWEEN_SYNCS)
-            from_main = [now, steps] if self._world.is_main else [0, 0]
+            from_main = [elapsed, steps] if self._world.is_main else [0, 0]
             sums = torch.tensor([*from_main, stop, save, is_bad_ahead], dtype=torch.float64)
             sums = self._world.sum(sums.to(self._world.device))
             self.elapsed, steps, stop, save, is_bad_ahead = sums.tolist()

@@ -36,11 +36,14 @@ from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
 from clozeline.train.monitoring.step_profile import profiler
 from clozeline.train.monitoring.trackers import Tracker
-from clozeline.train.pretraining.initial_weights import ResumePoint, first_model, first_optimizer
-from clozeline.train.pretraining.more_positions import continue_positions
-from clozeline.train.pretraining.step import flops_of_step, train_step
+from clozeline.train.pretraining.initial_weights import (
+    ResumePoint,
+    continue_positions,
+    first_model,
+    first_optimizer,
+)
+from clozeline.train.pretraining.step import WordSampler, flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
-from clozeline.train.pretraining.word_sampler import WordSampler
 from clozeline.train.store.remote_folder import publish
 
 STOP_CHECK_EVERY = 8  # evaluation batches

@@ -65,9 +65,9 @@ def start_at_word_vectors(
         with out_of_memory_in_one_line("the word vectors", "give --no-word-vectors"):
             return {"": word_vectors(shards, model.config.hidden_size, seed=seed)}
 
-    found = world.tensors_from_main(vectors_read)
-    rows = found[""].any(1).nonzero().squeeze(1)
-    vectors = found[""][rows]
+    stored = world.tensors_from_main(vectors_read)
+    rows = stored[""].any(1).nonzero().squeeze(1)
+    vectors = stored[""][rows]
     if not len(rows):
         return  # no two words are near each other more often than by chance
     scale = model.config.initializer_range / vectors.std()

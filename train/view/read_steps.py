@@ -42,7 +42,7 @@ from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.schedule import phase_at
 from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.pretraining.start import cooled_from
+from clozeline.train.pretraining.start import cool_down_origin
 
 AT_ONCE: Final = 4096  #: steps that are searched for a document at once
 SHOWN: Final = 100  #: characters of a document
@@ -72,7 +72,8 @@ class ReadSteps:
         if self.training.for_ and len(self.phases) > 1:
             raise InputError(f"{run}: its schedule followed the time, so its steps are not known.")
         #: Those before it were trained by the run from which this one was cooled down.
-        self.first_step = 1 + (before.step if (before := cooled_from(config)) else 0)
+        before = cool_down_origin(config)
+        self.first_step = 1 + (before.step or 0 if before else 0)
         self._folders = data_sets_of(self.phases)
         given = read_manifest(shards).dataset_digest
         if given not in self._folders:
