@@ -42,6 +42,7 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
         ("a.txt", CONLL[CONLL.index(b"1\t") :], "a CoNLL table"),
         ("a.txt.gz", gzip.compress(tar_of(b"Rome is a city.")), "a tar archive"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "data",  # gzip holds the time
 )
 def test_other_formats_are_no_plain_text(tmp_path, name, data, named):
     (tmp_path / name).write_bytes(data)
