@@ -17,6 +17,11 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",
     },
     "finetune": {"--layer-decay": "all layers have one --learning-rate"},
+    "inspect": {
+        "--document": "show the steps of a run with --steps A-B; they name their documents",
+        "--source": "show the steps of a run with --steps A-B; they name their documents",
+    },
+    "view": {"--export": "use `clozeline report --out`"},
     "shards": {
         "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
