@@ -1,15 +1,14 @@
-"""Draws docs/manual/masks.png: three rows of a data set as `clozeline view` shows them.
+"""Draws docs/manual/masks.png: three rows of a data set as `clozeline report` shows them.
 
-PYTHONPATH=. python docs/draw_masks.py work/shards docs/manual/masks.png --row 0
+PYTHONPATH=. python docs/draw_masks.py work/shards docs/manual/masks.png
 """
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from clozeline.train.view.view import make_site
+from clozeline.train.report.folders import page_of, sorted_by_kind
 from tests.support.browser import chromium
-from tests.support.http_clients import running
 
 ROWS = 3
 #: Left, top, width and height of the legend and the first rows, in CSS pixels.
@@ -27,16 +26,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shards", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--row", type=int, default=0)
     given = parser.parse_args()
-    site = make_site([given.shards])
-    with (
-        running(site.server()) as server,
-        tempfile.TemporaryDirectory() as folder,
-        chromium(Path(folder)) as browser,
-    ):
+    with tempfile.TemporaryDirectory() as folder, chromium(Path(folder)) as browser:
+        page = Path(folder) / "page.html"
+        page.write_text(page_of(sorted_by_kind([given.shards]), title="masks"))
         browser.emulate(width=860)
-        browser.open(f"{server.url}/examples?row={given.row}")
+        browser.open(page.as_uri())
         left, top, width, height = browser.run(BOX)
         browser.screenshot(given.out, left=left, top=top, width=width, height=height, scale=1.5)
 

@@ -157,7 +157,7 @@ def shards(
 
 def _print_shards(manifest: Manifest, is_new: bool, out: AnyPath) -> None:
     """What was read, dropped and written."""
-    from clozeline.pipeline.report.dropped import dropped_lines, mixture_lines
+    from clozeline.pipeline.curation.dropped import dropped_lines, mixture_lines
 
     listed, truncated = out / "rejected.jsonl", manifest.counts.get("truncated", 0)
     if rejected := manifest.counts.get("rejected", 0) - truncated:

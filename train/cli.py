@@ -39,8 +39,8 @@ from clozeline.train.estimate.cli import estimate
 from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.pretraining.cli import pretrain
+from clozeline.train.report.cli import inspect, report, view
 from clozeline.train.store.folder_option import Folder
-from clozeline.train.view.cli import inspect, report, view
 
 OUT = Folder(writes=True)
 OTHERS_WAIT = 3.0  # seconds; torchrun sees within a tenth of one that a process has ended

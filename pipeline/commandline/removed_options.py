@@ -10,6 +10,11 @@ EVERY = "every command"
 #: By command, then by option, both as a user typed them; the text follows "was removed; ".
 OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
+    "inspect": {
+        "--document": "show the steps of a run with --steps A-B; they name their documents",
+        "--source": "show the steps of a run with --steps A-B; they name their documents",
+    },
+    "view": {"--export": "use `clozeline report --out`"},
     "shards": {
         "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",

@@ -13,7 +13,6 @@ EXTRAS = {
     **dict.fromkeys(("apache_beam", "datasets", "jinja2", "matplotlib"), "pipeline"),
     **dict.fromkeys(("mwparserfromhell", "nltk", "psutil", "regex", "webdataset"), "pipeline"),
     **dict.fromkeys(("dask", "distributed"), "dask"),
-    **dict.fromkeys(("starlette", "uvicorn"), "pipeline"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "sklearn": "baseline",
     "wandb": "wandb",

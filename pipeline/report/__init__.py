@@ -1,8 +1,8 @@
 """A finished data set in words, numbers and charts, for a terminal, a page and the Hub.
 
-    work/shards  ->  statistics of all rows  ->  sections of the Data set page (`sections.py`)
+    work/shards  ->  statistics of all rows  ->  Chapter("Data set", ...)  ->  report.html
     work/shards  ->  README.md, a Hub card   ->  lines of `clozeline inspect`
 
-A section is a function summary -> Section, tables and charts (`html.py`, `charts.py`);
-the pages of runs and classifiers have the same parts.
+A page is a list of chapters, a chapter a list of sections (`page.py`): tables, charts, examples.
+`train/report` makes the chapters of runs and classifiers.
 """

@@ -16,8 +16,8 @@ from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import CARD, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import id_type
 from clozeline.pipeline.dataset.shards import SUFFIXES
-from clozeline.pipeline.report.dataset_summary import read_job
-from clozeline.pipeline.report.html import fill_template
+from clozeline.pipeline.report.page import fill_template
+from clozeline.pipeline.report.statistics import read_job
 
 HUB_NAME = re.compile(r"hf://[\w-][\w.-]*(/[\w.-]+)?(\?.*)?")  # else it is a folder
 # The Hub's size categories, by the number of examples below which they apply.

@@ -11,22 +11,16 @@ A packed row is shown as piece 1, piece 2 and so on.
 import re
 import textwrap
 from collections.abc import Iterator
-from itertools import islice
 
-import numpy as np
-
-from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.common.errors import escaped
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
+from clozeline.pipeline.curation.dropped import mixture_lines, unmasked_lines
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
-from clozeline.pipeline.dataset.schema import Examples
-from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.dropped import mixture_lines, unmasked_lines
-from clozeline.pipeline.report.shown_example import mask_kind, parts_of
+from clozeline.pipeline.report.shown_example import ShownExample, random_examples
 from clozeline.pipeline.tokenization.token_texts import join_bytes
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 INDENT = " " * 11
@@ -38,50 +32,26 @@ def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> I
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     yield from _summary(manifest)
-    shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
-    bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
-    for for_shard, for_row in bits:
-        shard = shards[int(uniform_below(for_shard, len(shards)))]
-        examples = read_shard(folder / shard.name, expected=shard.checksum)
-        row = int(uniform_below(for_row, len(examples)))
+    for example in random_examples(folder, manifest, tokenizer, number=number, seed=seed):
         yield ""
-        yield from show_example(
-            examples,
-            row,
-            tokenizer,
-            title=f"{shard.name}, row {row}",
-            width=width,
-            negative_pairs=manifest.config.negative_pairs,
-        )
+        yield from example_lines(example, width=width)
 
 
-def show_example(
-    examples: Examples,
-    row: int,
-    tokenizer: Tokenizer,
-    *,
-    title: str,
-    width: int,
-    negative_pairs: str = "random",
-) -> Iterator[str]:
-    """One row: A and B, masked tokens numbered, and the original tokens below."""
-    example = examples.slice(row, row + 1)
-    ids = example.input_ids.values
-    texts = [tokenizer.texts[token] for token in ids]
-    originals = []
-    masked = zip(example.masked_lm_positions.values, example.masked_lm_labels.values, strict=True)
-    for number, (position, label) in enumerate(masked, start=1):
-        shown, original = tokenizer.shown_tokens[ids[position]], tokenizer.shown_tokens[label]
-        texts[position] = f" [{number} {shown.strip('[]')}]"
-        ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {shown})"}
-        way = ways[mask_kind(ids[position], label, tokenizer)]
-        originals.append(f"{number} {original}{way}")
-    kind, lengths = parts_of(example, negative_pairs)
-    yield f"{title}: {len(ids)} tokens, {kind}"
-    rest = iter(texts)
-    for part, length in lengths.items():
-        of_part = list(islice(rest, length))[:-1]  # without [SEP]
-        yield from _paragraph(part, _join(of_part[part != "B" :]), width)  # and [CLS]
+def example_lines(example: ShownExample, *, width: int) -> Iterator[str]:
+    """One row: its spans, masked tokens numbered, and the original tokens below."""
+    yield f"{example.title}: {', '.join(example.notes)}"
+    originals: list[str] = []
+    for name, tokens in example.spans:
+        texts = []
+        for token in tokens:
+            if not token.mask:
+                texts.append(token.spaced)
+                continue
+            number = len(originals) + 1
+            texts.append(f" [{number} {token.text.strip('[]')}]")
+            ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {token.text})"}
+            originals.append(f"{number} {token.original}{ways[token.mask]}")
+        yield from _paragraph(name, _join(texts[name != "B" : -1]), width)  # without [CLS], [SEP]
     yield from _paragraph("masked", "   ".join(originals), width)
 
 

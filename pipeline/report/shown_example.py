@@ -1,10 +1,8 @@
-"""An example as a page shows it: tokens as chips, in a colour for each kind of mask.
+"""An example as a page or a terminal shows it: tokens, and how each masked one is shown.
 
-    [CLS] the [MASK] sat on the river . [SEP] it slept . [SEP]    labels cat, mat
-    ->  A  [CLS]  the  [MASK] cat  sat  on  the  river (random) mat  .  [SEP]
-        B  it  slept  .  [SEP]
-
-Reports, `clozeline view` and its export draw it with the same macro, from parts.html.jinja.
+[CLS] the [MASK] sat on the river . [SEP] it slept . [SEP]    labels cat, mat
+->  A  [CLS]  the  [MASK] cat  sat  on  the  river (random) mat  .  [SEP]
+    B  it  slept  .  [SEP]
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,21 +12,25 @@ from typing import Literal
 
 import numpy as np
 
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
+from clozeline.pipeline.dataset.buckets import TRAIN
+from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
+from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
-
-MaskKind = Literal["masked", "random", "kept"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownToken:
     """One token; `mask` and `original` only if it was masked."""
 
-    text: str  # as the model sees it
+    text: str  # as the model sees it: "##ing"
+    spaced: str  # the same in running text, with the space before it: " the", "ing"
     is_special: bool = False
-    mask: MaskKind | None = None
+    mask: Literal["masked", "random", "kept"] | None = None
     original: str = ""
 
     @property
@@ -46,20 +48,30 @@ class ShownExample:
     title: str
     notes: Sequence[str]  # "64 tokens", "B is random"
     spans: Sequence[tuple[str, Sequence[ShownToken]]]
-    documents: Sequence[str] = ()  # hashes of its spans' documents, 16 hexadecimal digits each
+    documents: Sequence[str]  # hashes of its spans' documents, 16 hexadecimal digits each
+
+
+def random_examples(
+    folder: AnyPath, manifest: Manifest, tokenizer: Tokenizer, *, number: int, seed: int
+) -> Iterator[ShownExample]:
+    """Examples of the training shards, the same ones for the same seed."""
+    shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
+    bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
+    for for_shard, for_row in bits if shards else ():
+        shard = shards[int(uniform_below(for_shard, len(shards)))]
+        examples = read_shard(folder / shard.name, expected=shard.checksum)
+        row = int(uniform_below(for_row, len(examples)))
+        title = f"{shard.name}, row {row}"
+        negative = manifest.config.negative_pairs
+        yield shown_example(examples, row, tokenizer, title=title, negative_pairs=negative)
 
 
 def shown_example(
-    examples: Examples,
-    row: int,
-    tokenizer: Tokenizer,
-    *,
-    title: str,
-    negative_pairs: str = "random",
+    examples: Examples, row: int, tokenizer: Tokenizer, *, title: str, negative_pairs: str
 ) -> ShownExample:
     """A row of a shard."""
     example = examples.slice(row, row + 1)
-    kind, lengths = parts_of(example, negative_pairs)
+    kind, lengths = _parts_of(example, negative_pairs)
     tokens = _tokens(example, tokenizer)
     return ShownExample(
         title=title,
@@ -79,7 +91,7 @@ def documents_of(examples: Examples, row: int) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int]]:
+def _parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int]]:
     """What one row is, and the tokens of its parts: "B follows A", {"A": 12, "B": 8}."""
     if example.piece_lengths is not None:
         pieces = example.piece_lengths.values.tolist()
@@ -92,24 +104,15 @@ def parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int
 
 
 def _tokens(example: Examples, tokenizer: Tokenizer) -> Iterator[ShownToken]:
-    ids = example.input_ids.values
-    masks = np.full(len(ids), -1)
-    masks[example.masked_lm_positions.values] = np.arange(len(example.masked_lm_labels.values))
-    for shown, number in zip(ids.tolist(), masks.tolist(), strict=True):
-        text = tokenizer.shown_tokens[shown]
-        if number < 0:
-            yield ShownToken(text=text, is_special=bool(tokenizer.is_special[shown]))
-            continue
-        label = int(example.masked_lm_labels.values[number])
+    positions, labels = example.masked_lm_positions.values, example.masked_lm_labels.values
+    originals = dict(zip(positions.tolist(), labels.tolist(), strict=True))
+    for position, shown in enumerate(example.input_ids.values.tolist()):
+        original = originals.get(position)
+        how: Literal["masked", "random", "kept"] = "kept" if shown == original else "random"
         yield ShownToken(
-            text=text,
-            mask=mask_kind(shown, label, tokenizer),
-            original=tokenizer.shown_tokens[label],
+            text=tokenizer.shown_tokens[shown],
+            spaced=tokenizer.texts[shown],
+            is_special=original is None and bool(tokenizer.is_special[shown]),
+            mask=None if original is None else "masked" if shown == tokenizer.mask_id else how,
+            original="" if original is None else tokenizer.shown_tokens[original],
         )
-
-
-def mask_kind(shown: int, label: int, tokenizer: Tokenizer) -> MaskKind:
-    """How a masked token is shown: as [MASK], as a random token, or unchanged."""
-    if shown == tokenizer.mask_id:
-        return "masked"
-    return "kept" if shown == label else "random"

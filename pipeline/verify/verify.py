@@ -34,7 +34,7 @@ from clozeline.pipeline.dataset.manifest import (
 )
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
-from clozeline.pipeline.report.dataset_summary import read_job
+from clozeline.pipeline.report.statistics import read_job
 from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.steps.steps import count_tokens
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer

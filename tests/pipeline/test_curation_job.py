@@ -24,9 +24,9 @@ from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.graph import run_graph
 from clozeline.pipeline.job.tasks import Task, TaskShare
-from clozeline.pipeline.report.dataset_summary import summarize_dataset
-from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.page import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
+from clozeline.pipeline.report.statistics import summarize_dataset
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.steps.context import JobContext, excluded_blocks
 from clozeline.pipeline.steps.lost_files import choose

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.counter_rng import random_bits
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.dropped import CLEANED, dropped_lines
 from clozeline.pipeline.curation.reasons import REASONS
 from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
-from clozeline.pipeline.report.dropped import CLEANED, dropped_lines
 from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_block
 from clozeline.pipeline.sources.record_boundaries import TooLong, cut_chunks
 from clozeline.pipeline.sources.text_files import BOUNDARIES

@@ -13,7 +13,8 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.inspect import inspect_dataset, show_example
+from clozeline.pipeline.report.inspect import example_lines, inspect_dataset
+from clozeline.pipeline.report.shown_example import shown_example
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.test_rare_tokenizers import BYTES, adopted, bpe
 from tests.pipeline.test_steps import build, work
@@ -42,10 +43,10 @@ def example(text, *, hidden, length_a, label):
     )
 
 
-def show(shown, width=80):
-    return list(
-        show_example(shown, 0, TOKENIZER, title="train-00000-of-00001.arrow, row 0", width=width)
-    )
+def show(examples, width=80, *, tokenizer=TOKENIZER, negative_pairs="random"):
+    title = "train-00000-of-00001.arrow, row 0"
+    shown = shown_example(examples, 0, tokenizer, title=title, negative_pairs=negative_pairs)
+    return list(example_lines(shown, width=width))
 
 
 def test_a_pair_with_its_masks_and_the_original_tokens():
@@ -75,8 +76,8 @@ def test_a_masked_piece_stays_apart_and_a_cut_word_shows_its_cut():
         "  A        grow [1 ##ing] trees [2 ##s]",
         "  B        ##er ran",
     ]
-    [head, *_] = show_example(shown, 0, TOKENIZER, title="a", width=80, negative_pairs="swapped")
-    assert head == "a: 9 tokens, B is swapped"
+    [head, *_] = show(shown, negative_pairs="swapped")
+    assert head == "train-00000-of-00001.arrow, row 0: 9 tokens, B is swapped"
 
 
 def test_a_row_without_b_has_one_span_and_long_ones_are_wrapped():
@@ -99,9 +100,7 @@ def test_control_characters_of_a_text_are_shown_escaped(tmp_path):
     row = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.uint16)
     shown = example("[CLS] the [SEP]", hidden={}, length_a=len(row), label=-1)
     shown = replace(shown, input_ids=Ragged(row, offsets_of([len(row)])))
-    assert [*show_example(shown, 0, tokenizer, title="a", width=80)][1] == (
-        r"  A        a\x1b]0;b\u202e \u2028c"
-    )
+    assert show(shown, tokenizer=tokenizer)[1] == r"  A        a\x1b]0;b\u202e \u2028c"
 
 
 @pytest.fixture(scope="module")

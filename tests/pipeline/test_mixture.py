@@ -15,6 +15,7 @@ from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.dropped import mixture_lines
 from clozeline.pipeline.curation.mixture import (
     DOCUMENT,
     Histogram,
@@ -27,10 +28,9 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifes
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.runners import JobOptions
-from clozeline.pipeline.report.dataset_summary import summarize_dataset
-from clozeline.pipeline.report.dropped import mixture_lines
-from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.page import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
+from clozeline.pipeline.report.statistics import summarize_dataset
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_curation_job import NEAR, make, planted

@@ -20,8 +20,9 @@ from clozeline.pipeline.dataset.schema import (
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
 from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
 from clozeline.pipeline.report.dataset_card import card_text
-from clozeline.pipeline.report.inspect import inspect_dataset, show_example
-from clozeline.pipeline.report.row_statistics import count_rows
+from clozeline.pipeline.report.inspect import example_lines, inspect_dataset
+from clozeline.pipeline.report.shown_example import shown_example
+from clozeline.pipeline.report.statistics import count_rows
 from tests.pipeline.test_examples import TALK, documents_of, examples_of
 from tests.pipeline.test_pairs import SHAPE, tokens_of_documents
 from tests.pipeline.test_row_checks import findings_of, remasked
@@ -163,7 +164,8 @@ def test_a_packed_row_is_shown_piece_by_piece():
         piece_lengths=Ragged(np.array([4, 4], np.uint16), offsets_of([2])),
         piece_documents=Ragged(np.array([0, 1], np.uint64), offsets_of([2])),
     )
-    assert list(show_example(one, 0, TOKENIZER, title="s, row 0", width=80)) == [
+    shown = shown_example(one, 0, TOKENIZER, title="s, row 0", negative_pairs="random")
+    assert list(example_lines(shown, width=80)) == [
         "s, row 0: 8 tokens, 2 pieces",
         "  piece 1  the [1 MASK]",
         "  piece 2  dog ran",

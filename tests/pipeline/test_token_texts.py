@@ -16,7 +16,7 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.runners import JobOptions
-from clozeline.pipeline.report.inspect import show_example
+from clozeline.pipeline.report.inspect import example_lines
 from clozeline.pipeline.report.shown_example import shown_example
 from clozeline.pipeline.tokenization.token_texts import join_bytes, shown_token
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -126,9 +126,10 @@ def test_a_word_mark_alone_is_a_space_in_a_row_and_visible_by_itself(telephus):
     assert [telephus.tokens[i] for i in inside] == [
         *("\u2581", "Tele", "phus", "\u2581was"), *("\u2581", "[UNK]")
     ]  # fmt: skip
-    [_, line, _] = show_example(make_examples([row]), 0, telephus, title="a", width=80)
+    shown = shown_example(make_examples([row]), 0, telephus, title="a", negative_pairs="random")
+    [_, line, _] = example_lines(shown, width=80)
     assert line == "  A        Telephus was [UNK]"
-    [(_, chips)] = shown_example(make_examples([row]), 0, telephus, title="").spans
+    [(_, chips)] = shown.spans
     assert [chip.text for chip in chips[1:-1]] == [
         *("\u2423", "##Tele", "##phus", "was"), *("\u2423", "[UNK]")
     ]  # fmt: skip
@@ -138,7 +139,8 @@ def test_a_character_of_several_tokens_is_whole_in_a_row():
     inside = ids_of(BPE, "the \u0436\u0436 was")
     assert any("<0x" in BPE.shown_tokens[i] for i in inside)
     row = [BPE.cls_id, *inside, BPE.sep_id]
-    [_, line, _] = show_example(make_examples([row]), 0, BPE, title="a", width=80)
+    shown = shown_example(make_examples([row]), 0, BPE, title="a", negative_pairs="random")
+    [_, line, _] = example_lines(shown, width=80)
     assert line == "  A        the \u0436\u0436 was"
 
 

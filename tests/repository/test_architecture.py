@@ -13,19 +13,19 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 ONLY_INSIDE_FUNCTIONS = (
     "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
     "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath", "onnx", "onnxruntime",
-    "onnxscript", "wandb", "mlflow", "starlette", "uvicorn", "h11",
+    "onnxscript", "wandb", "mlflow",
 )  # fmt: skip
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {
     "pipeline": (
         "common", "commandline", "config", "dataset", "sources", "sentences", "tokenization",
-        "curation", "examples", "steps", "job", "beam", "report", "view", "verify", "cli",
+        "curation", "examples", "steps", "job", "beam", "report", "verify", "cli",
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
         "config", "data", "engine", "store", "artifacts", "monitoring", "labelled",
         "evaluation", "finetuning", "pretraining", "estimate", "benchmark", "inference", "export",
-        "view", "cli",
+        "report", "cli",
     ),
     "clozeline": ("beam", "__main__"),
 }  # fmt: skip
@@ -35,10 +35,6 @@ BEAM = (
     *(f"clozeline.pipeline.commandline.{name}" for name in ("beam_options", "beam_worker")),
     *(f"clozeline.pipeline.job.{name}" for name in ("graph", "stages", "texts")),
 )
-#: The servers, which their commands import.
-SERVERS = (
-    "clozeline.pipeline.common.http_server", "clozeline.pipeline.view.server",
-)  # fmt: skip
 #: What training needs of the pipeline: no Beam, no job.
 TRAIN_MAY_IMPORT = {
     "pipeline": {
@@ -49,7 +45,7 @@ TRAIN_MAY_IMPORT = {
     "train": set(ROOMS["train"]),
 }  # fmt: skip
 #: Pages of runs and classifiers are drawn with the parts of the pages of a data set.
-PAGES = {"report", "view"}
+PAGES = {"report"}
 
 
 @cache
@@ -114,7 +110,7 @@ def test_packages_import_one_way():
         if package == "pipeline":
             assert "torch" not in roots(names), path
         if package == "train" and path.name != "cli.py":
-            is_page = room(module(path)) == ("train", "view")
+            is_page = room(module(path)) == ("train", "report")
             for name in ours(names):
                 other, there = room(name)
                 is_part = is_page and there in PAGES
@@ -154,8 +150,6 @@ def test_only_the_graph_imports_beam():
 def test_what_only_some_need_is_imported_where_it_is_needed():
     for path in SOURCES:
         allowed = {"apache_beam"} if module(path) in BEAM else set()
-        if module(path) in SERVERS:
-            allowed = {"starlette", "uvicorn", "h11"}
         if path.name == "modeling_clozeline.py":  # copied beside weights; nothing here imports it
             allowed = {"transformers"}
         at_the_top = roots(imported(tree(path).body)) & {*ONLY_INSIDE_FUNCTIONS}

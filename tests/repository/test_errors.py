@@ -18,7 +18,7 @@ from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.cache_file import read_ends
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.html import printable
+from clozeline.pipeline.report.page import printable
 from clozeline.train.cli import InOrder, main
 from tests.support.command import invoke
 from tests.support.printed_commands import parse

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.page import make_sections
 from clozeline.train.finetuning.report import FinetuneReport, report_of
 from clozeline.train.labelled.predictions import PREDICTIONS
 from clozeline.train.labelled.scores import Scores
-from clozeline.train.view.classifier_sections import SECTIONS, ClassifierSummary
-from clozeline.train.view.view import make_site
+from clozeline.train.report.classifier_chapter import SECTIONS, ClassifierSummary
 from tests.support.command import invoke, refused
 from tests.support.small_classifier import PREDICTED, report
 
@@ -34,24 +33,20 @@ def write_folder(folder, found):
 
 def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     folder = write_folder(tmp_path / "c", report())
-    make_site([folder]).export(tmp_path / "page.html")
-    html = (tmp_path / "page.html").read_text()
+    assert invoke("report", folder).stdout == f"{folder / 'report.html'}\n"
+    html = (folder / "report.html").read_text()
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
-        *("Classes", "Confusion matrix", "Compared models", "Label efficiency", "Thresholds"),
-        *("Calibration", "Learning rate and epochs", "Config"),
+        *("Classes", "Confusion matrix", "Label efficiency", "Calibration", "Mistakes"),
+        "Configuration",
     ]
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert html.count("<svg") == 6  # two test sets, calibration, thresholds
-
-
-def test_the_command_reports_on_a_classifier_of_a_single_size_without_a_curve(tmp_path):
-    folder = write_folder(tmp_path / "c", report((1000,)))
-    done = invoke("report", folder)
-    assert (done.exit_code, done.stdout) == (0, f"{folder / 'report.html'}\n")
-    html = (folder / "report.html").read_text()
+    assert html.count("<svg") == 3  # two test sets, calibration
+    write_folder(tmp_path / "one", report((1000,)))
+    invoke("report", tmp_path / "one")
+    html = (tmp_path / "one" / "report.html").read_text()
     assert "Label efficiency" not in html
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 1
 
 
 def reported(found, results):
@@ -61,8 +56,25 @@ def reported(found, results):
 
 def sections(found, predictions=PREDICTED):
     """The sections of the page by heading."""
-    summary = ClassifierSummary(report=found, job={}, predictions=predictions)
+    values = json.loads(json.dumps(found.values))
+    summary = ClassifierSummary(report=values, job={}, predictions=predictions)
     return {section.heading: section for section in make_sections(SECTIONS, summary)}
+
+
+def test_compared_models_have_their_means_over_the_seeds_on_each_test_set():
+    [ours, imdb] = sections(report())["Label efficiency"].tables
+    assert ours.heads == ("rows", "fine-tuned", "from scratch", "bag-of-words")
+    assert ours.rows[1] == ("1,000", "0.8200 ± 0.0283", "0.6100 ± 0.0141", "0.7000")
+    assert (imdb.heads[0], imdb.rows[0][1]) == ("rows, on imdb", "0.8100 ± 0.0283")
+
+
+def test_the_most_confident_mistakes_come_first_with_their_whole_texts():
+    section = sections(report((1000,)))["Mistakes"]
+    assert section.sentence.startswith("2 of 100 test rows are wrong; the 2 most confident")
+    assert section.tables[0].rows == [
+        ("3", "<b>good</b>", "bad (100.0%)", "long " * 300),
+        ("2", "bad", "<b>good</b> (87.5%)", '<script>"a",\nb'),
+    ]
 
 
 def test_of_many_classes_the_most_frequent_confusions_are_shown():
@@ -74,13 +86,6 @@ def test_of_many_classes_the_most_frequent_confusions_are_shown():
     [table] = sections(reported(found, results))["Confusion matrix"].tables
     assert table.heads == ("label", "predicted", "rows")
     assert table.rows == [("class 39", "class 0", "1,200"), ("class 3", "class 5", "4")]
-
-
-def test_a_long_name_of_a_class_leaves_room_for_the_curve_and_its_number():
-    long = replace(PREDICTED, names=("bad", "good " * 40))
-    charts = sections(report((1000,)), long)["Thresholds"].charts
-    [label] = re.findall(r">(\d\.\d{4} good [^<]*)</text>", charts[0].svg)
-    assert len(label) == 24
 
 
 def test_the_path_of_another_test_set_is_beside_its_chart_and_not_on_an_axis():

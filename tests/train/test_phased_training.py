@@ -28,7 +28,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import states_of
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.pretraining.recipes import Origin
-from clozeline.train.view.read_steps import ReadSteps
+from clozeline.train.report.read_steps import ReadSteps
 from tests.support.command import invoke, output_of, refused
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of

@@ -3,20 +3,15 @@
 import csv
 import io
 from dataclasses import replace
-from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.labelled.predictions import PREDICTIONS, PrecisionRecall, Predictions
-from clozeline.train.view.predictions import PredictionPages
-from clozeline.train.view.view import make_site
-from tests.support.http_clients import request, running
-from tests.support.small_classifier import PREDICTED, write_small_classifier
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
+from tests.support.small_classifier import PREDICTED
 
 NAMES = ("a,b", '"', "c")
 
@@ -64,84 +59,3 @@ def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / PREDICTIONS).write_text(text)
     with pytest.raises(InputError, match=r"predictions.csv cannot be read .*; make it again"):
         Predictions.read(tmp_path / PREDICTIONS)
-
-
-def test_precision_and_recall_at_a_threshold():
-    found = PrecisionRecall.of(np.array([0.8, 0.3, 0.9, 0.8]), np.array([1, 0, 1, 0], bool))
-    for threshold, pair in {0.95: (0, 0), 0.9: (1, 0.5), 0.85: (1, 0.5), 0.1: (0.5, 1)}.items():
-        assert found.at(threshold) == pytest.approx(pair)
-
-
-@pytest.mark.parametrize("rows", [1, 7, 1000])
-def test_precision_and_recall_are_those_of_scikit_learn(rows):
-    found = some(rows, seed=rows)
-    p, is_class = found.probabilities[:, 0], found.labels == 0
-    is_class[0] = True
-    ours = PrecisionRecall.of(p, is_class)
-    precision, recall, thresholds = precision_recall_curve(is_class, p)
-    np.testing.assert_allclose(ours.thresholds[::-1], thresholds)
-    np.testing.assert_allclose(ours.precision[::-1], precision[:-1])
-    np.testing.assert_allclose(ours.recall[::-1], recall[:-1])
-    assert ours.average_precision == pytest.approx(average_precision_score(is_class, p))
-    thin = ours.thinned()
-    assert len(thin.recall) <= 200
-    assert (thin.recall[0], thin.recall[-1]) == (ours.recall[0], ours.recall[-1])
-
-
-def titles(pages, **query):
-    """Of all pages of a filter."""
-    found = pages.values(query)
-    rest = []
-    if found["after"]:
-        path, _, further = found["after"].partition("?")
-        assert path == "/predictions"
-        rest = titles(pages, **dict(parse_qsl(further)))
-    return [row["title"] for row in found["rows"]] + rest
-
-
-@pytest.mark.parametrize(
-    ("query", "test"),
-    [
-        ({}, lambda label, guess, p: label != guess),
-        ({"only": "all", "label": ""}, lambda label, guess, p: True),
-        ({"only": "right", "least": "60"}, lambda label, guess, p: label == guess and p >= 0.6),
-        ({"only": "all", "label": "2"}, lambda label, guess, p: label == 2),
-        ({"predicted": 1, "most": "50"}, lambda label, guess, p: label != 1 == guess and p <= 0.5),
-    ],
-)
-def test_a_filter_shows_the_rows_that_it_names_and_downloads_the_same(query, test):
-    rows = some(90)
-    pages = PredictionPages(rows)
-    columns = zip(rows.labels, rows.predicted, rows.confidence, strict=True)
-    expected = [i for i, values in enumerate(columns) if test(*values)]
-    shown = titles(pages, **query)
-    assert sorted(int(title.split(":")[0][4:]) for title in shown) == [i + 1 for i in expected]
-    confidences = [float(title.split("(")[1][:-2]) for title in shown]
-    assert confidences == sorted(confidences, reverse=True)
-    _, *lines = csv.reader(io.StringIO(pages.csv(query)))
-    assert [f"Row {line[0]}:" for line in lines] == [f"{title.split(':')[0]}:" for title in shown]
-    assert pages.values(query)["note"].startswith(f"{len(shown)} of 90 test rows")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    classifier = write_small_classifier(tmp_path_factory.mktemp("classifier") / "c")
-    with running(make_site([classifier]).server()) as server:
-        yield server
-
-
-def test_whole_texts_are_on_the_page_and_stay_text(server):
-    html = request(server, "/predictions").text
-    assert "long " * 300 in html
-    assert "&lt;script&gt;&#34;a&#34;,\nb" in html
-    assert "Row 3: &lt;b&gt;good&lt;/b&gt; ✗ predicted bad (100.0%)" in html
-    assert "the cat" not in html  # it is right
-    download = request(server, "/predictions.csv?only=all&label=1")
-    assert download.headers["Content-Type"] == "text/csv; charset=utf-8"
-    rows = [line[0] for line in csv.reader(io.StringIO(download.text))]
-    assert (rows[:4], len(rows)) == (["row", "3", "1", "4"], 100)
-
-
-@pytest.mark.parametrize("query", ["only=x", "label=x", "least=-1"])
-def test_a_wrong_filter_is_refused(server, query):
-    assert request(server, f"/predictions?{query}").status == 400

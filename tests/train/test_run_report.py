@@ -10,6 +10,8 @@ from clozeline.model.heads import count_parameters
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import REPORT
 from clozeline.train.artifacts.run import RunConfig, write_run, write_summary
+from clozeline.train.monitoring.run_history import RunHistory
+from clozeline.train.report.run_chapter import CHARTS, lines_of
 from tests.support.command import invoke, refused
 from tests.support.small import small_tokenizer
 from tests.support.small_training import TINY
@@ -67,18 +69,16 @@ def page(*arguments):
     return Path(result.stdout.strip()).read_text()
 
 
-def curves(html):
-    """The values that the page's script draws."""
-    page = html[html.index('<section id="curves">') :]
-    found = re.search(r'<script type="application/json" data-values>(.*?)</script>', page, re.S)
-    assert found
-    return dict(json.loads(found[1]))
+def series(folder, metric="mlm_loss"):
+    """Steps and values of the lines of a metric's chart, by their labels; "" is behind."""
+    [chart] = [chart for chart in CHARTS if chart.name == metric]
+    lines = lines_of(chart, [RunHistory.of(folder, "run")])
+    return {line.label: (line.x.tolist(), line.y.tolist()) for line in lines}
 
 
-def series(html):
-    """Steps and values of each line of the only run."""
-    (run,) = curves(html)["runs"]
-    return dict(run["series"])
+def charts(html):
+    """The metrics that are drawn, by the first words of their captions."""
+    return re.findall("<figcaption>(.*?)</figcaption>", html)
 
 
 def figures(html):
@@ -88,18 +88,23 @@ def figures(html):
 
 def test_the_page_is_in_the_run_and_has_a_line_for_each_metric(run):
     assert invoke("report", run).stdout == f"{run / REPORT}\n"
-    found = series((run / REPORT).read_text())
-    assert found["mlm_loss"] == [[1, 10, 20, 30, 40, 50], [3.99, 3.9, 3.8, 3.7, 3.6, 3.5]]
-    assert found["heldout/mlm_loss"] == [[50], [3.25]]
-    assert found.keys() >= {"gradient_norm", "tokens_per_second", "data_wait", "nsp_accuracy"}
+    assert len(charts((run / REPORT).read_text())) == 8
+    assert series(run) == {
+        "training": ([1, 10, 20, 30, 40, 50], [3.99, 3.9, 3.8, 3.7, 3.6, 3.5]),
+        "held out": ([50], [3.25]),
+        "unigram": ([50], [4.5]),
+    }
     assert not list(run.glob(".*"))
 
 
-def test_the_page_is_the_one_of_view(run, tmp_path):
-    exported = tmp_path / "view.html"
-    done = invoke("view", run, "--export", exported)
-    assert done.exit_code == 0
-    assert page(run) == exported.read_text()
+def test_a_noisy_metric_is_smoothed_and_its_values_are_behind_it(tmp_path):
+    values = [4.0 + (-1) ** step for step in range(40)]
+    folder = make_run(tmp_path / "a", [line(i + 1, mlm_loss=v) for i, v in enumerate(values)])
+    found = series(folder)
+    assert found[""][1] == values
+    assert found["training"][1][0] == pytest.approx(values[0])  # without the bias of the start
+    assert max(abs(value - 4) for value in found["training"][1][20:]) < 0.2
+    assert list(series(folder, "learning_rate")) == ["training"]
 
 
 def test_the_settings_and_the_key_figures_are_those_of_the_run(run):
@@ -119,8 +124,10 @@ def test_the_settings_and_the_key_figures_are_those_of_the_run(run):
 
 
 def test_mfu_is_drawn_if_it_was_measured(tmp_path):
-    html = page(make_run(tmp_path / "gpu", [line(step, mfu=0.4) for step in (1, 2)]))
-    assert series(html)["mfu"] == [[1, 2], [0.4, 0.4]]
+    folder = make_run(tmp_path / "gpu", [line(step, mfu=0.4) for step in (1, 2)])
+    assert series(folder, "mfu") == {"training": ([1, 2], [0.4, 0.4])}
+    html = page(folder)
+    assert charts(html)[-1].startswith("MFU: ")
     assert "<dd>40.0%</dd>" in html
 
 
@@ -139,7 +146,7 @@ def test_a_run_killed_after_a_few_lines_is_drawn_as_far_as_it_got(tmp_path, numb
         file.write('{"step": 60, "mlm_l')
     html = page(folder)
     assert "not complete" in html
-    assert len(series(html)) == (8 if number else 0)
+    assert len(charts(html)) == (8 if number else 0)
     (folder / "metrics.jsonl").unlink()
     assert "0 of 50" in page(folder)
 
@@ -151,18 +158,20 @@ def test_a_value_that_is_not_finite_is_left_out(tmp_path):
 
 
 def test_thousands_of_lines_fit_on_a_page(tmp_path):
-    html = page(make_run(tmp_path / "long", [line(step) for step in range(1, 3001)]))
-    steps, values = series(html)["mlm_loss"]
-    assert len(steps) == len(values) == 500
-    assert (steps[0], values[0]) == (3.5, 3.965)  # means of the first six
-    assert len(html) < 300_000
+    folder = make_run(tmp_path / "long", [line(step) for step in range(1, 3001)])
+    steps, values = series(folder)[""]
+    assert len(steps) == len(values) == 300
+    assert (steps[0], values[0]) == (5.5, pytest.approx(3.945))  # means of the first ten
+    assert len(page(folder)) < 500_000
 
 
 def test_several_runs_are_plotted_together_on_the_page_of_the_first(run, tmp_path):
     other = make_run(tmp_path / "two", LINES[:3], learning_rate=0.25)
     assert invoke("report", run, other).stdout == f"{run / REPORT}\n"
     html = (run / REPORT).read_text()
-    assert [found["name"] for found in curves(html)["runs"]] == ["one", "two"]
+    assert {"one, training", "two, training", "one, held out"} <= {
+        *re.findall(">([^<]*)</text>", html)
+    }
     assert "<td>training: learning_rate</td><td>0.001</td><td>0.25</td>" in html
     assert html.count("training: learning_rate") == 3  # the table of differences, and two configs
     assert "<td>last logged step</td><td>50</td><td>20</td>" in html

@@ -30,7 +30,10 @@ METADATA = (
     *("model", "names", "max_seq_length", "pooling", "mask_position", "temperature", "job"),
     *("text", "text_pair", "prompt", "truncate", "tokenizer_digest"),
 )
-REPORTED = ("finetuned", "results", "excluded", "notes", "calibration")
+REPORTED = (
+    *("finetuned", "results", "excluded", "notes", "calibration"),
+    *("examples", "plan", "label_efficiency"),
+)
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.labelled.rows import Floats, Labelled, Rows, class_ids
 
 PREDICTIONS = "predictions.csv"
 HEAD = ("row", "label", "predicted", "confidence")  # before the probabilities and the text
-CURVE_POINTS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,42 +79,3 @@ class Predictions:
             raise InputError(
                 f"{path} cannot be read ({error}); make it again with `clozeline finetune`."
             ) from error
-
-
-@dataclass(frozen=True, eq=False)
-class PrecisionRecall:
-    """What a class is worth at each threshold: its rows are those at least that probable.
-
-    probability   0.9  0.8  0.8  0.3        threshold   0.9   0.8   0.3
-    is the class  yes  no   yes  no    ->   precision   1.0  0.67   0.5
-                                            recall      0.5   1.0   1.0
-    """
-
-    thresholds: Floats  # [T], falling: each distinct probability
-    precision: Floats  # [T]
-    recall: Floats  # [T]
-
-    @classmethod
-    def of(cls, probabilities: Floats, is_class: NDArray[np.bool_]) -> Self:
-        """From the probability of the class for each row, and whether it is right, both [N]."""
-        order = np.argsort(-probabilities, kind="stable")
-        sorted_ = probabilities[order]
-        ends = np.flatnonzero(np.diff(sorted_, append=-1.0))  # of rows of equal probability
-        right = np.cumsum(is_class[order])[ends]
-        return cls(sorted_[ends], right / (ends + 1), right / max(1, int(is_class.sum())))
-
-    @property
-    def average_precision(self) -> float:
-        """The mean precision over the recall, as in scikit-learn."""
-        return float(np.diff(self.recall, prepend=0.0) @ self.precision)
-
-    def at(self, threshold: float) -> tuple[float, float]:
-        """Precision and recall of the rows at least so probable; precision 0 without any."""
-        number = int(np.searchsorted(-self.thresholds, -threshold, side="right"))
-        return (self.precision[number - 1], self.recall[number - 1]) if number else (0.0, 0.0)
-
-    def thinned(self) -> Self:
-        """Some of the thresholds, evenly, as many as a chart can show."""
-        last = len(self.thresholds) - 1
-        chosen = np.unique(np.linspace(0, last, CURVE_POINTS).round().astype(int))
-        return type(self)(self.thresholds[chosen], self.precision[chosen], self.recall[chosen])

@@ -10,28 +10,22 @@ A step's examples are the same for any number of processes and any accumulation.
 has the data digest of a step, it is compared.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, lru_cache
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.find_documents import find_documents
-from clozeline.pipeline.report.inspect import show_example
-from clozeline.pipeline.report.shown_example import documents_of
+from clozeline.pipeline.report.inspect import example_lines
+from clozeline.pipeline.report.shown_example import documents_of, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.pipeline.view.row_search import has_document
 from clozeline.train.artifacts.checkpoint import TrainState, read_states
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
@@ -43,9 +37,6 @@ from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.schedule import phase_at
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.start import cool_down_origin
-
-AT_ONCE: Final = 4096  #: steps that are searched for a document at once
-SHOWN: Final = 100  #: characters of a document
 
 
 class StepRows(NamedTuple):
@@ -67,7 +58,7 @@ class ReadSteps:
 
     def __init__(self, run: Path, shards: AnyPath) -> None:
         self.run, config = run, read_run(run)
-        self.training, self.data = config.training, config.data
+        self.training = config.training
         self.phases = config.phases
         if self.training.for_ and len(self.phases) > 1:
             raise InputError(f"{run}: its schedule followed the time, so its steps are not known.")
@@ -105,53 +96,23 @@ class ReadSteps:
     def rows(self, step: int) -> StepRows:
         """The examples of a step. Raises InputError if the run read others there."""
         self._check_phases(step)
-        located = self._located(range(step, step + 1))
-        start = self._checked_start(step, located)
-        phase = self.phase(step)
-        shards = self._loader(phase.dataset_digest).shards
-        return StepRows(start, shards, located, self._examples(phase, located))
-
-    def _checked_start(self, step: int, located: Located) -> int:
-        """Its first position. Raises InputError if it read others than the located examples."""
-        start = self.start_of(step)
+        phase, start, size = self.phase(step), self.start_of(step), self._size(step)
         if start < 0:
             raise InputError(
                 f"{self.run}: step {step} cannot be found: it was read with another batch size or "
                 "in another run, of which no checkpoint is left."
             )
-        slots = start + np.arange(self._size(step))
-        order = self._loader(self.phase(step).dataset_digest).reader().order
-        found = digest_text(int(order.hashes(located, slots).sum()))
+        loader = self._loader(phase.dataset_digest)
+        loader.next_position = start
+        reader = loader.reader()
+        located = reader.located(np.array([start]))
+        found = digest_text(int(reader.order.hashes(located, start + np.arange(size)).sum()))
         if self.digests.get(step, found) != found:
             raise InputError(
                 f"{self.run}: at step {step} other examples were read (data digest "
                 f"{self.digests[step]}, here {found}); was it resumed with another batch size?"
             )
-        return start
-
-    def steps_of(self, document: int, steps: range) -> Iterator[tuple[int, int]]:
-        """The steps that read examples of a document, and how many each."""
-        rows = cache(lambda digest: self._rows_with(document, digest))
-        at_once = 1 if self.training.length_bins else AT_ONCE
-        key = lambda step: (self.phase(step), self._size(step), step // at_once)  # noqa: E731
-        for (phase, size, _), group in groupby(steps, key=key):
-            some = list(group)
-            ends = (x.step for x in self.states if some[0] <= x.step < some[-1])
-            for one in (*ends, some[-1]):
-                self._check_phases(one)
-            located = self._located(range(some[0], some[-1] + 1))
-            for index, one in enumerate(some):
-                if not index or one in self.digests:
-                    rows_of_step = slice(index * size, (index + 1) * size)
-                    self._checked_start(one, Located(*(x[rows_of_step] for x in located)))
-            hits = np.zeros(len(located.rows), np.bool_)
-            for shard in np.unique(located.shards).tolist():
-                here = located.shards == shard
-                found = rows(phase.dataset_digest)[shard]
-                hits[here] = np.isin(located.rows[here], found)
-            for index, count in enumerate(hits.reshape(-1, size).sum(axis=1).tolist()):
-                if count:
-                    yield some[0] + index, count
+        return StepRows(start, loader.shards, located, self._examples(phase, located))
 
     def phase(self, step: int) -> DataPhase:
         return phase_at(self.phases, self.training, step)
@@ -196,22 +157,10 @@ class ReadSteps:
         """That of the loader of a data set, in a checkpoint."""
         return state_of(state.loader, digest) or {"next_position": 0}
 
-    def _located(self, steps: range) -> Located:
-        """Where the examples of steps of one batch size are stored."""
-        size, start = self._size(steps[0]), self.start_of(steps[0])
-        loader = self._loader(self.phase(steps[0]).dataset_digest)
-        loader.next_position = start
-        return loader.reader().located(start + size * np.arange(len(steps)))
-
     def _read(self, digest: str, shard: int) -> Examples:
         shards = self._loader(digest).shards
         entry = shards.entries[shard]
         return read_shard(shards.folder / entry.name, expected=entry.checksum)
-
-    def _rows_with(self, document: int, digest: str) -> list[NDArray[np.int64]]:
-        """The rows of each shard of a data set that have a part of the document."""
-        shards = range(len(self._loader(digest).shards.entries))
-        return [np.flatnonzero(has_document(self._read(digest, x), document)) for x in shards]
 
     def _examples(self, phase: DataPhase, located: Located) -> Examples:
         parts, order = [], []
@@ -230,12 +179,9 @@ class ReadSteps:
         return concatenate_examples(parts).take(np.argsort(np.concatenate(order)))
 
 
-def step_lines(
-    read: ReadSteps, steps: range, *, number: int, width: int, sources: Sequence[str] = ()
-) -> Iterator[str]:
-    """Each step, its first `number` examples, and where their documents are in the sources."""
+def step_lines(read: ReadSteps, steps: range, *, number: int, width: int) -> Iterator[str]:
+    """Each step, its first `number` examples, and the hashes of their documents."""
     tokenizer = load_tokenizer(read.shards.folder / TOKENIZER)
-    shown: set[int] = set()
     for step in steps:
         start, shards, located, examples = read.rows(step)
         every = {hash for row in range(len(examples)) for hash in documents_of(examples, row)}
@@ -250,47 +196,16 @@ def step_lines(
         )
         for row in range(min(number, len(examples))):
             shard, in_shard = int(located.shards[row]), int(located.rows[row])
-            yield from show_example(
+            example = shown_example(
                 examples,
                 row,
                 tokenizer,
                 title=f"{shards.entries[shard].name}, row {in_shard}",
-                width=width,
                 negative_pairs=shards.manifest.config.negative_pairs,
             )
-            documents = documents_of(examples, row)
-            shown.update(documents)
-            yield f"  {'from':<9}{', '.join(f'{hash:016x}' for hash in documents)}"
+            yield from example_lines(example, width=width)
+            yield f"  {'from':<9}{', '.join(example.documents)}"
         yield ""
-    if sources:
-        yield from source_lines(read, sources, shown)
-
-
-def document_lines(
-    read: ReadSteps, document: str, steps: range, sources: Sequence[str] = ()
-) -> Iterator[str]:
-    """The steps that read a document, given by the first 16 digits of its hash or more."""
-    found = re.match(r"(?:0x)?([0-9a-f]{16})", document.strip().lower())
-    if not found:
-        raise InputError(f"--document {document!r} is not a hash; give its first 16 digits.")
-    hash = int(found[1], 16)
-    count = 0
-    for step, examples in read.steps_of(hash, steps):
-        count += 1
-        yield f"step {step:,}: {counted(examples, 'example')}"
-    yield f"{hash:016x} was read in {count:,} of steps {steps[0]:,} to {steps[-1]:,}"
-    if sources:
-        yield from source_lines(read, sources, {hash})
-
-
-def source_lines(read: ReadSteps, sources: Sequence[str], wanted: set[int]) -> Iterator[str]:
-    """Where documents are in the sources, and how they begin."""
-    missing = set(wanted)
-    for hash, path, text in find_documents(sources, wanted, read.data):
-        missing.discard(hash)
-        yield f"{hash:016x} {path}: {text[:SHOWN]!r}"
-    for hash in sorted(missing):
-        yield f"{hash:016x} is not in these sources"
 
 
 def parse_steps(text: str, first: int, last: int) -> range:

@@ -1,12 +1,11 @@
-"""The sections of the data set report about documents: left out, and used how often."""
+"""The sections of a data set about documents: left out, and used how often."""
 
 from collections import Counter
 
+from clozeline.pipeline.curation.dropped import mixture_lines
 from clozeline.pipeline.curation.reasons import documents_read
-from clozeline.pipeline.report.charts import draw_bars
-from clozeline.pipeline.report.dataset_summary import DatasetSummary, DroppedDocument
-from clozeline.pipeline.report.dropped import uses_in_words
-from clozeline.pipeline.report.html import Chart, Section, Table
+from clozeline.pipeline.report.page import Section, Table
+from clozeline.pipeline.report.statistics import DatasetSummary, DroppedDocument
 from clozeline.pipeline.sources.documents import TRUNCATED
 
 REJECTED_SHOWN = 10
@@ -27,10 +26,6 @@ def dropped(summary: DatasetSummary) -> Section:
             is_numeric=False,
         ),
     ]
-    charts = []
-    if found:
-        svg = draw_bars("dropped", found, text="{:,}".format, log=True)
-        charts.append(Chart(svg=svg, caption="Dropped, by reason (log scale)"))
     read = documents_read(Counter(manifest.counts), Counter(manifest.dropped))
     truncated = sum(entry.kind == TRUNCATED for entry in rejected)
     early = f"; sources that end early: {truncated:,}" if truncated else ""
@@ -39,7 +34,6 @@ def dropped(summary: DatasetSummary) -> Section:
         heading="Dropped and rejected",
         sentence=f"Documents read: {read:,}; rejected: {len(rejected) - truncated:,}{early}{more}. "
         "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
-        charts=charts,
         tables=[table for table in tables if table.rows],
     )
 
@@ -74,25 +68,14 @@ def samples(summary: DatasetSummary) -> Section | None:
 
 def mixture(summary: DatasetSummary) -> Section | None:
     """The sources with a budget of tokens, and the use of their documents."""
-    sources = summary.manifest.mixture
-    if not sources:
+    rows = [(line,) for line in mixture_lines(summary.manifest)]
+    if not rows:
         return None
-    rows = [
-        (
-            source.source,
-            f"{source.budget:,}",
-            f"{source.available:,}",
-            f"{source.used:,}",
-            uses_in_words(source),
-        )
-        for source in sources
-    ]
-    heads = ("source", "tokens asked for", "available", "used", "documents")
     return Section(
         heading="Mixture",
         sentence="Tokens of the training documents of each source with a budget, before pairs and "
         "special tokens, and how often its documents are used.",
-        tables=[Table(heads=heads, rows=rows, is_numeric=False)],
+        tables=[Table(heads=("source",), rows=rows, is_numeric=False)],
     )
 
 

@@ -1,0 +1,139 @@
+"""A page: chapters of sections with tables, charts and examples, in one file that loads nothing.
+
+    [Chapter(name="Data set", figures=[("shards", "8")], sections=[...])]  ->  html_page  ->  HTML
+
+Text is escaped wherever it comes from; only charts, which `charts.py` draws, are inserted as they
+are.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.packages import check_packages
+from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.report.shown_example import ShownExample
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PAGE_START = b"<!doctype html"
+Summary = TypeVar("Summary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of text under their heads; the first column is left-aligned."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    is_numeric: bool = True  # the other columns are right-aligned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """An SVG and what it shows, in words."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One question about the data or the run, and its answer."""
+
+    heading: str
+    sentence: str
+    warnings: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    examples: Sequence[ShownExample] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """What a page says about a data set, about runs, or about a classifier."""
+
+    name: str
+    figures: Sequence[tuple[str, str]]  # key figures, by name
+    sections: Sequence[Section]
+
+    @property
+    def anchor(self) -> str:
+        """The id of its element: "data-set"."""
+        return self.name.lower().replace(" ", "-")
+
+
+def make_sections(
+    functions: Iterable[Callable[[Summary], Section | None]], summary: Summary
+) -> list[Section]:
+    """The sections of a chapter in order; a function returns None if it has nothing to show."""
+    sections = (function(summary) for function in functions)
+    return [section for section in sections if section is not None]
+
+
+def html_page(title: str, chapters: Sequence[Chapter]) -> str:
+    """The whole page. Equal chapters give equal text."""
+    style = _read("page.css")
+    return fill_template("page.html.jinja", title=title, chapters=chapters, style=style)
+
+
+def check_drawable() -> None:
+    """Raises InputError, which names the extra, without the libraries that every page needs."""
+    check_packages("a report", "jinja2", "matplotlib")
+
+
+def check_page_file(path: AnyPath) -> None:
+    """Raises InputError if `path` cannot be a page: before it is made, which may take long."""
+    if is_local(path):  # a store has no folders
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; give the name of a file.")
+        if not path.parent.is_dir():
+            raise InputError(f"{path.parent} is not a folder; give a file in an existing folder.")
+    if is_file(path) and not _is_page(path):
+        raise InputError(f"{path} exists and is not an HTML page; give another file.")
+
+
+def write_page(path: AnyPath, html: str) -> None:
+    with whole_file(path) as file:
+        file.write(html.encode())
+
+
+def _is_page(path: AnyPath) -> bool:
+    """Whether a file may be replaced by a page: it is one, or is empty."""
+    with path.open("rb") as file:
+        start = file.read(len(PAGE_START))
+    return start.lower() in (b"", PAGE_START)
+
+
+def printable(text: str) -> str:
+    """The text with unprintable characters, except line ends, escaped."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def fill_template(name: str, **values: Any) -> str:
+    """A template of this folder filled with the values, which are escaped in one of HTML."""
+    return _environment().get_template(name).render(values) + "\n"
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
+
+    return Environment(
+        loader=FunctionLoader(_read),
+        autoescape=select_autoescape(["html.jinja"]),
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not markup
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _read(name: str) -> str:
+    return files("clozeline.pipeline.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,246 @@
+"""The chapter of a classifier: scores, compared models, label efficiency, calibration, mistakes.
+
+Read from report.json and predictions.csv alone, as `clozeline finetune` wrote them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.report.charts import Line, draw_lines
+from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
+from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
+from clozeline.train.labelled.scores import Scores, mean_in_words
+
+MOST_IN_MATRIX, MOST_PAIRS = 30, 50  # classes; pairs of classes, where there are more
+MISTAKES = 20
+#: The compared models by their names in report.json: title, and marker in a chart.
+MODELS: Mapping[str, tuple[str, Literal["o", "s", "^"]]] = {
+    "pretrained": ("fine-tuned", "o"),
+    "from_scratch": ("from scratch", "s"),
+    "bag_of_words": ("bag-of-words", "^"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSummary:
+    """What the chapter is about."""
+
+    report: Mapping[str, Any]  # report.json
+    job: Mapping[str, Any]  # config and digests, from classifier.json
+    predictions: Predictions
+
+    @property
+    def scores(self) -> Scores:
+        """Those of the classifier on the test rows."""
+        return Scores.from_dict(self.report["finetuned"])
+
+
+def classifier_chapter(folder: Path) -> Chapter:
+    """Raises InputError if the folder is not a classifier, or its files do not fit together."""
+    summary = ClassifierSummary(
+        report=read_report(folder),
+        job=read_metadata(folder)["job"],
+        predictions=Predictions.read(folder / PREDICTIONS),
+    )
+    rows, tested = len(summary.predictions.texts), summary.scores.examples
+    if rows != tested:
+        raise InputError(
+            f"{folder / PREDICTIONS} has {rows:,} rows, but {tested:,} test rows are in the "
+            "report; restore it, or make it again with `clozeline finetune`."
+        )
+    return Chapter(
+        name="Classifier",
+        figures=list(_figures(summary)),
+        sections=make_sections(SECTIONS, summary),
+    )
+
+
+def _figures(summary: ClassifierSummary) -> Iterator[tuple[str, str]]:
+    scores, report = summary.scores, summary.report
+    yield "accuracy", f"{scores.accuracy:.4f}"
+    yield "macro F1", f"{scores.macro_f1:.4f}"
+    yield "training rows", f"{report['examples']:,}"
+    yield "test rows", f"{scores.examples:,}"
+    yield "learning rate", f"{report['plan']['learning_rate']:g}"
+    yield "epochs", str(report["plan"]["epochs"])
+    found = report["excluded"]["test"]
+    known = "not checked" if found is None else f"{found:,}, excluded from it"
+    yield "test rows found in the pretraining corpus", known
+
+
+def _classes(summary: ClassifierSummary) -> Section:
+    scores = summary.scores
+    columns = (scores.names, scores.precision, scores.recall, scores.f1, scores.confusion.sum(1))
+    rows = [
+        (name, f"{p:.4f}", f"{r:.4f}", f"{f:.4f}", f"{n:,}")
+        for name, p, r, f, n in zip(*columns, strict=True)
+    ]
+    heads = ("class", "precision", "recall", "F1", "rows")
+    return Section(
+        heading="Classes",
+        sentence=f"On {scores.examples:,} test rows. Macro F1 is {scores.macro_f1:.4f}.",
+        tables=[Table(heads=heads, rows=rows)],
+    )
+
+
+def _confusion(summary: ClassifierSummary) -> Section:
+    scores = summary.scores
+    if len(scores.names) > MOST_IN_MATRIX:
+        return _confused_pairs(scores)
+    rows = [
+        (name, *(f"{count:,}" for count in counts))
+        for name, counts in zip(scores.names, scores.confusion, strict=True)
+    ]
+    heads = ("label", *(f"predicted {name}" for name in scores.names))
+    return Section(
+        heading="Confusion matrix",
+        sentence="A row for each label, a column for each prediction.",
+        tables=[Table(heads=heads, rows=rows)],
+    )
+
+
+def _confused_pairs(scores: Scores) -> Section:
+    """The largest numbers of the matrix outside of its diagonal."""
+    wrong = np.where(np.eye(len(scores.names), dtype=np.bool_), 0, scores.confusion)
+    largest = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
+    pairs = [np.unravel_index(place, wrong.shape) for place in largest if wrong.flat[place]]
+    rows = [(scores.names[i], scores.names[j], f"{wrong[i, j]:,}") for i, j in pairs]
+    return Section(
+        heading="Confusion matrix",
+        sentence=f"The mistakes that are made most often, with {len(scores.names):,} classes.",
+        tables=[Table(heads=("label", "predicted", "rows"), rows=rows, is_numeric=False)],
+    )
+
+
+def _label_efficiency(summary: ClassifierSummary) -> Section:
+    """One table for each test set, and a curve where there are several numbers of rows."""
+    points = summary.report["label_efficiency"]
+    sources = (None, *points[0]["also"])
+    has_curve = len({point["examples"] for point in points}) > 1
+    return Section(
+        heading="Label efficiency" if has_curve else "Compared models",
+        sentence="Accuracy on the same test rows, mean and deviation over the seeds. "
+        + ("Smaller training sets are balanced and part of the larger ones." * has_curve),
+        charts=[_curves(points, source) for source in sources] if has_curve else [],
+        tables=[_accuracies(points, source) for source in sources],
+    )
+
+
+def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Table:
+    starts = [start for start in MODELS if any(point["start"] == start for point in points)]
+    cells = {
+        (point["examples"], point["start"]): mean_in_words(_seeds(point, source), ".4f")
+        for point in points
+    }
+    rows = [
+        (f"{size:,}", *(cells.get((size, start), "-") for start in starts))
+        for size in sorted({point["examples"] for point in points})
+    ]
+    heads = (f"rows, on {source}" if source else "rows", *(MODELS[start][0] for start in starts))
+    return Table(heads=heads, rows=rows)
+
+
+def _curves(points: Sequence[Mapping[str, Any]], source: str | None) -> Chart:
+    lines = []
+    for number, (start, (title, marker)) in enumerate(MODELS.items()):
+        of_model = [point for point in points if point["start"] == start]
+        seeds = [_seeds(point, source) for point in of_model]
+        if seeds:
+            line = Line(
+                x=[point["examples"] for point in of_model],
+                y=[float(np.mean(found)) for found in seeds],
+                deviation=[float(np.std(found, ddof=len(found) > 1)) for found in seeds],
+                label=title,
+                number=number,
+                marker=marker,
+            )
+            lines.append(line)
+    return draw_lines(
+        f"label efficiency on {source}",
+        lines,
+        caption=f"accuracy on {source or 'the test rows'}",
+        x_label="labelled training rows",
+        y_label="accuracy",
+        log="x",
+        percent=True,
+    )
+
+
+def _seeds(point: Mapping[str, Any], source: str | None) -> Sequence[float]:
+    """The accuracy of each seed, on the test rows or on another test set."""
+    found: Sequence[float] = point["also"][source] if source else point["accuracies"]
+    return found
+
+
+def _calibration(summary: ClassifierSummary) -> Section:
+    found = summary.report["calibration"]
+    lowest = 1 / len(summary.scores.names)
+    lines = [
+        Line(x=found["confidences"], y=found["accuracies"], label="test rows", marker="o"),
+        Line(x=[lowest, 1], y=[lowest, 1], label="perfectly calibrated", number=1, style="--"),
+    ]
+    chart = draw_lines(
+        "calibration",
+        lines,
+        caption="accuracy of the predictions of each bin of confidence",
+        x_label="confidence",
+        y_label="accuracy",
+        percent=True,
+    )
+    fitted = "no temperature was fitted that is sure to lower it"
+    if found["temperature"] != 1:
+        without = f"without the temperature of {found['temperature']:.2f}"
+        fitted = f"{without} it would be {found['error_before']:.4f}"
+    return Section(
+        heading="Calibration",
+        sentence=f"The expected calibration error is {found['error']:.4f}; {fitted}.",
+        charts=[chart],
+    )
+
+
+def _mistakes(summary: ClassifierSummary) -> Section:
+    found = summary.predictions
+    wrong = np.flatnonzero(found.predicted != found.labels)
+    shown = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:MISTAKES]
+    rows = [
+        (
+            f"{row + 1:,}",
+            found.names[found.labels[row]],
+            f"{found.names[found.predicted[row]]} ({found.confidence[row]:.1%})",
+            found.texts[row],
+        )
+        for row in shown
+    ]
+    heads = ("test row", "label", "predicted", "text")
+    return Section(
+        heading="Mistakes",
+        sentence=f"{len(wrong):,} of {len(found.texts):,} test rows are wrong; the {len(rows):,} "
+        f"most confident ones are listed. {PREDICTIONS} has all predictions.",
+        tables=[Table(heads=heads, rows=rows, is_numeric=False)] if rows else [],
+    )
+
+
+def _config(summary: ClassifierSummary) -> Section:
+    rows = [(name, str(value)) for name, value in summary.job.items()]
+    return Section(
+        heading="Configuration",
+        sentence="As recorded in classifier.json.",
+        tables=[Table(heads=("name", "value"), rows=rows, is_numeric=False)],
+    )
+
+
+#: In the order of the page.
+SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
+    _classes,
+    _confusion,
+    _label_efficiency,
+    _calibration,
+    _mistakes,
+    _config,
+)

@@ -1,0 +1,141 @@
+"""The commands that show folders in a browser: a live page, and a report in one file."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clozeline.pipeline.commandline.command import Command, grouped_option
+from clozeline.pipeline.commandline.config_options import PathOrUrl
+from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
+from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.train.store.folder_option import local_copy
+
+
+@click.command(cls=Command, example="clozeline inspect work/shards -n 5")
+@click.argument("folder", metavar="SHARDS|RUN", type=PathOrUrl())
+@grouped_option(
+    "-n",
+    "number",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Number of examples; of a run, from each step.",
+    group="Examples",
+)
+@grouped_option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 2**63 - 1),
+    help="Random seed.",
+    group="Examples",
+)
+@grouped_option("--steps", metavar="A-B", help="The steps of a run to show.", group="Run")
+@grouped_option("--shards", type=PathOrUrl(), help="The data set of the run.", group="Run")
+def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
+    """Show random examples in readable form.
+
+    For a run, --shards and --steps show the examples that it read: the same ones on any number of
+    processes. Documents are named by the first 16 digits of their hashes.
+    """
+    import shutil
+
+    from clozeline.pipeline.report.inspect import inspect_dataset
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    if kind_of(folder) == "run":
+        if seed:
+            raise InputError("--seed chooses rows of a data set; leave it out for a run.")
+        lines = _lines_of_run(local_copy(folder), number, width, **of_run)
+    elif any(of_run.values()):
+        raise wrong_folder(folder, "a run of `clozeline pretrain`")
+    else:
+        lines = inspect_dataset(folder, number=number, seed=seed, width=width)
+    for line in lines:
+        click.echo(escaped(line))
+    print_next_for(folder)
+
+
+def _lines_of_run(
+    run: Path, number: int, width: int, *, steps: str | None, shards: AnyPath | None
+) -> Iterator[str]:
+    from clozeline.train.report.read_steps import ReadSteps, parse_steps, step_lines
+
+    if shards is None or steps is None:
+        raise click.UsageError("for a run, give --shards and --steps A-B.")
+    read = ReadSteps(run, shards)
+    chosen = parse_steps(steps, read.first_step, read.last_step)
+    return step_lines(read, chosen, number=number, width=width)
+
+
+@click.command(cls=Command, example="clozeline report work/run")
+@click.argument(
+    "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
+)
+@grouped_option(
+    "--out", type=PathOrUrl(), help="Write only the HTML page, to this file.", group="Output"
+)
+def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
+    """Write a page about a data set, runs and a classifier.
+
+    A data set: examples, statistics, what was dropped. Runs: curves, warnings, comparison. A
+    classifier: scores, label efficiency, calibration, mistakes. The page is one file that loads
+    nothing, report.html in the first folder. A data set also gets a card for the Hugging Face Hub,
+    SHARDS/README.md; an edited card is kept.
+    """
+    from clozeline.pipeline.dataset.manifest import CARD, REPORT
+    from clozeline.pipeline.report.dataset_card import write_card
+    from clozeline.pipeline.report.page import check_page_file, write_page
+    from clozeline.train.report.folders import page_of, sorted_by_kind
+
+    by_kind = sorted_by_kind(folders)
+    page = out or folders[0] / REPORT
+    check_page_file(page)
+    write_page(page, page_of(by_kind, title=_title(folders)))
+    written = [page]
+    for folder in [] if out else by_kind["data set"]:
+        if write_card(folder):
+            written.append(folder / CARD)
+        else:
+            click.echo(f"warning: {folder / CARD} was edited and is kept", err=True)
+    click.echo(" and ".join(map(str, written)))
+    print_next_for(folders[0])
+
+
+@click.command(cls=Command, example="clozeline view work/shards work/run")
+@click.argument(
+    "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
+)
+@grouped_option(
+    "--port",
+    default=0,
+    type=click.IntRange(min=0, max=65535),
+    help="Port of the page.  [default: a free one]",
+    group="Output",
+)
+def view(folders: tuple[AnyPath, ...], port: int) -> None:
+    """Serve the page of `clozeline report`, made again at each reload.
+
+    Only for the browsers of this machine (127.0.0.1). Ctrl-C ends it.
+    """
+    from clozeline.pipeline.report.page_server import page_server
+    from clozeline.train.report.folders import page_of, sorted_by_kind
+
+    by_kind, title = sorted_by_kind(folders), _title(folders)
+    page_of(by_kind, title=title)  # what cannot be shown is said here
+    server = page_server(lambda: page_of(by_kind, title=title), port=port)
+    click.echo(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)")
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+def _title(folders: tuple[AnyPath, ...]) -> str:
+    """The names of the folders, without their paths: a report may be published."""
+    return ", ".join(
+        folder.resolve().name if is_local(folder) else folder.name for folder in folders
+    )
