@@ -1,7 +1,6 @@
 """What follows `--`: Beam's options, checked, and the runner that they name."""
 
 import argparse
-import difflib
 import logging
 import re
 import socket
@@ -18,7 +17,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, did_you_mean
 
 SECONDS_TO_CONNECT: Final = 5.0
 #: In full, because `DirectRunner` tries to download another one.
@@ -76,11 +75,11 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     is_remote = isinstance(root.runner, PortableRunner) and endpoint != "embed"
     if isinstance(root.runner, FnApiRunner):
         _check_direct(values)
-    near = _nearest(unknown, known=parsers[0]._option_string_actions)
-    if unknown and (near or not is_remote):
+    end = _end(unknown, known=parsers[0]._option_string_actions)
+    if unknown and (end != "." or not is_remote):
         raise InputError(
             f"neither Beam nor the runner knows {' '.join(unknown)}; what follows -- is passed to "
-            f"Beam{near}."
+            f"Beam{end}"
         )
     _check_addresses(values)
     return root
@@ -131,13 +130,11 @@ def _check_addresses(values: Mapping[str, Any]) -> None:
             _check_connection(option, address)
 
 
-def _nearest(unknown: Sequence[str], *, known: Iterable[str]) -> str:
-    """ " (did you mean --flink_master?)" for the first option that is like a known one."""
-    for option in unknown:
-        found = difflib.get_close_matches(option.partition("=")[0], list(known), n=1, cutoff=0.85)
-        if option.startswith("--") and found:
-            return f" (did you mean {found[0]}?)"
-    return ""
+def _end(unknown: Sequence[str], *, known: Iterable[str]) -> str:
+    """ "; did you mean --flink_master?" for the first option that is like a known one; or "."."""
+    names = (option.partition("=")[0] for option in unknown if option.startswith("--"))
+    ends = (did_you_mean(name, known, cutoff=0.85) for name in names)
+    return next((end for end in ends if end != "."), ".")
 
 
 def _check_connection(option: str, address: str) -> None:

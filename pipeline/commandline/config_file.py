@@ -7,7 +7,6 @@ max_steps = 10_000        --max-steps; a dash is as good as an underscore
 The table's name may be left out. A JSON file that a command wrote has the same under "options".
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Collection
@@ -17,7 +16,7 @@ import click
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.removed_options import removed_option
-from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.errors import InputError, did_you_mean, one_line
 from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import local_path
 
@@ -38,7 +37,7 @@ def read_config(path: str, context: click.Context) -> dict[str, Any]:
         if key == name and isinstance(value, dict):
             given |= value
         elif isinstance(value, dict) and key not in others:
-            raise InputError(f"{path}: [{key}] is not a command{_nearest(key, others)}.")
+            raise InputError(f"{path}: [{key}] is not a command{did_you_mean(key, others)}")
     if not given and tables.keys() - {name}:
         table = "" if path.endswith(".json") else f"add a table [{name}], or "
         raise InputError(
@@ -53,7 +52,8 @@ def read_config(path: str, context: click.Context) -> dict[str, Any]:
             if message := removed_option(name, f"--{key.replace('_', '-')}"):
                 raise InputError(f"{path}: {message}")
             raise InputError(
-                f"{path}: {key} is not an option of `clozeline {name}`{_nearest(key, params)}."
+                f"{path}: {key} is not an option of `clozeline {name}`"
+                f"{did_you_mean(key.replace('-', '_'), params)}"
             )
         _check(value, param, context, f"{path}: {key}")
         values[str(param.name)] = value
@@ -135,8 +135,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):  # as in JSON, which does not escape DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower()  # true, 5, 1e-05, inf
-
-
-def _nearest(key: str, valid: Collection[str]) -> str:
-    found = difflib.get_close_matches(key.replace("-", "_"), valid, n=1, cutoff=0.4)
-    return f"; the nearest is {found[0]}" if found else ""

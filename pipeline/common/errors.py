@@ -9,9 +9,10 @@
 A broken invariant of our own is an `AssertionError` and ends with its traceback.
 """
 
+import difflib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unicodedata import category
@@ -160,3 +161,12 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 def one_line(error: BaseException) -> str:
     """A library's error message on one line, cut to 300 characters."""
     return " ".join(str(error).split())[:300]
+
+
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown word: "; did you mean gopher?", or "." for none.
+
+    `cutoff` is how similar they have to be, from 0 to 1 (`difflib.get_close_matches`).
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else "."

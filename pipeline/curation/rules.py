@@ -7,13 +7,12 @@ A later value replaces an earlier one. Rules are tried in the order of RULES; th
 breaks is the reason that is counted.
 """
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, did_you_mean
 from clozeline.pipeline.curation.measures import MEASURES, Text, without_boilerplate
 
 #: The bounds that a measure may have; one that is not listed has a maximum only.
@@ -102,10 +101,9 @@ def quality_of(names: Sequence[str]) -> Quality:
             chosen[rule] = _threshold(rule, value)
         else:
             known = [*SETS, *RULES, BOILERPLATE]
-            near = difflib.get_close_matches(rule, known, n=1)
             raise InputError(
-                f"--quality {name}: there is no such rule"
-                f"{f'; did you mean {near[0]}?' if near else '.'} Sets are {', '.join(SETS)}; "
+                f"--quality {name}: there is no such rule{did_you_mean(rule, known)} "
+                f"Sets are {', '.join(SETS)}; "
                 f"rules are {', '.join(known[len(SETS) :])}."
             )
     return Quality({rule: chosen[rule] for rule in (BOILERPLATE, *RULES) if rule in chosen})

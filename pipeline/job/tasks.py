@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 from clozeline.pipeline.common.errors import UnfinishedError
+from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.job.out_folder import finished_dataset
 from clozeline.pipeline.steps.steps import Steps
@@ -146,8 +147,9 @@ class TaskShare:
                 since = started
             if missing and (started - since >= self.wait or finished_dataset(steps.context)):
                 others = sorted({owners[number] for number in missing})
+                names = first_names([f"{index}/{self.task.count}" for index in others])
                 raise UnfinishedError(
-                    f"{done}; the others are those of task {_listed(others, self.task.count)}. "
+                    f"{done}; the others are those of task {names}. "
                     "Run what is missing, and this task again."
                 )
             if missing != before:
@@ -166,9 +168,3 @@ def _without_files(files: Sequence[Sequence[AnyPath]]) -> list[int]:
         for number, paths in enumerate(files)
         if not all(path.name in found[path.parent] for path in paths)
     ]
-
-
-def _listed(indexes: Sequence[int], count: int) -> str:
-    """The first few, as options: "1/7, 4/7 and 2 more"."""
-    shown = ", ".join(f"{index}/{count}" for index in indexes[:5])
-    return f"{shown} and {len(indexes) - 5} more" if indexes[5:] else shown

@@ -3,7 +3,6 @@
 train_punkt(["Dr. Oz came. He left."], "english")  ->  PunktData(abbrev_types=["dr"], ...)
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.common.config_checks import check_types
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, did_you_mean
 
 #: All languages of `punkt_tab`; NLTK's data folders may have fewer.
 LANGUAGES = (
@@ -102,9 +101,9 @@ def _installed() -> list[Path]:
 def _check_language(language: str) -> None:
     if not re.fullmatch(r"\w+", language):
         raise InputError(f"{language!r} is not a language; give a name such as 'english'.")
-    near = difflib.get_close_matches(language.lower(), LANGUAGES, n=1, cutoff=0.8)
-    if near and language not in LANGUAGES:
-        raise InputError(f"{language!r} is not a language of Punkt; did you mean {near[0]!r}?")
+    end = did_you_mean(language.lower(), LANGUAGES, cutoff=0.8)
+    if end != "." and language not in LANGUAGES:
+        raise InputError(f"{language!r} is not a language of Punkt{end}")
 
 
 def train_punkt(texts: Iterable[str], language: str) -> PunktData:

@@ -332,7 +332,7 @@ def test_a_missing_language_is_none_and_a_typo_an_error(punkt_tab, monkeypatch):
     for folders in (nltk.data.path, [str(punkt_tab / "nowhere")]):  # whatever is installed
         monkeypatch.setattr(nltk.data, "path", folders)
         for language, near in (("englsh", "english"), ("German", "german"), ("swedsh", "swedish")):
-            with pytest.raises(InputError, match=f"'{language}' is not .* did you mean '{near}'?"):
+            with pytest.raises(InputError, match=f"'{language}' is not .* did you mean {near}"):
                 find_punkt(language)
     assert find_punkt("english") is None
     with pytest.raises(InputError, match="is not a language"):

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.pipeline.commandline.beam_options import _nearest
+from clozeline.pipeline.commandline.beam_options import _end
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from tests.faults.artifacts import dump_of
 from tests.faults.trials import TRIALS
@@ -218,8 +218,8 @@ def test_an_allowed_cut_source_is_learned_from(whole, tmp_path):
 
 def test_a_misspelt_beam_option_names_the_nearest():
     known = ["--flink_master", "--parallelism"]
-    assert _nearest(["--flink_mastr=a:1"], known=known) == " (did you mean --flink_master?)"
-    assert _nearest(["--something_else", "x"], known=known) == ""
+    assert _end(["--flink_mastr=a:1"], known=known) == "; did you mean --flink_master?"
+    assert _end(["--something_else", "x"], known=known) == "."
 
 
 def test_an_interrupt_during_the_imports_is_no_traceback():

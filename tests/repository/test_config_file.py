@@ -98,7 +98,7 @@ def test_recorded_options_start_the_same_again(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gests = 3", "gests is not an option of `clozeline cook`; the nearest is guests."),
+        ("gests = 3", "gests is not an option of `clozeline cook`; did you mean guests?"),
         ("config = 3", "config is not an option of `clozeline cook`."),
         ('guests = "3"', 'guests is "3"; give a whole number.'),
         ("guests = true", "guests is true; give a whole number."),
@@ -113,7 +113,7 @@ def test_recorded_options_start_the_same_again(tmp_path):
         ('herbs = "dill"', 'herbs is "dill"; give a list, each a text in quotes.'),
         ("herbs = [1]", "herbs is [1]; give a list, each a text in quotes."),
         ("for = 2024-01-01", "for is 2024-01-01; give a text in quotes."),
-        ("[cok]\nguests = 1", "[cok] is not a command; the nearest is cook."),
+        ("[cok]\nguests = 1", "[cok] is not a command; did you mean cook?"),
         ("[wash]", "has options of `clozeline wash`, none of `clozeline cook`; add a table [cook]"),
         ("guests 3", "cannot be read as TOML (Expected '=' after a key"),
         ("guests = 3\nguests = 4", "cannot be read as TOML (Cannot overwrite a value"),
