@@ -132,7 +132,7 @@ def one_sample(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return check
 
 
-@pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "csv", "csv.zst", "xml", "xml.gz", "txt"])
+@pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "xml", "xml.gz", "txt"])
 def test_what_is_read_in_part_is_scaled_by_that_part(
     name: str, one_sample: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.files import (
-    CHUNK,
     damage,
     find_files,
     open_file,
@@ -25,6 +24,7 @@ from clozeline.pipeline.sources.formats import check_columns_used, list_blocks
 from clozeline.pipeline.sources.record_boundaries import cut_chunks
 from clozeline.pipeline.sources.sample.articles import count_articles
 from clozeline.pipeline.sources.text_files import BOUNDARIES
+from clozeline.pipeline.sources.unpacking import CHUNK
 from tests.support.small_sources import PACKERS, write
 
 TEXT = b"".join(b"line %d of a file\n" % i for i in range(40_000))

@@ -121,7 +121,7 @@ def test_each_source_gives_its_tokens(mixed: Path):
     summary = summarize_dataset(mixed)
     [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
     table = section.tables[0]
-    assert [row[0] for row in table.rows] == ["first.jsonl", "second.jsonl"]
+    assert [row[0] for row in table.rows] == lines
     assert table.rows[0][table.heads.index("used")] == f"{wiki.used:,}"
 
 

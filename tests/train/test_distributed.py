@@ -219,12 +219,6 @@ def test_more_processes_than_gpus_are_refused_in_one_line(monkeypatch):
         pass
 
 
-def test_ranks_that_would_skip_different_shards_all_refuse(runs):
-    said = [(runs / f"skips.refused.{rank}").read_text() for rank in (0, 1)]
-    assert "rank 0 skips no shard. All ranks must read the same shards" in said[0]
-    assert "rank 0 skips no shard, rank 1 skips train-00001-of-00005.arrow." in said[1]
-
-
 def test_ranks_with_different_data_sets_all_refuse(runs, folder):
     """As after a copy to the machine of one of them that is older than the others."""
     said = [(runs / f"others.refused.{rank}").read_text() for rank in (0, 1)]

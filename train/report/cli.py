@@ -127,7 +127,7 @@ def view(folders: tuple[AnyPath, ...], port: int) -> None:
     from clozeline.train.report.folders import page_of, sorted_by_kind
 
     by_kind, title = sorted_by_kind(folders), _title(folders)
-    page_of(by_kind, title=title)  # what cannot be shown is said here
+    page_of(by_kind, title=title)  # what cannot be shown is reported here
     server = page_server(lambda: page_of(by_kind, title=title), port=port)
     click.echo(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)")
     with server, suppress(KeyboardInterrupt):

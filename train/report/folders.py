@@ -59,7 +59,7 @@ def page_of(by_kind: Mapping[str, Sequence[Any]], *, title: str) -> str:
 
 @lru_cache(maxsize=1)
 def _dataset_chapter(folder: AnyPath, digest: str) -> Chapter:
-    """Read once for each digest: a reload is quick while a run goes on."""
+    """Read once for each digest: a reload is quick while a run trains."""
     from clozeline.pipeline.report.sections import dataset_chapter
 
     return dataset_chapter(folder)
