@@ -33,6 +33,7 @@ def with_files(steps: Steps, make: Callable[[], Made]) -> Made:
                 raise
             made_again.add(error.path.name)
             _make_again(steps, error.path)
+            steps.cache.forget_index()
 
 
 def _make_again(steps: Steps, path: AnyPath) -> None:

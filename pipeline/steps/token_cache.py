@@ -142,6 +142,10 @@ class TokenCache:
         self._indexed = range(0)
         self._index: list[Entries] = []
 
+    def forget_index(self) -> None:
+        """Read the index again: it may be that of a damaged file, which was made again since."""
+        self._indexed, self._index = range(0), []
+
     def inputs_of(self, bucket: int) -> list[TokenFile]:
         """The inputs that have documents of the bucket."""
         return [part for part, _, entries in self._entries(bucket) if entries["length"].any()]
