@@ -43,7 +43,7 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
 
     Checks all files that have a sum, or those of `names`.
     """
-    if not is_file(folder / SUMS):  # written by an earlier version, or not by us
+    if not is_file(folder / SUMS):  # not written by us
         return
     text = read_file(folder / SUMS).decode("utf-8", "replace")
     lines = [LINE.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
