@@ -211,7 +211,7 @@ def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
         progress = Progress(job.blocks if job.options.has_cache else [], job.context)
         outcome = _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
-        about |= measured(progress, list(beam_args), started)
+        about |= measured(progress, list(beam_args), started, outcome.worker_seconds)
         about["counters"] = dict(sorted(outcome.counters.items()))
         add_to_json(job.out_dir / JOB, about)
         remove_leftovers(job.context, keep_cache=job.keep_cache)

@@ -69,7 +69,9 @@ def logging_to(path: AnyPath) -> Iterator[TextIO]:
             root.handlers = others
 
 
-def measured(progress: Progress, beam_args: list[str], started: float) -> dict[str, Any]:
+def measured(
+    progress: Progress, beam_args: list[str], started: float, worker_seconds: float
+) -> dict[str, Any]:
     """What the process that runs the job has measured."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     elapsed = time.time() - started
@@ -78,7 +80,7 @@ def measured(progress: Progress, beam_args: list[str], started: float) -> dict[s
         "rejected": progress.rejected,
         "beam_args": beam_args,
         "seconds": round(elapsed, 2),
-        "cpu_seconds": round(sum(u.ru_utime + u.ru_stime for u in usage), 2),
+        "cpu_seconds": round(worker_seconds + sum(u.ru_utime + u.ru_stime for u in usage), 2),
         "megabytes_per_second": round(read_bytes / elapsed / 1e6, 3),
         "peak_memory_megabytes": progress.peak_memory // 1_000_000,
     }

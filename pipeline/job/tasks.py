@@ -61,6 +61,7 @@ class Outcome(NamedTuple):
 
     counters: Counter[str]  #: Beam's
     is_last: bool  #: whether it has finished the data set; else another task had
+    worker_seconds: float = 0.0  #: CPU time of workers
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
-"""A worker: runs the graph in Beam's in-process runner, on what its parent hands out.
+"""A worker: runs the graph in Beam's in-process runner, on what the job's process hands out.
 
-python -P -m clozeline.pipeline.job.worker 7      (the number of its connection)
+The fork server of workers.py runs `fork_workers`, a worker `work`.
 """
 
+import gc
 import logging
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import Any, ClassVar
 
 from clozeline.pipeline.job.tasks import Outcome, Stage
-from clozeline.pipeline.job.workers import COMPLETE, Failure
+from clozeline.pipeline.job.workers import COMPLETE, Failure, Surroundings
 from clozeline.pipeline.steps.steps import Steps
 
 
@@ -37,19 +40,50 @@ class HandedOut:
         return self.answers.get()
 
 
-def work() -> None:
-    """Run the graph of the job that comes through the connection, and report how it ended."""
+def fork_workers() -> None:
+    """Import Beam, then fork a worker for each request, until the process that asks ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
     logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are reported below
     with without_pandas():
-        from clozeline.pipeline.job.graph import run_graph
-    connection = Connection(int(sys.argv[1]))
+        from clozeline.pipeline.job import graph  # noqa: F401
+    requests = Connection(int(sys.argv[1]))
+    gc.freeze()  # else the first collection of each worker would copy all pages
+    with suppress(EOFError, OSError):
+        while True:
+            request = requests.recv()
+            if isinstance(request, Surroundings):
+                requests.send(_fork(requests, request))
+            else:
+                requests.send(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]))
+
+
+def _fork(requests: Connection, surroundings: Surroundings) -> int:
+    """Start a worker; return its process id. In the worker, this ends the process."""
+    number = recv_handle(requests)
+    if pid := os.fork():
+        os.close(number)
+        return pid
+    requests.close()
+    sys.path[:] = surroundings.import_path
+    os.environ.clear()
+    os.environ.update(surroundings.environment)
+    os.chdir(surroundings.folder)
+    with suppress(EOFError):  # the job has ended already
+        work(Connection(number))
+    os._exit(1)
+
+
+def work(connection: Connection) -> None:
+    """Run the graph of the job that comes through the connection, and report how it ended."""
+    from clozeline.pipeline.job.graph import run_graph
+
     context, share = connection.recv()
     HandedOut.connection, HandedOut.answers = connection, queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, HandedOut.answers), daemon=True).start()
     said: Outcome | Failure
     try:
-        said = run_graph(context, share or HandedOut())
+        outcome = run_graph(context, share or HandedOut())
+        said = outcome._replace(worker_seconds=time.process_time())
     except Exception as error:  # reported to the process that runs the job
         said = Failure(str(error), traceback.format_exc())
     connection.send(said)

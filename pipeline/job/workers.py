@@ -5,26 +5,39 @@
                     None               all are done, by all workers
 
 So the next stage begins when this one is complete, and the fastest worker does most. This process
-never imports Beam. A worker is a new interpreter: a fork would copy threads, locks and connections,
-and `multiprocessing` would run the user's script in it.
+never imports Beam: a *fork server* does, once, and forks a worker whenever one is wanted. It is a new
+interpreter without threads of Python, since a fork of this process would copy threads, locks and
+connections, and `multiprocessing` would run the user's script in it.
 
-    python -P -c "from clozeline.pipeline.job.worker import work; work()" 7
+    python -P -c "from clozeline.pipeline.job.worker import fork_workers; fork_workers()" 7
 """
 
+import atexit
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import send_handle
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from clozeline.pipeline.job.tasks import Outcome, Share
 from clozeline.pipeline.steps.context import JobContext
 
 COMPLETE: Final = None  #: what this process answers when all elements of a stage are done
-PROGRAM: Final = "from clozeline.pipeline.job.worker import work; work()"
+PROGRAM: Final = "from clozeline.pipeline.job.worker import fork_workers; fork_workers()"
+
+
+class Surroundings(NamedTuple):
+    """What a worker takes from the process that runs the job, as they are when it starts."""
+
+    folder: str
+    environment: dict[str, str]
+    import_path: list[str]
 
 
 class Failure(NamedTuple):
@@ -53,8 +66,11 @@ def run_in_workers(context: JobContext, share: Share | None = None, *, workers: 
         for worker in started:  # all are importing meanwhile
             worker.send((context, share))
         outcomes = _hand_out(started)
-    counters = sum((outcome.counters for outcome in outcomes), Counter[str]())
-    return Outcome(counters, all(outcome.is_last for outcome in outcomes))
+    return Outcome(
+        counters=sum((outcome.counters for outcome in outcomes), Counter[str]()),
+        is_last=all(outcome.is_last for outcome in outcomes),
+        worker_seconds=sum(outcome.worker_seconds for outcome in outcomes),
+    )
 
 
 def _hand_out(workers: Sequence["Worker"]) -> list[Outcome]:
@@ -83,11 +99,12 @@ def _hand_out(workers: Sequence["Worker"]) -> list[Outcome]:
     return outcomes
 
 
-class Worker:
-    """A process that runs the graph, and ends with the process that started it."""
+class ForkServer:
+    """The process that forks the workers of this one, and ends with it."""
 
     def __init__(self) -> None:
-        self.connection, theirs = Pipe()
+        self._owner = os.getpid()
+        self._connection, theirs = Pipe()
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
@@ -97,14 +114,72 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[number],
             )
+        atexit.register(self.close)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is alive, answers the last request, and belongs to this process."""
+        is_ours = self._owner == os.getpid() and not self._connection.closed
+        return is_ours and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process, once its workers have ended."""
+        self._connection.close()
+        if self._owner == os.getpid():
+            self._process.wait()
+
+    def fork(self, theirs: Connection) -> int:
+        """Start a worker with its end of a connection; return its process id."""
+        return self._ask(Surroundings(str(Path.cwd()), dict(os.environ), sys.path), theirs)
+
+    def wait(self, pid: int) -> int:
+        """The exit code of a worker, once it has ended."""
+        return self._ask(pid)
+
+    def _ask(self, request: Surroundings | int, theirs: Connection | None = None) -> int:
+        """Raises RuntimeError if the process died."""
+        try:
+            self._connection.send(request)
+            if theirs:
+                send_handle(self._connection, theirs.fileno(), self._process.pid)
+            return int(self._connection.recv())
+        except (EOFError, OSError) as error:
+            raise exited(self._process.wait()) from error
+        except BaseException:  # Ctrl-C: the answer would be taken for that of the next request
+            self._connection.close()
+            raise
+
+
+_FORK_SERVERS: list[Nursery] = []  #: at most one, which the next job of this process uses, too
+
+
+def exited(code: int) -> RuntimeError:
+    """What is raised for a process that died."""
+    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return RuntimeError(f"a worker process exited unexpectedly ({how})")
+
+
+class Worker:
+    """A process that runs the graph, and ends with the process that started it."""
+
+    def __init__(self) -> None:
+        if not (_FORK_SERVERS and _FORK_SERVERS[0].is_usable):
+            _FORK_SERVERS[:] = [ForkServer()]
+        self._fork_server = _FORK_SERVERS[0]
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.pid = self._fork_server.fork(theirs)
+        self._has_ended = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.connection.close()
-        self._process.kill()  # it is done, unless another failed or Ctrl-C ends the job
-        self._process.wait()
+        if not self._has_ended:  # it is done, unless another failed or Ctrl-C ends the job
+            with suppress(OSError, RuntimeError):
+                os.kill(self.pid, signal.SIGKILL)
+                self._fork_server.wait(self.pid)
 
     def send(self, what: object) -> None:
         """Give it the job or the next element; if it is dead, `receive` says so."""
@@ -116,9 +191,8 @@ class Worker:
         try:
             said = self.connection.recv()
         except (EOFError, OSError) as error:
-            code = self._process.wait()
-            how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            raise RuntimeError(f"a worker process exited unexpectedly ({how})") from error
+            self._has_ended = True
+            raise exited(self._fork_server.wait(self.pid)) from error
         if isinstance(said, Failure):
             raise RuntimeError(said.reason) from RuntimeError(f"in a worker:\n{said.stack}")
         return said

@@ -19,6 +19,7 @@ import pytest
 
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job import workers as workers_module
 from clozeline.pipeline.job.runners import JobOptions
 from clozeline.pipeline.job.workers import PROGRAM, Worker, run_in_workers
 from tests.pipeline.test_job import OPTIONS, shards
@@ -182,28 +183,58 @@ def worker():
 
 def workers():
     """The workers that this process has started."""
-    every = psutil.Process().children()  # one that ended unwaited for, of another test, has no line
-    lines = [child.as_dict(["cmdline"], ad_value=[])["cmdline"] for child in every]
-    return [line for line in lines if PROGRAM in line]
+    every = psutil.Process().children(recursive=True)
+    lines = {child.pid: child.as_dict(["cmdline"], ad_value=[])["cmdline"] for child in every}
+    running = [child for child in every if PROGRAM in lines[child.pid]]
+    return [child for child in running if child.ppid() != os.getpid()]  # not what forked them
 
 
 def test_a_worker_that_is_killed_fails_the_job(worker):
-    assert len(workers()) == 1
-    os.kill(worker._process.pid, signal.SIGKILL)  # as the kernel does when memory runs out
+    assert [child.pid for child in workers()] == [worker.pid]
+    os.kill(worker.pid, signal.SIGKILL)  # as the kernel does when memory runs out
     worker.send("an item")
     with pytest.raises(RuntimeError, match=r"worker process exited .* \(killed by signal 9\)"):
         worker.receive()
 
 
-def test_a_worker_that_dies_before_it_has_its_job_fails_the_job(tmp_path, monkeypatch):
+@pytest.fixture
+def no_fork_server(monkeypatch):
+    """The next worker needs a new process that forks it, and so does the one after the test."""
+    monkeypatch.setattr(workers_module, "_FORK_SERVERS", [])
+
+
+def test_a_worker_that_never_starts_fails_the_job(tmp_path, monkeypatch, no_fork_server):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(JobFailedError, match=r"worker process exited .* \(exit code 1\)"):
         shards(tmp_path, options=replace(OPTIONS, workers=2))
 
 
+def test_workers_end_and_the_next_are_new_when_the_process_that_forks_them_is_killed(
+    no_fork_server,
+):
+    with Worker() as worker:
+        (running,) = workers()
+        os.kill(running.ppid(), signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=r"killed by signal 9"):
+            Worker()
+    running.wait(60)
+    with Worker() as another:
+        assert another.pid != worker.pid
+
+
+def test_a_worker_runs_in_the_folder_of_its_job(tmp_path, monkeypatch, worker):
+    monkeypatch.chdir(tmp_path)
+    with Worker() as another:
+        process = psutil.Process(another.pid)
+        wait_until(lambda: process.cwd() == str(tmp_path), "worker in the folder", seconds=60)
+        assert psutil.Process(worker.pid).cwd() != str(tmp_path)
+
+
 def test_a_worker_ends_at_once_when_the_process_that_started_it_does(worker):
+    process = psutil.Process(worker.pid)
     worker.connection.close()  # as the kernel does when the job is killed
-    assert worker._process.wait(60) == 1
+    assert worker._fork_server.wait(worker.pid) == 1
+    assert not process.is_running()
 
 
 def test_a_script_needs_no_guard_and_runs_once(tmp_path):
