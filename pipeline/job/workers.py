@@ -5,7 +5,7 @@
                     None               all are done, by all workers
 
 So the next stage begins when this one is complete, and the fastest worker does most. This process
-never imports Beam: a *fork server* does, once, and forks a worker whenever one is wanted. It is a new
+never imports Beam: a *fork server* does, once, and forks a worker for each request. It is a new
 interpreter without threads of Python, since a fork of this process would copy threads, locks and
 connections, and `multiprocessing` would run the user's script in it.
 
@@ -150,7 +150,7 @@ class ForkServer:
             raise
 
 
-_FORK_SERVERS: list[Nursery] = []  #: at most one, which the next job of this process uses, too
+_FORK_SERVERS: list[ForkServer] = []  #: at most one, which the next job of this process uses, too
 
 
 def exited(code: int) -> RuntimeError:
