@@ -54,6 +54,7 @@ from clozeline.pipeline.job.out_folder import (
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.runners import JobOptions, RunGraph, draw, in_workers, runner_of
 from clozeline.pipeline.job.tasks import Outcome, Task, TaskShare
+from clozeline.pipeline.job.workers import fork_server
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import check_columns_used
 from clozeline.pipeline.sources.spool import spooled
@@ -66,7 +67,7 @@ from clozeline.pipeline.steps.context import (
     job_digest,
     sources_digest,
 )
-from clozeline.pipeline.steps.steps import make_splitter
+from clozeline.pipeline.steps.steps import punkt_of
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
@@ -130,7 +131,9 @@ def _build(
         with naming_store(job.out_dir):
             remove_leftovers(job.context, keep_cache=job.keep_cache)
         return manifest, False
-    make_splitter(job.tokenizer)  # its Punkt parameters may be missing or invalid
+    if not beam_args:
+        fork_server()  # it imports Beam while this process goes on
+    punkt_of(job.tokenizer)  # its Punkt parameters may be missing or invalid
     if not job.options.task:
         return _run_whole(job, beam_args, started), True
     if beam_args:

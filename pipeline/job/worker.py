@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from clozeline.pipeline.job.tasks import Outcome, Stage
 from clozeline.pipeline.job.workers import COMPLETE, Failure, Surroundings
 from clozeline.pipeline.steps.steps import Steps
@@ -44,8 +46,11 @@ def fork_workers() -> None:
     """Import Beam, then fork a worker for each request, until the process that asks ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
     logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are reported below
+    sys.meta_path.insert(0, NotHere("IPython"))  # Beam asks whether this is a notebook
     with without_pandas():
         from clozeline.pipeline.job import graph  # noqa: F401
+
+        pa.array([""])  # pyarrow takes pandas, too, with the first list, and asks once
     requests = Connection(int(sys.argv[1]))
     gc.freeze()  # else the first collection of each worker would copy all pages
     with suppress(EOFError, OSError):
@@ -90,17 +95,29 @@ def work(connection: Connection) -> None:
     threading.Event().wait()  # until `_receive` ends this process: Beam's own end takes longer
 
 
+class NotHere:
+    """Makes the import of some modules fail, as if they were not installed: a finder of Python."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name in self._names:
+            raise ModuleNotFoundError(name)
+
+
 @contextmanager
 def without_pandas() -> Iterator[None]:
     """Import Beam in half the time: it takes pandas if that is there, and the graph has no frames.
 
     After the block pandas can be imported, as sources may.
     """
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    finder = NotHere("pandas")
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        del sys.modules["pandas"]
+        sys.meta_path.remove(finder)
 
 
 def _receive(connection: Connection, answers: "queue.SimpleQueue[int | None]") -> None:

@@ -123,9 +123,10 @@ class ForkServer:
         return is_ours and self._process.poll() is None
 
     def close(self) -> None:
-        """End the process, once its workers have ended."""
+        """End the process, whose workers have ended."""
         self._connection.close()
         if self._owner == os.getpid():
+            self._process.kill()  # it may still be importing
             self._process.wait()
 
     def fork(self, theirs: Connection) -> int:
@@ -153,6 +154,13 @@ class ForkServer:
 _FORK_SERVERS: list[ForkServer] = []  #: at most one, which the next job of this process uses, too
 
 
+def fork_server() -> ForkServer:
+    """The fork server of this process; it is started, and imports Beam, unless it is there."""
+    if not (_FORK_SERVERS and _FORK_SERVERS[0].is_usable):
+        _FORK_SERVERS[:] = [ForkServer()]
+    return _FORK_SERVERS[0]
+
+
 def exited(code: int) -> RuntimeError:
     """What is raised for a process that died."""
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
@@ -163,9 +171,7 @@ class Worker:
     """A process that runs the graph, and ends with the process that started it."""
 
     def __init__(self) -> None:
-        if not (_FORK_SERVERS and _FORK_SERVERS[0].is_usable):
-            _FORK_SERVERS[:] = [ForkServer()]
-        self._fork_server = _FORK_SERVERS[0]
+        self._fork_server = fork_server()
         self.connection, theirs = Pipe()
         with theirs:
             self.pid = self._fork_server.fork(theirs)

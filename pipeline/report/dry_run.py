@@ -21,7 +21,7 @@ from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.steps.context import JobContext, scratch_context
 from clozeline.pipeline.steps.lost_files import choose
-from clozeline.pipeline.steps.steps import Steps, make_splitter
+from clozeline.pipeline.steps.steps import Steps, punkt_of
 from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
@@ -203,5 +203,5 @@ def plan_shards(
     if job.finished():
         yield f"nothing to do: {out} is already complete"
         return
-    make_splitter(job.tokenizer)
+    punkt_of(job.tokenizer)
     yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)

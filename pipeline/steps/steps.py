@@ -96,7 +96,7 @@ class Steps:
 
     @cached_property
     def _splitter(self) -> SentenceSplitter:
-        return make_splitter(self.tokenizer)
+        return SentenceSplitter(punkt_of(self.tokenizer))
 
     @cached_property
     def _columns(self) -> SentenceEncoder:
@@ -284,13 +284,13 @@ def count_tokens(examples: Examples, tokenizer: Tokenizer) -> NDArray[np.int64]:
     return counts
 
 
-def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
-    """The tokenizer's sentence splitter. Raises InputError where its Punkt data is unusable."""
+def punkt_of(tokenizer: Tokenizer) -> PunktData:
+    """The tokenizer's Punkt parameters. Raises InputError where they are missing or unusable."""
     if tokenizer.punkt is None:
         raise InputError(
             "the tokenizer has no Punkt parameters; make it with `clozeline tokenizer`."
         )
-    return SentenceSplitter(PunktData.from_json(tokenizer.punkt))
+    return PunktData.from_json(tokenizer.punkt)
 
 
 def rejected_entry(rejected: Rejected) -> dict[str, str]:
