@@ -40,7 +40,7 @@ from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.pretraining.cli import pretrain
 from clozeline.train.report.cli import inspect, report, view
-from clozeline.train.store.folder_option import Folder
+from clozeline.train.store.local_folder import Folder
 
 OUT = Folder(writes=True)
 OTHERS_WAIT = 3.0  # seconds; torchrun sees within a tenth of one that a process has ended

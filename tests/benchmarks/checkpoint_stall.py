@@ -24,8 +24,8 @@ from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoi
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
-from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.estimate.step_cost import longest_batch
 from clozeline.train.monitoring.local_time import LocalTime
 from tests.benchmarks.training_speed import one_step
 from tests.support.small_training import STILL

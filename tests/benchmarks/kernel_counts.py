@@ -36,8 +36,8 @@ from torch._inductor.virtualized import V
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
-from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.precision import autocast
+from clozeline.train.estimate.step_cost import longest_batch
 from clozeline.train.pretraining.step import forward_losses
 
 CPU, ROWS = torch.device("cpu"), 8

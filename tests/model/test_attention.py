@@ -22,7 +22,7 @@ from clozeline.model.positions import (
 from clozeline.train.artifacts.checkpoint import TrainState, latest_checkpoint, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run, trained_positions
-from clozeline.train.data.phased_loader import OTHERS
+from clozeline.train.data.phases import OTHERS
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import load_start
 from tests.support.small_data import SMALL, write_data_set

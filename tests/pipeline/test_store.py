@@ -26,8 +26,8 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.open_shards import FETCHES, OpenShards
 from clozeline.train.data.order import Order
+from clozeline.train.data.prefetch import FETCHES, OpenShards
 from clozeline.train.data.shard_set import ShardSet
 from tests.pipeline.test_job import shards
 from tests.support.command import refused

@@ -13,13 +13,18 @@ from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import return_large_blocks
 from clozeline.pipeline.config import DataConfig
-from clozeline.train.data.longest_batch import longest_batch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.flops import GPUS, gpu_named
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate
-from clozeline.train.estimate.step_cost import Memory, WithoutDevice, backward, step_cost
+from clozeline.train.estimate.step_cost import (
+    Memory,
+    WithoutDevice,
+    backward,
+    longest_batch,
+    step_cost,
+)
 from clozeline.train.pretraining.step import WordSampler, forward_losses, train_step
 from tests.benchmarks.measuring import memory_above_now
 from tests.support.command import output_of

@@ -16,8 +16,8 @@ from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import checksum
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
 from clozeline.train.data.batch import digest_text
-from clozeline.train.data.length_bins import assign_bins
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.order import assign_bins
 from clozeline.train.data.unpadded import with_dummy_row
 from tests.support.batches import concatenate_unpadded
 from tests.support.command import output_of

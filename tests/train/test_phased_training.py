@@ -25,7 +25,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import main
 from clozeline.train.data.batch import collate, digest_text
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.phased_loader import states_of
+from clozeline.train.data.phases import states_of
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.pretraining.recipes import Origin
 from clozeline.train.report.read_steps import ReadSteps

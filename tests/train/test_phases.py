@@ -15,8 +15,7 @@ from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.config import PretrainConfig, phase_starts
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.phased_loader import PhasedLoader, states_of
-from clozeline.train.data.phases import data_sets_of, find_phases
+from clozeline.train.data.phases import PhasedLoader, data_sets_of, find_phases, states_of
 from clozeline.train.engine.schedule import phase_at
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import TINY

@@ -3,6 +3,7 @@
 The store is fsspec's file://, which other processes see.
 """
 
+import hashlib
 import json
 import platform
 import shutil
@@ -22,14 +23,10 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
 from clozeline.train.artifacts.run import load_run
+from clozeline.train.store import remote_folder as module
 from clozeline.train.store.folder_files import local_files
-from clozeline.train.store.remote_folder import (
-    RemoteFolder,
-    copy_path,
-    fetched,
-    publish,
-    remote_folder,
-)
+from clozeline.train.store.local_folder import MODEL, OPTIMIZER, local_folder
+from clozeline.train.store.remote_folder import RemoteFolder, copy_path
 from tests.support import files
 from tests.support.command import invoke
 from tests.support.small_data import write_data_set
@@ -37,7 +34,7 @@ from tests.support.small_jobs import ROOT, clozeline, python
 
 TRAIN = ["--preset=bert-tiny", "--batch-size=4", "--log-every=1", "--warmup=0"]
 TRAIN += ["--learning-rate=1e-3"]
-STEP_2 = "checkpoints/step-00000002"
+STEP_1, STEP_2 = (f"checkpoints/step-0000000{step}" for step in (1, 2))
 FILES = {"run.json": b"{}", "checkpoints/step-00000001/state.json": b"1", "tokenizer/a.txt": b"a"}
 NEWER = {"run.json": b"new", f"{STEP_2}/state.json": b"2", f"{STEP_2}/model.safetensors": b"w"}
 
@@ -49,6 +46,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(store_module, "PAUSES", (0.0,))
     monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     return tmp_path / "cache"
 
 
@@ -82,8 +80,8 @@ def uploads_fail(store, *, after):
         yield
 
 
-def opened(store, *, writes=True):
-    return remote_folder(url_of(store), writes=writes)
+def opened(store, *, writes=True, **checkpoint):
+    return local_folder(url_of(store), writes=writes, **checkpoint)
 
 
 def url_of(folder):
@@ -152,13 +150,16 @@ def test_what_is_written_is_in_the_store_at_the_end(tmp_path):
     assert json.loads((store / LEASE).read_text())["renewed"] == 0
 
 
-def test_what_is_published_is_in_the_store_before_the_end(tmp_path):
-    publish(tmp_path)  # nothing, for a local folder
+def test_what_is_written_is_in_the_store_before_the_end_and_logs_go_along(tmp_path):
+    """A log that grows is no reason to upload it: that comes with the next file."""
     with opened(tmp_path / "store" / "run") as folder:
         write(folder, FILES)
-        publish(folder / "checkpoints")
         wait_for(lambda: contents(tmp_path / "store") == {f"run/{n}": FILES[n] for n in FILES})
         assert contents(tmp_path / "store" / "run") == FILES
+        write(folder, {"metrics.jsonl": b"1"})
+        assert contents(tmp_path / "store" / "run") == FILES
+        write(folder, NEWER)
+        wait_for(lambda: "metrics.jsonl" in contents(tmp_path / "store" / "run"))
 
 
 def test_another_machine_goes_on_from_the_store(store, tmp_path, cache, other_machine):
@@ -174,20 +175,50 @@ def test_another_machine_goes_on_from_the_store(store, tmp_path, cache, other_ma
     assert "tokenizer/a.txt" not in contents(store)
 
 
-def test_weights_are_downloaded_when_they_are_read(store, tmp_path, other_machine):
-    """Old checkpoints that were not read are removed from the store, too."""
-    weights = [f"checkpoints/step-0000000{step}/model.safetensors" for step in (1, 2)]
+@pytest.fixture
+def checkpoints(store):
+    """The run in the store with two checkpoints, each with both files and their sums."""
     with opened(store) as folder:
-        write(folder, NEWER | {weights[0]: b"old"})
+        for step in (1, 2):
+            weights = {MODEL: b"w%d" % step, OPTIMIZER: b"m%d" % step}
+            sums = {name: hashlib.sha256(data).hexdigest() for name, data in weights.items()}
+            weights["state.json"] = json.dumps({"files": sums}).encode()
+            write(folder / f"checkpoints/step-0000000{step}", weights)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("writes", "asked", "downloaded"),
+    [
+        (False, {}, {f"{STEP_2}/{MODEL}"}),
+        (False, {"weights": ()}, set()),
+        (False, {"step": 1}, {f"{STEP_1}/{MODEL}"}),
+        (False, {"step": 7}, set()),
+        (True, {"weights": (MODEL, OPTIMIZER)}, {f"{STEP_2}/{MODEL}", f"{STEP_2}/{OPTIMIZER}"}),
+    ],
+)
+def test_the_weights_of_one_checkpoint_are_downloaded(
+    writes, asked, downloaded, checkpoints, tmp_path, other_machine
+):
+    """Those that stay in the store are removed there with their checkpoint."""
+    before = contents(checkpoints).keys()
     other_machine(tmp_path / "elsewhere")
-    for writes in (False, True):
-        with opened(store, writes=writes) as folder:
-            assert fetched(folder / weights[1]).read_bytes() == b"w"
-            assert not (folder / weights[0]).exists()
-    assert contents(store).keys() == {*FILES, *NEWER, *weights}
-    with opened(store) as folder:
-        shutil.rmtree(folder / "checkpoints/step-00000001")
-    assert contents(store).keys() == {*FILES, *NEWER} - {"checkpoints/step-00000001/state.json"}
+    for _ in range(2):
+        with opened(checkpoints, writes=writes, **asked) as folder:
+            assert {x for x in contents(folder) if x.endswith(".safetensors")} == downloaded
+    assert contents(checkpoints).keys() == before
+    with opened(checkpoints) as folder:
+        shutil.rmtree(folder / STEP_1)
+    assert contents(checkpoints).keys() == {x for x in before if not x.startswith(STEP_1)}
+
+
+def test_a_run_resumes_from_the_newest_checkpoint_that_is_intact_in_the_store(
+    checkpoints, tmp_path, other_machine
+):
+    (checkpoints / STEP_2 / OPTIMIZER).write_bytes(b"damaged")
+    other_machine(tmp_path / "elsewhere")
+    with opened(checkpoints, weights=(MODEL, OPTIMIZER)) as folder:
+        assert (folder / STEP_1 / OPTIMIZER).read_bytes() == b"m1"
 
 
 def test_other_weights_of_the_same_step_are_downloaded_again(
@@ -200,7 +231,7 @@ def test_other_weights_of_the_same_step_are_downloaded_again(
         write(folder, {f"{STEP_2}/model.safetensors": b"other"})
     other_machine(cache)
     with opened(store, writes=False) as folder:
-        assert fetched(folder / STEP_2 / "model.safetensors").read_bytes() == b"other"
+        assert (folder / STEP_2 / MODEL).read_bytes() == b"other"
     assert "warning" not in capsys.readouterr().err
 
 
@@ -219,14 +250,12 @@ def test_an_overwritten_run_never_has_the_checkpoints_of_the_old_one(store):
 
 def test_a_reader_leaves_the_copy_to_a_writer_that_began_later(store, tmp_path, other_machine):
     """The writer is killed; what it did not upload stays its own, and is not moved beside."""
-    weights = f"{STEP_2}/model.safetensors"
     with opened(store) as folder:
         write(folder, NEWER)
     elsewhere = tmp_path / "elsewhere"
     other_machine(elsewhere)
     with opened(store, writes=False) as folder:
         with opened(store) as same:  # takes the lease over, under a new name
-            fetched(folder / weights)
             killed = tmp_path / "killed"
             shutil.copytree(elsewhere, killed)
             shutil.copy(store / LEASE, killed / "lease")
@@ -268,7 +297,6 @@ def test_a_copy_that_was_not_downloaded_whole_is_not_the_newer_one(
         with pytest.raises(StoreError, match=r"ConnectionError: cut off"):
             opened(store).__enter__()
     with opened(store) as folder:
-        fetched(folder / STEP_2 / "model.safetensors")
         assert contents(folder) == FILES | NEWER
     assert contents(store) == FILES | NEWER
 
@@ -354,7 +382,6 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
                 write(folder / f"checkpoints/step-{step}", {"z.safetensors": b"w"})
                 write(folder / f"checkpoints/step-{step}", {"state.json": b"%d" % step})
                 if step == 1:
-                    publish(folder)
                     first = store / "checkpoints/step-1/state.json"
                     wait_for(lambda: uploads < 3 or first.exists())  # noqa: B023
 
@@ -367,7 +394,7 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
     other_machine(tmp_path / "elsewhere")
     with opened(store, writes=False) as folder:
         for state in folder.glob("checkpoints/*/state.json"):
-            assert fetched(state.with_name("z.safetensors")).read_bytes() == b"w"
+            assert (store / state.relative_to(folder)).with_name("z.safetensors").exists()
             metrics = (folder / "metrics.jsonl").read_text().splitlines()
             assert len(metrics) >= int(state.read_text())
     other_machine(tmp_path / "cache")
@@ -392,7 +419,7 @@ def test_a_checkpoint_without_its_last_file_is_not_downloaded(store, tmp_path, o
     other_machine(tmp_path / "elsewhere")
     with opened(store, writes=False) as folder:
         assert contents(folder) == FILES
-        assert not fetched(folder / STEP_2 / "model.safetensors").exists()
+        assert not (folder / STEP_2).exists()
 
 
 def test_machines_that_share_a_cache_folder_have_their_own_copies(monkeypatch):
@@ -446,7 +473,6 @@ def test_under_torchrun_rank_0_alone_opens_a_folder_that_is_written(store, cache
         assert folder == copy_path(url_of(store))
         assert not contents(folder)
         write(folder, NEWER)
-        publish(folder)
     assert contents(store) == FILES
     shutil.rmtree(folder)
     with opened(store, writes=False) as folder:
@@ -469,7 +495,7 @@ def test_commands_write_and_read_runs_in_a_store(shards, tmp_path):
     done = invoke("pretrain", shards, "--out", run, *TRAIN, "--max-steps=2")
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "store" / "run" / "summary.json").exists()
-    with remote_folder(run, writes=True):  # it is in use; a report only reads it
+    with local_folder(run, writes=True):  # it is in use; a report only reads it
         assert invoke("report", run).stdout == f"{run}/report.html\n"
     assert (tmp_path / "store" / "run" / "report.html").exists()
 

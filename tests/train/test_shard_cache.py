@@ -17,10 +17,9 @@ from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import write_shard
-from clozeline.train.data import shard_cache as module
+from clozeline.train.data import shard_set as module
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.shard_cache import ShardCache
-from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.data.shard_set import ShardCache, ShardSet
 from tests.support.counting_store import counted_store
 from tests.support.small import make_examples
 from tests.support.small_data import SMALL, write_data_set

@@ -29,7 +29,6 @@ from clozeline.pipeline.common.errors import DivergedError, InputError, JobFaile
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.artifacts.snapshot import Snapshot
-from clozeline.train.store.remote_folder import fetched
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -100,7 +99,7 @@ def load_moments(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]
 
 def has_moments(folder: Path) -> bool:
     """Whether an intact checkpoint has the optimizer's state; a mean of checkpoints has none."""
-    with safe_open(fetched(folder / OPTIMIZER), framework="pt") as file:
+    with safe_open(folder / OPTIMIZER, framework="pt") as file:
         return bool(file.keys())
 
 
@@ -253,14 +252,14 @@ def _load(folder: Path, name: str, *, is_checked: bool) -> dict[str, Tensor]:
     if not is_checked:
         _check(folder, name, _read(folder)[1])
     try:
-        return load_file(fetched(folder / name))
+        return load_file(folder / name)
     except (OSError, SafetensorError) as error:
         raise _damage(folder, name, error) from error
 
 
 def _check(folder: Path, name: str, sums: dict[str, str]) -> None:
     try:
-        if file_sha256(fetched(folder / name)) == sums[name]:
+        if file_sha256(folder / name) == sums[name]:
             return
     except OSError as error:
         raise _damage(folder, name, error) from error

@@ -6,7 +6,6 @@ from typing import Self
 
 from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoints, save_checkpoint
 from clozeline.train.artifacts.snapshot import Snapshot
-from clozeline.train.store.remote_folder import publish
 
 
 class CheckpointWriter:
@@ -50,4 +49,3 @@ class CheckpointWriter:
     def _save(self, snapshot: Snapshot, state: TrainState) -> None:
         save_checkpoint(self._run, snapshot, state)
         remove_old_checkpoints(self._run, keep=self._keep)
-        publish(self._run)

@@ -18,7 +18,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.huggingface_tokenizer import side_cut
 from clozeline.train.artifacts.partial_folder import restore_folder
-from clozeline.train.artifacts.run import load_run_and_state, trained_positions
+from clozeline.train.artifacts.run import read_run_and_weights, trained_positions
 from clozeline.train.config import Truncate
 from clozeline.train.store.local_folder import local_folder
 
@@ -64,34 +64,38 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
 
     Raises InputError if the folder is neither, or incomplete.
     """
-    with local_folder(folder) as folder:
-        kind = kind_of_model(folder)
-        if kind == "classifier":
-            raise InputError(
-                f"{folder} is a classifier; give the run or Hugging Face folder that it was made "
-                "from."
-            )
-        if kind == "run":
-            config, tokenizer, state, weights = load_run_and_state(folder)
-            return Pretrained(
-                model=config.model,
-                tokenizer=tokenizer,
-                weights=weights,
-                max_seq_length=config.data.max_seq_length,
-                trained_positions=trained_positions(config, state),
-            )
-        found, tokenizer = load_model(folder)
-        model = found.config.model
-        heads = ("transform", "classifier")
-        weights = {name: x for name, x in found.weights.items() if part_of(name) not in heads}
-        if found.absent:
-            weights = BertForPretraining(model, seed=seed).state_dict() | weights
+    with local_folder(folder) as local:
+        return read_pretrained(local, seed=seed)
+
+
+def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
+    """As `load_pretrained`, from a local folder."""
+    kind = kind_of_model(folder)
+    if kind == "classifier":
+        raise InputError(
+            f"{folder} is a classifier; give the run or Hugging Face folder that it was made from."
+        )
+    if kind == "run":
+        config, tokenizer, state, weights = read_run_and_weights(folder)
         return Pretrained(
-            model=model,
+            model=config.model,
             tokenizer=tokenizer,
             weights=weights,
-            max_seq_length=longest_text(folder, model),
-            truncate=side_cut(folder),
-            pooling="mean" if "pooler" in found.absent else found.config.pooling,
-            absent=found.absent,
+            max_seq_length=config.data.max_seq_length,
+            trained_positions=trained_positions(config, state),
         )
+    found, tokenizer = load_model(folder)
+    model = found.config.model
+    heads = ("transform", "classifier")
+    weights = {name: x for name, x in found.weights.items() if part_of(name) not in heads}
+    if found.absent:
+        weights = BertForPretraining(model, seed=seed).state_dict() | weights
+    return Pretrained(
+        model=model,
+        tokenizer=tokenizer,
+        weights=weights,
+        max_seq_length=longest_text(folder, model),
+        truncate=side_cut(folder),
+        pooling="mean" if "pooler" in found.absent else found.config.pooling,
+        absent=found.absent,
+    )

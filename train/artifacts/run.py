@@ -24,11 +24,9 @@ from clozeline.train.artifacts.checkpoint import (
     load_newest,
 )
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.phased_loader import states_of
-from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases
+from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases, states_of
 from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.store.local_folder import local_folder
-from clozeline.train.store.remote_folder import publish
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
@@ -184,7 +182,6 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
         max_seq_length=config.data.max_seq_length,
         has_segments=config.model.type_vocab_size > 0,
     )
-    publish(run)
 
 
 def read_run(run: Path) -> RunConfig:
@@ -205,23 +202,23 @@ def load_run(run: GivenPath) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     Raises InputError where there is no checkpoint, where the tokenizer is not the one that the
     model was trained with, and for weights that are not finite.
     """
-    config, tokenizer, _, weights = load_run_and_state(run)
-    return config, tokenizer, weights
+    with local_folder(run) as folder:
+        config, tokenizer, _, weights = read_run_and_weights(folder)
+        return config, tokenizer, weights
 
 
-def load_run_and_state(
-    run: GivenPath,
+def read_run_and_weights(
+    run: Path,
 ) -> tuple[RunConfig, Tokenizer, TrainState, dict[str, Tensor]]:
     """As `load_run`, with the state of the checkpoint that the weights are of."""
-    with local_folder(run) as run:
-        config = read_run(run)
-        tokenizer = load_tokenizer(run / TOKENIZER)
-        if tokenizer.digest != config.tokenizer_digest:
-            raise InputError(
-                f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
-                f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
-            )
-        return config, tokenizer, *load_newest(run)
+    config = read_run(run)
+    tokenizer = load_tokenizer(run / TOKENIZER)
+    if tokenizer.digest != config.tokenizer_digest:
+        raise InputError(
+            f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
+            f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
+        )
+    return config, tokenizer, *load_newest(run)
 
 
 def check_fits(shards: GivenPath, manifest: Manifest, run: GivenPath, config: RunConfig) -> None:

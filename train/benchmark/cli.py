@@ -15,7 +15,7 @@ from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.store.folder_option import Folder
+from clozeline.train.store.local_folder import Folder
 
 #: Options that the tasks decide, or that need a single table.
 TASK = ("text", "text_pair", "label", "test_share", "label_efficiency", "prompt", "label_words")

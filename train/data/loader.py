@@ -35,12 +35,9 @@ from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader, RankSlice
-from clozeline.train.data.device_copy import DeviceCopy, mark_in_use
-from clozeline.train.data.open_shards import fetches_for
 from clozeline.train.data.order import ORDER_VERSION, Order, pool_rows_for, streams_for
-from clozeline.train.data.prefetch import prefetched
-from clozeline.train.data.shard_cache import ShardCache
-from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.data.prefetch import DeviceCopy, fetches_for, mark_in_use, prefetched
+from clozeline.train.data.shard_set import ShardCache, ShardSet
 
 #: The versions of the values in `Loader.state_dict`, and of the order.
 VERSIONS = {"version": 1, "order_version": ORDER_VERSION}
@@ -58,10 +55,10 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     in the first, too, at that rate. A thread makes `prefetch` slabs of about 2,048 examples
     (`SLAB_ROWS`) ahead, and others fetch the shards of the next pool; 0: no threads.
 
-    `length_bins` sorts the rows of that many global batches by length (`length_bins.py`): the rows
+    `length_bins` sorts the rows of that many global batches by length (`order.py`): the rows
     of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
     row needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` see
-    `ShardSet`. With a CUDA `device`, batches are yielded on that device (`device_copy.py`).
+    `ShardSet`. With a CUDA `device`, batches are yielded on that device (`prefetch.py`).
     `streams` and `pool_rows` are those of the order (`order.py`), by default those of `streams_for`
     and `pool_rows_for`.
 

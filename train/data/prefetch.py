@@ -1,16 +1,91 @@
-"""Prefetching in one thread.
+"""What is done ahead of a training step: shards are fetched, batches made and copied to the GPU.
 
-numpy and torch release the interpreter lock while they move bytes, so a thread is enough to overlap
-batch preparation with the training step, and nothing is sent between processes.
+    OpenShards     a few threads fetch the shards of the next pool
+    prefetched     one thread makes slabs of batches
+    DeviceCopy     the same thread copies their batches to a GPU, on a stream of its own
+
+numpy and torch release the interpreter lock while they move bytes, so threads are enough to overlap
+all this with the training step, and nothing is sent between processes.
 """
 
 import atexit
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
-from typing import TypeVar
+from typing import Self, TypeVar
+
+import torch
+
+from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.train.data.batch import AnyBatch, LoadedBatch
+
+LOCAL_FETCHES = 8  # at a time: these check shards, which takes a core each
+FETCHES = 32  # from a store: these wait; the first batch of 64 streams needs as many shards
+
+
+def fetches_for(folder: AnyPath) -> int:
+    """How many shards of a folder are fetched at a time."""
+    return LOCAL_FETCHES if is_local(folder) else FETCHES
+
+
+class OpenShards:
+    """Reads shards by number with `read`. `opened` has shards that are open already.
+
+    It is a context manager: at its end nothing more is fetched, and `opened` has the open shards,
+    so that the next reader need not fetch them again. With `threads` 0 a shard is read when it is
+    asked for, and none is fetched ahead.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], Examples],
+        opened: dict[int, Examples],
+        *,
+        threads: int = LOCAL_FETCHES,
+    ) -> None:
+        self._read = read
+        self._opened, self._before = dict(opened), opened
+        self._coming: dict[int, Future[Examples]] = {}
+        self._threads = ThreadPoolExecutor(threads, "fetch") if threads else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._threads:
+            # Without waiting for the threads: the garbage collector may have called this in one.
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        for shard, found in self._coming.items():
+            if found.done() and not found.cancelled() and found.exception() is None:
+                self._opened[shard] = found.result()
+        self._before.clear()
+        self._before.update(self._opened)
+
+    def keep(self, now: Iterable[int], *, ahead: Iterable[int]) -> None:
+        """Drop all other shards, and start fetching those of these that are not here yet."""
+        wanted = dict.fromkeys([*now, *ahead])
+        for shard in self._opened.keys() - wanted.keys():
+            del self._opened[shard]
+        for shard in self._coming.keys() - wanted.keys():
+            self._coming.pop(shard).cancel()
+        if self._threads:
+            for shard in wanted:
+                if shard not in self._opened and shard not in self._coming:
+                    self._coming[shard] = self._threads.submit(self._read, shard)
+
+    def __getitem__(self, shard: int) -> Examples:
+        """The rows of a shard, which is read again if that failed before. Raises what it raises."""
+        coming = self._coming.pop(shard, None)
+        if coming and not (coming.done() and coming.exception()):
+            self._opened[shard] = coming.result()
+        elif shard not in self._opened:
+            self._opened[shard] = self._read(shard)
+        return self._opened[shard]
+
 
 T = TypeVar("T")
 
@@ -66,3 +141,32 @@ def _fill(items: Generator[T], queue: "Queue[T | _End]", stop: threading.Event) 
         end = _End(error)
     if not stop.is_set():
         queue.put(end)
+
+
+class DeviceCopy:
+    """Copies to one CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def copy(self, loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
+        """The batch on the device, after the copy is complete."""
+        # The current device is set per thread: without this, every rank would have a context on
+        # GPU 0, which takes hundreds of megabytes there.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            moved = loaded.pin_memory().to(self._device, non_blocking=True)
+            self._stream.synchronize()
+        return moved
+
+
+def mark_in_use(loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
+    """The same batch, its memory marked as used by the caller's CUDA stream.
+
+    Otherwise the allocator would give its memory to the next copy as soon as Python drops the last
+    reference, although kernels that read it may still be queued.
+    """
+    for tensor in loaded.batch.tensors().values():
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream())
+    return loaded

@@ -17,7 +17,7 @@ from clozeline.pipeline.commandline.config_options import (
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_values, write_json
-from clozeline.train.store.folder_option import Folder
+from clozeline.train.store.local_folder import Folder
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,12 @@ from clozeline.train.artifacts.onnx_folder import (
 )
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from clozeline.train.artifacts.pretrained import kind_of_model
-from clozeline.train.artifacts.run import SUMMARY, load_run_and_state
+from clozeline.train.artifacts.run import SUMMARY, read_run_and_weights
 from clozeline.train.config import Truncate
 from clozeline.train.export.custom_model import CODE, add_prompt, card_with_code, save_custom_model
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
-from clozeline.train.finetuning.classifier import Classifier, load_classifier
+from clozeline.train.finetuning.classifier import Classifier, read_classifier
 from clozeline.train.store.local_folder import local_folder
 
 Format = Literal["transformers", "onnx", "sentence-transformers"]
@@ -141,7 +141,7 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
 
 
 def _read_run(run: Path, *, folder: str) -> _Source:
-    config, tokenizer, state, weights = load_run_and_state(run)
+    config, tokenizer, state, weights = read_run_and_weights(run)
     model = BertForPretraining(config.model).eval()
     model.load_state_dict(weights)
     heldout = _heldout(run, state.step)
@@ -157,7 +157,7 @@ def _read_run(run: Path, *, folder: str) -> _Source:
 
 def _read_classifier(source: Path, *, folder: str) -> _Source:
     metadata, report = read_metadata(source), read_report(source)
-    classifier = load_classifier(source)
+    classifier = read_classifier(source)
     return _Source(
         model=classifier.model,
         tokenizer=classifier.tokenizer,

@@ -10,8 +10,7 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.packages import own_version
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
-from clozeline.train.data.phased_loader import states_of
-from clozeline.train.data.phases import data_sets_of
+from clozeline.train.data.phases import data_sets_of, states_of
 from clozeline.train.finetuning.training_loop import rows_per_step
 
 HEAD = """\

@@ -132,38 +132,43 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
     Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
     damaged or replaced.
     """
-    with local_folder(folder) as folder:
-        metadata = read_metadata(folder)
-        check_links(folder)
-        tokenizer = load_tokenizer(folder / TOKENIZER)
-        if tokenizer.digest != metadata["tokenizer_digest"]:
-            raise InputError(
-                f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
-                f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
-            )
-        check_sums(folder)
-        names = tuple(metadata["names"])
-        try:
-            config = BertConfig.from_dict(metadata["model"])
-            model = BertForClassification(
-                config,
-                len(names),
-                pooling=metadata["pooling"],
-                mask_position=metadata["mask_position"],
-            )
-            model.load_state_dict(load_file(folder / MODEL))
-        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-            raise InputError(
-                f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
-                "with --overwrite."
-            ) from error
-        check_finite(folder, model.state_dict())
-        return Classifier(
-            model=model.to(device).eval(),
-            tokenizer=tokenizer,
-            names=names,
-            **{name: metadata[name] for name in PLAIN},
+    with local_folder(folder) as local:
+        return read_classifier(local, device=device)
+
+
+def read_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Classifier:
+    """As `load_classifier`, from a local folder."""
+    metadata = read_metadata(folder)
+    check_links(folder)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    if tokenizer.digest != metadata["tokenizer_digest"]:
+        raise InputError(
+            f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
+            f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
         )
+    check_sums(folder)
+    names = tuple(metadata["names"])
+    try:
+        config = BertConfig.from_dict(metadata["model"])
+        model = BertForClassification(
+            config,
+            len(names),
+            pooling=metadata["pooling"],
+            mask_position=metadata["mask_position"],
+        )
+        model.load_state_dict(load_file(folder / MODEL))
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
+            "with --overwrite."
+        ) from error
+    check_finite(folder, model.state_dict())
+    return Classifier(
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        names=names,
+        **{name: metadata[name] for name in PLAIN},
+    )
 
 
 def load_huggingface_classifier(

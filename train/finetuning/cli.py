@@ -18,7 +18,7 @@ from clozeline.pipeline.commandline.next_command import print_next, print_next_f
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.config import Cut
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.store.folder_option import Folder
+from clozeline.train.store.local_folder import Folder
 
 OUT = Folder(writes=True)
 

@@ -21,7 +21,7 @@ from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.exclusion import texts_digest
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
+from clozeline.train.artifacts.pretrained import Pretrained, read_pretrained
 from clozeline.train.artifacts.run import read_run, with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels
@@ -201,7 +201,7 @@ def _as_excluded(texts: Texts) -> str:
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
     """The pretrained model, with the dropout, maximum length and pooling of the config."""
-    found = load_pretrained(run, seed=config.seed)
+    found = read_pretrained(run, seed=config.seed)
     model = with_dropout(found.model, config.dropout)
     max_seq_length = config.max_seq_length or found.max_seq_length
     if max_seq_length > model.max_position_embeddings:

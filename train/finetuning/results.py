@@ -29,7 +29,6 @@ from clozeline.train.engine.attempt_store import leave_mark
 from clozeline.train.finetuning.search import Trial
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.scores import Correlations, Scores
-from clozeline.train.store.remote_folder import publish
 
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
 TEST_LOGITS = "logits of the test rows"  #: beside the weights, which have other names
@@ -154,7 +153,6 @@ class ResultFolder:
             _save(path, {**weights, TEST_LOGITS: torch.from_numpy(logits)})
             values[WEIGHTS] = file_sha256(path)
         write_json(self._path(result.key, "json"), values)
-        publish(self._folder)
 
     def read_candidate(self, key: ModelKey) -> tuple[dict[str, Tensor], Logits]:
         """Its weights by name, and its logits [N, C] of the test rows."""

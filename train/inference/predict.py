@@ -39,8 +39,8 @@ from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.classifier import (
     Classifier,
-    load_classifier,
     load_huggingface_classifier,
+    read_classifier,
 )
 from clozeline.train.inference.onnx_classifier import OnnxClassifier, load_onnx_classifier
 from clozeline.train.labelled.rows import Texts, given_texts, read_texts
@@ -178,7 +178,7 @@ def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Class
         )
     if kind == "Hugging Face":
         return load_huggingface_classifier(folder, text_pair=text_pair, device=device)
-    return load_classifier(folder, device=device)
+    return read_classifier(folder, device=device)
 
 
 def _predictions(

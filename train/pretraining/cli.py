@@ -49,14 +49,14 @@ from clozeline.train.pretraining.recipes import (
     recipe_of,
     resolve,
 )
-from clozeline.train.store.folder_option import Folder
+from clozeline.train.store.local_folder import MODEL, OPTIMIZER, Folder
 
 if TYPE_CHECKING:
     from clozeline.train.engine.distributed import World
     from clozeline.train.pretraining.start import Plan, Start
     from clozeline.train.pretraining.trainer import Outcome
 
-OUT = Folder(writes=True)
+OUT = Folder(writes=True, weights=(MODEL, OPTIMIZER))
 
 
 def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -186,8 +186,12 @@ def _origin(run: RunOptions) -> Origin | None:
     """What --from names, with the local copy of a folder in a store."""
     if run.from_ is None:
         return None
-    context, folder = click.get_current_context(), Folder()
-    return Origin.parse(run.from_, lambda text: folder.convert(text, None, context))
+    context = click.get_current_context()
+
+    def opened(text: str, step: int | None) -> Path:
+        return Folder(weights=(MODEL, OPTIMIZER), step=step).convert(text, None, context)
+
+    return Origin.parse(run.from_, opened)
 
 
 def _check_options(run: RunOptions, origin: Origin | None, options: dict[str, Any]) -> None:

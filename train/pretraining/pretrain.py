@@ -27,10 +27,8 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run
 from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.phased_loader import PhasedLoader
-from clozeline.train.data.phases import data_sets_of
-from clozeline.train.data.shard_cache import ShardCache
-from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.data.phases import PhasedLoader, data_sets_of
+from clozeline.train.data.shard_set import ShardCache, ShardSet
 from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
 from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
@@ -53,7 +51,7 @@ from clozeline.train.pretraining.resume import (
 from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import Start, find_start, make_plan
 from clozeline.train.pretraining.trainer import Outcome, Trainer
-from clozeline.train.store.local_folder import local_folder
+from clozeline.train.store.local_folder import MODEL, OPTIMIZER, local_folder
 
 
 def pretrain(
@@ -88,12 +86,14 @@ def pretrain(
     cools_down = isinstance(training, Mapping) and training.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
 
-        def local(folder: str) -> Path:
-            return stack.enter_context(local_folder(folder))
+        def opened(given: GivenPath, step: int | None = None, *, writes: bool = False) -> Path:
+            both = (MODEL, OPTIMIZER)
+            opening = local_folder(given, writes=writes, weights=both, step=step)
+            return stack.enter_context(opening)
 
-        folder = stack.enter_context(local_folder(out, writes=True))
+        folder = opened(out, writes=True)
         stack.enter_context(locked_run(folder, world))
-        origin = Origin.parse(str(from_), local) if from_ else None
+        origin = Origin.parse(str(from_), opened) if from_ else None
         given = Start(
             out=folder, resume=resume, overwrite=overwrite, origin=origin, cools_down=cools_down
         )

@@ -40,12 +40,13 @@ class Origin(NamedTuple):
         return str(self.folder) if self.step is None else f"{self.folder}@{self.step}"
 
     @classmethod
-    def parse(cls, text: str, path: Callable[[str], Path] = Path) -> Self:
-        """From "work/run@8000" or the name of a folder, of which `path` makes a path."""
-        run, _, step = text.rpartition("@")
-        if run and re.fullmatch("[1-9][0-9]{0,14}", step) and not Path(text).exists():
-            return cls(path(run), int(step))
-        return cls(path(text))
+    def parse(cls, text: str, opened: Callable[[str, int | None], Path] | None = None) -> Self:
+        """From "work/run@8000" or a folder; `opened` gives the local one, with that checkpoint."""
+        run, _, number = text.rpartition("@")
+        step = None
+        if run and re.fullmatch("[1-9][0-9]{0,14}", number) and not Path(text).exists():
+            text, step = run, int(number)
+        return cls(opened(text, step) if opened else Path(text), step)
 
 
 #: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and

@@ -29,8 +29,7 @@ from clozeline.train.artifacts.run import (
     trained_positions,
     with_dropout,
 )
-from clozeline.train.data.phased_loader import state_of
-from clozeline.train.data.phases import data_sets_of
+from clozeline.train.data.phases import data_sets_of, state_of
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import (
     ResumePoint,

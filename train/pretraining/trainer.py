@@ -20,8 +20,7 @@ from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
-from clozeline.train.data.phased_loader import PhasedLoader
-from clozeline.train.data.phases import DataPhase
+from clozeline.train.data.phases import DataPhase, PhasedLoader
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, device_name, is_sharded, parallelize
@@ -44,7 +43,6 @@ from clozeline.train.pretraining.initial_weights import (
 )
 from clozeline.train.pretraining.step import WordSampler, flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
-from clozeline.train.store.remote_folder import publish
 
 STOP_CHECK_EVERY = 8  # evaluation batches
 
@@ -268,7 +266,6 @@ class Trainer:
         self.heldout = heldout
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         self.log.write(self.step, values)
-        publish(self.out)
 
     def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:
         """The batches until a stop request, or a bad shard; all processes stop at the same batch.

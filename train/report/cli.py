@@ -13,7 +13,7 @@ from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath, is_local
-from clozeline.train.store.folder_option import local_copy
+from clozeline.train.store.local_folder import local_copy
 
 
 @click.command(cls=Command, example="clozeline inspect work/shards -n 5")

@@ -14,7 +14,7 @@ from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.report.page import Chapter, check_drawable, html_page
-from clozeline.train.store.folder_option import local_copy
+from clozeline.train.store.local_folder import local_copy
 
 #: How many folders of each kind a page can show together.
 MOST = {"data set": 1, "run": 4, "classifier": 1}

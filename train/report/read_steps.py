@@ -31,8 +31,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Located
-from clozeline.train.data.phased_loader import state_of
-from clozeline.train.data.phases import DataPhase, data_sets_of
+from clozeline.train.data.phases import DataPhase, data_sets_of, state_of
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.schedule import phase_at
 from clozeline.train.monitoring.metrics import read_metrics

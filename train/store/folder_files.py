@@ -14,20 +14,27 @@ if TYPE_CHECKING:
 
 STATE = "state.json"
 #: Uploaded after all other files, and removed before them.
-LAST = (STATE, "classifier.json", "config.json", "modules.json", "summary.json")
+VALIDATING = (STATE, "classifier.json", "config.json", "modules.json", "summary.json")
 WEIGHTS = "checkpoints/step-*/*.safetensors"
+#: Files that training appends to; they are uploaded when others are.
+LOGS = ("metrics.jsonl", "tensorboard/*")
 
 Stamp = list[int]  # size and modification time of a local file
 
 
-def last_last(name: str) -> tuple[bool, str]:
+def validating_last(name: str) -> tuple[bool, str]:
     """For sorting: the files that make a folder valid come after the others."""
-    return Path(name).name in LAST, name
+    return Path(name).name in VALIDATING, name
 
 
 def is_weights(name: str) -> bool:
     """Whether a file is of a checkpoint, besides its state."""
     return Path(name).match(WEIGHTS)
+
+
+def is_log(name: str) -> bool:
+    """Whether training appends to a file all the time."""
+    return any(Path(name).match(pattern) for pattern in LOGS)
 
 
 def stamp_of(path: Path) -> Stamp:

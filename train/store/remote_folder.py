@@ -1,19 +1,19 @@
 """A folder in a store, through a local copy: runs and classifiers under any URL.
 
     with remote_folder("s3://bucket/run", writes=True) as folder:   # ~/.cache/clozeline/5f0c.../run
-        ...               # local files, which appear under their names once they are complete
-        publish(folder)   # a checkpoint, an evaluation, a result: to the store, in the background
-                          # at the end, also after an error: everything to the store
+        ...   # local files, which appear under their names once they are complete; a thread uploads
+              # them, and at the end, also after an error, everything is in the store
 
-All training code reads and writes local files. `publish` uploads what is new or changed and removes
-from the store what was removed here; training never waits for it. The files that make a folder
-valid (`LAST`) are uploaded last, so that whoever reads the store, or resumes from it after this
+All other code reads and writes local files. The thread looks for files that are new or changed,
+uploads them, and removes from the store what was removed here; training never waits for it. Logs,
+which grow all the time, go along with other files. The files that make a folder valid
+(`VALIDATING`) are uploaded last, so that whoever reads the store, or resumes from it after this
 machine is lost, finds complete checkpoints, and the metrics up to them.
 
-At the start the copy is synced from the store. The weights of checkpoints come when they are first
-read (`fetched`): a run is resumed from one of them. A copy that was the last to write to the store
-may be ahead of it, if a command was killed before everything was uploaded: then it stays as it is.
-A file that exists only on this machine is never removed: see `RemoteFolder.download`.
+At the start the copy is synced from the store, of all checkpoints with the weights of one. A copy
+that was the last to write to the store may be ahead of it, if a command was killed before
+everything was uploaded: then it stays as it is. A file that exists only on this machine is never
+removed: see `RemoteFolder.download`.
 
 Only one process writes, the one that holds the lease (`store_lease.py`). Under torchrun it is that
 of rank 0; the others get the path of the folder, and read nothing there.
@@ -25,7 +25,7 @@ import shutil
 import sys
 import threading
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -33,6 +33,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.folder_kind import KINDS, wrong_folder
 from clozeline.pipeline.common.folder_owner import first_names
@@ -43,31 +44,18 @@ from clozeline.pipeline.common.store_lease import Lease
 from clozeline.train.store.folder_files import (
     STATE,
     Stamp,
+    is_log,
     is_weights,
-    last_last,
     local_files,
     remote_files,
     remove_empty_folders,
     stamp_of,
     state_of,
+    validating_last,
 )
 
-_OPEN: list["RemoteFolder"] = []  #: of this process
-
-
-def publish(folder: Path) -> None:
-    """Upload what is finished in a folder, in the background; nothing for a local folder."""
-    for copy in _OPEN:
-        if folder.is_relative_to(copy.local):
-            copy.wakes.set()
-
-
-def fetched(path: Path) -> Path:
-    """The path of a checkpoint's file, which is downloaded now if only its store has it."""
-    for copy in _OPEN:
-        if path.is_relative_to(copy.local):
-            copy.fetch(path.relative_to(copy.local).as_posix())
-    return path
+#: How often files that are new or changed are looked for.
+POLL_SECONDS = 2.0
 
 
 def copy_path(url: str) -> Path:
@@ -82,32 +70,32 @@ def copy_path(url: str) -> Path:
 
 
 @contextmanager
-def remote_folder(url: str, *, writes: bool) -> Iterator[Path]:
+def remote_folder(
+    url: str, *, writes: bool, weights: Collection[str] = (), step: int | None = None
+) -> Iterator[Path]:
     """The local copy of a store's folder; with `writes`, changes go to the store until the end.
 
+    The files named in `weights` are those of the checkpoint of a step, or of the newest one.
     Raises StoreError where the store cannot be read, InputError where another process writes, and
     JobFailedError where changes cannot be uploaded.
     """
-    copy = RemoteFolder(url)
+    copy = RemoteFolder(url, weights=weights, step=step)
     if writes and os.environ.get("RANK", "0") != "0":
         yield copy.local
         return
     with copy.written() if writes else copy.read():
-        _OPEN.append(copy)
-        try:
-            yield copy.local
-        finally:
-            _OPEN.remove(copy)
+        yield copy.local
 
 
 class RemoteFolder:
     """A store's folder and this machine's copy of it.
 
     `_known` has the files that both had when they last agreed, each with its version in the store
-    and its stamp here; the stamp is None for weights that were not fetched. It is kept on disk.
+    and its stamp here; the stamp is None for weights that are left there. It is kept on disk.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, weights: Collection[str] = (), step: int | None = None) -> None:
+        self._weights, self._step = weights, step
         remote = path_of(url)
         assert not is_local(remote), "it is a URL"
         self.remote, self.local = remote, copy_path(url)
@@ -118,23 +106,23 @@ class RemoteFolder:
             FileLock(folder / f".{name}.{kind}.lock", fallback_to_soft=False)
             for kind in ("sync", "write")
         )
-        # Read from the disk under the lock: another process may be downloading now.
-        self._owner = ""
-        self._known: dict[str, Any] = {}
-        self.wakes, self._is_over = threading.Event(), False  #: asked to upload; asked to end
+        self._owner, self._is_over = "", threading.Event()
+        self._known: dict[str, Any] = {}  # read under the lock: another process may download now
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Sync the copy, unless a writer of this machine keeps it newer than the store."""
+        """Sync the copy, unless a writer of this machine keeps it newer."""
         with self._syncing:
             self._owner, self._known = self._read_memory()
             with suppress(Timeout), self._writing.acquire(blocking=False):
                 self.download(is_newer=self._is_newer(), writes=False)
+                self._write_memory()
+            self._download_weights(is_resumed=False)
         yield
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """Sync the copy and hold the lease; upload when asked to, and at the end.
+        """Sync the copy and hold the lease; upload what changes, and everything at the end.
 
         Raises StoreError, and InputError where another process writes.
         """
@@ -154,13 +142,14 @@ class RemoteFolder:
                     self._owner = uuid.uuid4().hex
                 lease = stack.enter_context(Lease(self.remote, self._owner, is_kept=True))
                 self.download(is_newer=is_newer, writes=True)
+                self._download_weights(is_resumed=True)
+                self._write_memory()
             thread = threading.Thread(target=self._follow, args=[lease], name="upload", daemon=True)
             thread.start()
             try:
                 yield
             finally:
-                self._is_over = True
-                self.wakes.set()
+                self._is_over.set()
                 thread.join()
                 self._upload_all(lease)
 
@@ -198,7 +187,6 @@ class RemoteFolder:
                     self._write_unfinished()
                 self._download_file(name)
         remove_empty_folders(self.local)
-        self._write_memory(self._known)
 
     def _check_kind(self, names: Collection[str], *, writes: bool) -> None:
         """Raises InputError for files that no command copies: a data set, text of any size.
@@ -211,16 +199,25 @@ class RemoteFolder:
             wanted = "another folder" if writes else "a run, a classifier or a model folder"
             raise wrong_folder(self.remote, wanted)
 
-    def fetch(self, name: str) -> None:
-        """Download weights that were left in the store. Raises StoreError."""
-        if name not in self._known or (self.local / name).exists():
-            return
-        with self._syncing:  # another process of this machine may have begun
-            if not (self.local / name).exists():
-                self._download_file(name)
-            self._known[name][1] = stamp_of(self.local / name)
-            self._owner, written_since = self._read_memory()  # of a writer that began meanwhile
-            self._write_memory(written_since | {name: self._known[name]})
+    def _download_weights(self, *, is_resumed: bool) -> None:
+        """Download what the command reads of a checkpoint, or of an intact one to resume from."""
+        named = "step-*" if self._step is None else f"step-{self._step:08d}"
+        states = (name for name in self._known if Path(name).match(f"{named}/{STATE}"))
+        for state in sorted(states, reverse=True):
+            names = [Path(state).with_name(name).as_posix() for name in self._weights]
+            for name in names:
+                if name in self._known and not (self.local / name).exists():
+                    self._download_file(name)
+            if not is_resumed or self._is_intact(state, names):
+                return
+
+    def _is_intact(self, state: str, weights: Iterable[str]) -> bool:
+        try:
+            with json_values(self.local / state, "remove it") as values:
+                sums = [values["files"][Path(name).name] for name in weights]
+                return sums == [file_sha256(self.local / name) for name in weights]
+        except (InputError, OSError):  # training resumes from the one before it
+            return False
 
     def upload(self) -> None:
         """Upload or remove what changed here since the last time. Raises what the store raises."""
@@ -228,8 +225,8 @@ class RemoteFolder:
         has_checkpoint = any(Path(name).name == STATE for name in here)
         # Checkpoints of an overwritten run must not be resumed with the new run's config.
         gone = 0 if has_checkpoint else self._remove_gone()
-        changed = [name for name in here if self._known.get(name, ["", None])[1] != here[name]]
-        for name in sorted(changed, key=last_last):
+        changed = [name for name in here if self._has_changed(name, here[name])]
+        for name in sorted(changed, key=validating_last):
             if (self.local / name).exists():  # or else an old checkpoint, removed meanwhile
                 self._upload_file(name, here[name])
         gone += self._remove_gone()
@@ -237,12 +234,12 @@ class RemoteFolder:
             for name, version in remote_files(self.remote).items():
                 if name in self._known:
                     self._known[name][0] = version
-            self._write_memory(self._known)
+            self._write_memory()
 
     def _remove_gone(self) -> int:
         """Remove from the store what was removed here; the number of files."""
         gone = [name for name in self._known if self._is_gone(name)]
-        for name in sorted(gone, key=last_last, reverse=True):
+        for name in sorted(gone, key=validating_last, reverse=True):
             (self.remote / name).unlink(missing_ok=True)
             del self._known[name]
         return len(gone)
@@ -261,16 +258,20 @@ class RemoteFolder:
         )
 
     def _follow(self, lease: Lease) -> None:
-        """Upload whenever asked to; what fails is uploaded with what is published next."""
-        while self.wakes.wait() and not self._is_over:
-            self.wakes.clear()
+        """Upload whenever a file is new or changed; what fails is tried again the next time."""
+        while not self._is_over.wait(POLL_SECONDS):
+            here = local_files(self.local)
+            if all(is_log(x) or not self._has_changed(x, here[x]) for x in here):
+                continue
             try:
                 lease.confirm()  # another process may write there by now
                 self.upload()
             except Exception as error:  # each store's library has its own errors
-                print(
-                    f"warning: {self.remote}: {reason_of(error)}; retrying later.", file=sys.stderr
-                )
+                reason = reason_of(error)
+                print(f"warning: {self.remote}: {reason}; retrying later.", file=sys.stderr)
+
+    def _has_changed(self, name: str, stamp: Stamp) -> bool:
+        return bool(self._known.get(name, ["", None])[1] != stamp)
 
     def _upload_all(self, lease: Lease) -> None:
         try:
@@ -283,7 +284,7 @@ class RemoteFolder:
             ) from error
 
     def _is_gone(self, name: str) -> bool:
-        """Whether a file was removed here; weights that were not fetched are where their state is.
+        """Whether a file was removed here; weights that are left there are where their state is.
 
         There is no folder for a moment while another one takes its place.
         """
@@ -342,8 +343,8 @@ class RemoteFolder:
         finished = {name: agreed for name, agreed in self._known.items() if agreed[1]}
         write_json(self._memory, {"owner": "", "files": finished})
 
-    def _write_memory(self, known: dict[str, Any]) -> None:
-        write_json(self._memory, {"owner": self._owner, "files": known})
+    def _write_memory(self) -> None:
+        write_json(self._memory, {"owner": self._owner, "files": self._known})
 
 
 def _warn(what: str, names: Collection[str], then: str) -> None:
