@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--batch-ramp": "leave it out; the batch has one size",
         "--bf16-residual": "leave it out; sums between layers are float32, or bfloat16 with FSDP",
         "--muon-warmup": "leave it out; Muon's momentum is 0.95",
+        "--profile": "torch.profiler around clozeline.pretrain shows each operation",
         "--no-remask": "leave it out; masks are drawn anew from the second epoch on",
         "--remask": "leave it out; masks are drawn anew from the second epoch on",
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",

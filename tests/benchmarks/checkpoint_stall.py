@@ -1,11 +1,10 @@
-"""How long training stops for a checkpoint that is written in the background, and the watched step.
+"""How long training stops for a checkpoint that is written in the background.
 
     python tests/benchmarks/checkpoint_stall.py [--preset bert-small] [--rounds 5]
 
 A checkpoint in the background stops the step loop for the copy of weights and moments alone; the
 same checkpoint written in place stops it for the copy, the files, their checksums and their sync.
-Both are measured in turns; medians, their ratio, and that to an ordinary step. Then the processor
-time of a small step with and without what the report of stragglers adds to it.
+Both are measured in turns; medians, their ratio, and that to an ordinary step.
 """
 
 import argparse
@@ -26,11 +25,8 @@ from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.estimate.step_cost import longest_batch
-from clozeline.train.monitoring.local_time import LocalTime
 from tests.benchmarks.training_speed import one_step
-from tests.support.small_training import STILL
 from tests.support.training_configs import training_config
-from tests.train.test_step import make_batch
 
 
 def stalls(name: str, rounds: int, folder: Path) -> tuple[float, float]:
@@ -70,24 +66,6 @@ def eight_rows(config: BertConfig) -> LoadedBatch:
     return longest_batch(8, DataConfig(max_seq_length=128), unpadded=False)
 
 
-def steps(rounds: int) -> dict[str, float]:
-    """Median processor seconds of a small step: bare and watched, in turns."""
-    sides = []
-    for is_watched in (False, True):
-        model = BertForPretraining(STILL).train()
-        if is_watched:
-            words = model.encoder.embeddings.word_embeddings.weight
-            LocalTime(model, words, torch.device("cpu"))
-        sides.append((model, build_optimizer(model, training_config()), []))
-    for _ in range(rounds):
-        for model, optimizer, seconds in sides:
-            start = time.process_time()
-            one_step(model, optimizer, make_batch(), "fp32")
-            seconds.append(time.process_time() - start)
-    names = ("bare", "watched")
-    return {n: statistics.median(side[-1]) for n, side in zip(names, sides, strict=True)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="bert-small")
@@ -102,9 +80,6 @@ def main() -> None:
         f"{behind / in_place:.2f} of the time; a step of 8 rows takes {step:.3f} s: "
         f"{behind / step:.2f} of a step, in place {in_place / step:.2f}"
     )
-    found = steps(100 * arguments.rounds)
-    ratio = found["watched"] / found["bare"]
-    print(f"a small step, watched: {ratio:.3f} of the bare one's CPU time")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -61,8 +60,6 @@ def do(job: dict[str, Any]) -> None:
     is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     handle = send(*job["signal"]) if "signal" in job and is_first_life else None
     order.POOL_ROWS = job.get("pool_rows", POOL_ROWS)
-    if "slow" in job and rank == 1:
-        handle = slow_down(job["slow"])
     try:
         shards, model = job["shards"].format(rank=rank), replace(MODEL, **job.get("model", {}))
         train(Path(shards), out, model=model, resume="copy_of" in job, **job["changes"])
@@ -76,30 +73,10 @@ def send(kind: str, forward: int) -> Any:
     """One signal to rank 1, at the end of the n-th forward pass of the whole model."""
     passes = count(1)
 
-    def work() -> None:
-        if next(passes) == forward and os.environ["RANK"] == "1":
-            os.kill(os.getpid(), getattr(signal, kind))
-
-    return after_each_pass(work)
-
-
-def slow_down(products: int) -> Any:
-    """Work besides each forward pass of the whole model."""
-    matrix = torch.ones(256, 256)
-
-    def work() -> None:
-        for _ in range(products):
-            matrix @ matrix
-
-    return after_each_pass(work)
-
-
-def after_each_pass(work: Callable[[], None]) -> Any:
-    """Let something happen after the forward passes of the whole model; it can be removed."""
-
     def hook(module: torch.nn.Module, *_: Any) -> None:
-        if type(module).__name__ == "BertForPretraining":
-            work()
+        is_whole = type(module).__name__ == "BertForPretraining"
+        if is_whole and next(passes) == forward and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), getattr(signal, kind))
 
     return torch.nn.modules.module.register_module_forward_hook(hook)
 

@@ -6,7 +6,6 @@ process for its own part.
 """
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -34,9 +33,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Order
 from clozeline.train.engine import distributed
 from clozeline.train.engine.attempt_store import STARTED, attempt_store
-from clozeline.train.engine.distributed import World, join_world
-from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.pretraining.run_summary import hosts_line
+from clozeline.train.engine.distributed import join_world
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import python
 from tests.support.small_training import go_back, numbers, train
@@ -56,7 +53,6 @@ MUON = {"max_steps": 8, "save_every": 4, "optimizer": "muon", "learning_rate": 0
 STOPS = {"max_steps": 8, "eval_every": 4, "save_every": 0, "micro_batch_size": 2}
 ENDLESS = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
 SAVES = {"max_steps": 2 * STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
-SLOW = {"max_steps": 6, "log_every": 5, "eval_every": 0}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
 #: A run that begins as the first of these and goes on as the second, after step 20.
 CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
@@ -103,7 +99,6 @@ def runs(folder, tmp_path_factory):
     train(folder, runs / "bf16-one", model=replace(MODEL, **UNTIED), **BF16)
     for kind in ("ddp", "fsdp"):
         job(kind, {**OPTIONS, "parallel": kind})
-        job(f"slow-{kind}", {**SLOW, "parallel": kind}, slow=100)
     for before, after in CHANGES:
         if after != "one":
             changes = {**OPTIONS, "parallel": after}
@@ -301,14 +296,6 @@ def test_a_bad_training_shard_of_one_of_two_processes_costs_no_steps(bad, kind, 
     assert (state.step, state.loader["next_position"]) == (30, 240)
 
 
-def test_the_slower_of_two_processes_is_named(runs):
-    """A sharded model's processes wait for each other in every layer, so none is."""
-    ddp, fsdp = (read_metrics(runs / f"slow-{kind}")[1] for kind in ("ddp", "fsdp"))
-    assert ddp["slowest_rank"] == 1
-    assert ddp["straggler_wait"] > 4 * fsdp["straggler_wait"]  # shares of a step: any machine's
-    assert "slowest_rank" not in read_metrics(runs / "one")[0]
-
-
 def test_a_save_request_to_one_of_two_processes_saves_once_and_both_continue(runs):
     first, last = map(read_state, list_checkpoints(runs / "saved"))
     assert 5 <= first.step < last.step == SAVES["max_steps"]
@@ -368,23 +355,6 @@ def test_four_processes_go_on_from_two_and_two_and_one_from_four(runs, folder, t
         assert_same_training(numbers(tmp_path / name), numbers(runs / "one"))
 
 
-@pytest.mark.parametrize(
-    ("hosts", "line"),
-    [
-        ("a", "1 over gloo: a (cpu, rank 0)"),
-        ("aabb", "2 over gloo: a (cpu, ranks 0 to 1), b (cpu, ranks 2 to 3)"),
-        ("abcdefghij", r"10 over gloo: a .*, h \(cpu, rank 7\), and 2 more"),
-    ],
-)
-def test_the_summary_names_hosts_and_devices(hosts, line):
-    store = torch.distributed.HashStore()
-    for rank, host in enumerate(hosts):
-        store.set(f"host/{rank}", host)
-        store.set(f"device/{rank}", "cpu")
-    found = hosts_line(World(0, len(hosts), torch.device("cpu"), store))
-    assert found == line or re.fullmatch(line, found)
-
-
 def test_processes_that_do_not_meet_end_in_one_line(monkeypatch):
     port = free_port()
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -411,7 +381,7 @@ def test_without_torchrun_the_world_is_one_process(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     with join_world() as world:
-        assert (world.rank, world.size, hosts_line(world)) == (0, 1, "")
+        assert (world.rank, world.size) == (0, 1)
 
 
 # A process group leaves no thread behind: one that outlives the interpreter aborts the process

@@ -1,10 +1,12 @@
 """The optimizer's groups, the weights of classes and the steps of a fine-tuning."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from tqdm import tqdm
 
 from clozeline.model.config import preset
@@ -20,10 +22,19 @@ from clozeline.train.finetuning.training_loop import (
     train_classifier,
 )
 from clozeline.train.labelled.encoding import Encoded
-from tests.support.fake_ranks import fake_world
 from tests.support.small_models import SMALL
 
 ALONE = World(0, 1, torch.device("cpu"))
+
+
+@contextmanager
+def fake_world(size, rank):
+    """This process as one rank of many: torch's process group "fake" sends nothing."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield World(rank, size, ALONE.device)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def small_model(**changes):

@@ -35,8 +35,6 @@ def sound_line(step):
         "nsp_accuracy": 0.5 + 0.3 * (1 - math.exp(-step / 200)) + 0.05 * noise,
         "learning_rate": 1e-3 * min(step / 60, (STEPS - step) / (STEPS - 60)),
         "gradient_norm": 2.0 + noise,
-        "tokens_per_second": 200.0 if step == 1 else 6000.0 + 300 * noise,
-        "slots_per_second": 300.0 if step == 1 else 9000.0 + 400 * noise,
         "data_wait": 0.6 if step == 1 else 0.002,
     }
 
@@ -68,10 +66,6 @@ def noisy(level, name="mlm_loss"):
 
 
 FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told, words
-    "not_a_number": (after(500, mlm_loss=math.nan), 500, "mlm_loss is nan"),
-    "learning_rate_zero": (after(500, learning_rate=0.0), 510, "the learning rate is 0"),
-    "gradient_zero": (after(500, gradient_norm=0.0), 500, "the gradient norm is 0"),
-    "gradient_spike": (only_at(500, gradient_norm=80.0), 500, "gradient norm is 80, 4"),
     "loss_spike": (only_at(500, mlm_loss=7.2), 500, "jumped to 7.200 from about 5.101"),
     "diverging": (lambda s: {"mlm_loss": 7.3 + s / 250}, 120, "above the 7.304 it started from"),
     "not_falling": (noisy(9.2), 190, "it does not fall"),
@@ -79,20 +73,6 @@ FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told,
     "nsp_at_chance": (noisy(0.5, "nsp_accuracy"), 300, "which is guessing"),
     "nsp_too_easy": (after(300, nsp_accuracy=1.0), 490, "100.0% over 1,280 pairs"),
     "slow_loader": (after(500, data_wait=0.23), 520, "23% of the time the model waits"),
-    "straggler": (
-        lambda s: {
-            "slowest_rank": 3 if s >= 500 else s // EVERY % 4,
-            "straggler_wait": 0.2,
-            "straggler_seconds": 0.125,
-        },
-        540,
-        "process 3 is the slowest: the others wait 0.12 seconds a step for it, 20%",
-    ),
-    "slowed_down": (
-        after(500, slots_per_second=4000.0),
-        520,
-        "4,000 tokens/s with padding, and 8,961 were",
-    ),
 }
 
 
@@ -108,7 +88,7 @@ def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause):
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("cause", sorted(FAULTS.keys() - {"diverging", "gradient_zero"}))
+@pytest.mark.parametrize("cause", sorted(FAULTS.keys() - {"diverging"}))
 def test_a_fault_has_one_cause(cause):
     found = {warning.cause for warning in warnings_of(lines(FAULTS[cause][0]))}
     assert found == {cause}
@@ -123,15 +103,14 @@ def without_pairs():
 @pytest.mark.parametrize(
     "found",
     [
-        lines(),  # in its last step the learning rate is 0
+        lines(),
         lines()[1:],  # the first line was not kept
         [*without_pairs()],
-        lines(only_at(500, data_wait=0.9, slots_per_second=600.0)),  # one slow line
-        lines(after(500, tokens_per_second=2500.0)),  # a phase with more padding
+        lines(only_at(500, data_wait=0.9)),  # one slow line
         lines(after(0, nsp_accuracy=0.54, nsp_pairs=640)),  # of 12,800 pairs it is not by chance
         lines(after(0, nsp_accuracy=1.0, nsp_pairs=8), until=200),  # 160 pairs prove nothing
     ],
-    ids=["whole", "later", "no pairs", "slow line", "padding", "learns pairs", "few pairs"],
+    ids=["whole", "later", "no pairs", "slow line", "learns pairs", "few pairs"],
 )
 def test_a_sound_run_has_no_warning(found):
     looks = [heldout(step, 4.6 + 2.5 * math.exp(-step / 250)) for step in range(100, 1001, 100)]
@@ -145,12 +124,8 @@ def test_a_sound_run_by_the_clock_has_no_warning():
 
 @pytest.mark.parametrize("cause", FAULTS)
 def test_the_first_lines_of_a_run_prove_nothing_yet(cause):
-    """But for what is wrong at once, whatever comes after it."""
     change = FAULTS[cause][0]
-    at_once = {"not_a_number", "learning_rate_zero", "gradient_zero"}
-    found = warnings_of(lines(lambda step: change(step) | change(600), until=40))
-    assert {warning.cause for warning in found} <= at_once
-    assert bool(found) == (cause in at_once)
+    assert warnings_of(lines(lambda step: change(step) | change(600), until=40)) == []
 
 
 def test_pairs_prove_something_by_their_number():
@@ -162,8 +137,8 @@ def test_pairs_prove_something_by_their_number():
 
 
 def test_a_cause_is_told_again_only_after_it_had_gone():
-    flickers = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 520, 540) else {})
-    returns = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 700) else {})
+    flickers = lines(lambda s: {"mlm_loss": 9.2} if s in (500, 520, 540) else {})
+    returns = lines(lambda s: {"mlm_loss": 9.2} if s in (500, 700) else {})
     assert [warning.step for warning in warnings_of(flickers)] == [500]
     assert [warning.step for warning in warnings_of(returns)] == [500, 700]
 

@@ -19,7 +19,6 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.train.data.batch import LoadedBatch, digest_text
 from clozeline.train.engine.distributed import World
 from clozeline.train.monitoring.health import Health
-from clozeline.train.monitoring.local_time import LocalTime, straggler
 from clozeline.train.monitoring.metrics import MetricsLog, read_metrics
 from clozeline.train.monitoring.running_metrics import RunningMetrics, StepTimer
 from tests.support.files import no_file_longer_than
@@ -250,12 +249,10 @@ def test_accuracies_and_the_digest_are_those_of_the_last_batch():
 def test_the_terms_of_processes_add_up_to_the_line_of_one():
     """The digest too, which is larger than a float64 can hold."""
     digests, losses = [2**63 - 1, -(2**63), 123456789012345678], torch.rand(3, 2)
-    total, line = torch.zeros(16, dtype=torch.float64), {}
+    total, line = torch.zeros(13, dtype=torch.float64), {}
     for rank, digest in enumerate(digests):
         world = World(rank, 3, torch.device("cpu"))
-        words = torch.nn.Embedding(2, 2)
-        local_time = LocalTime(words, words.weight, world.device)
-        running = RunningMetrics(world, peak_flops=None, local_time=local_time)
+        running = RunningMetrics(world, peak_flops=None)
         part = loaded(digest=digest)
         total += summed((part, losses[rank]), running=running).sums(part, torch.tensor([1.0, 0.0]))
     line = running.line(total)
@@ -264,33 +261,6 @@ def test_the_terms_of_processes_add_up_to_the_line_of_one():
     assert line["nsp_pairs"] == 3 * 2
     assert line["slots_per_second"] == pytest.approx(64 / 30 * line["tokens_per_second"], rel=1e-3)
     assert line["data_digest"] == digest_text(*digests)
-    assert (line["straggler_seconds"], line["straggler_wait"]) == (0.0, 0.0)
-
-
-def test_a_process_measures_its_own_passes_of_training():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    local_time = LocalTime(model, model[0].weight, ALONE.device)
-    model.eval()(torch.ones(2)).sum().backward()
-    assert local_time.lap() == 0.0
-    start = time.perf_counter()
-    for _ in range(2):
-        model.train()(torch.ones(2)).sum().backward()
-    whole = time.perf_counter() - start
-    assert whole / 5 < local_time.lap() <= whole
-    assert local_time.lap() == 0.0
-
-
-@pytest.mark.parametrize(
-    ("own", "found"),
-    [
-        ([2.0, 2.1, 3.3, 2.0], (2, 0.13, 0.325)),
-        ([1.0, 3.0], (1, 0.2, 0.5)),
-        ([1.0, 1.0], (0, 0.0, 0.0)),
-    ],
-)
-def test_the_slowest_process_is_named_with_the_others_wait(own, found):
-    line = straggler(own, steps=10, seconds=4.0)
-    assert tuple(line.values()) == pytest.approx(found)
 
 
 def test_without_pairs_nothing_is_logged_about_them():

@@ -27,9 +27,8 @@ from clozeline.train.data.batch import collate, digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import states_of
 from clozeline.train.evaluation.evaluate import evaluate
-from clozeline.train.pretraining.recipes import Origin
 from clozeline.train.report.read_steps import ReadSteps
-from tests.support.command import invoke, output_of, refused
+from tests.support.command import output_of, refused
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import (
@@ -45,7 +44,6 @@ from tests.support.small_training import (
 from tests.support.two_processes import MODEL, run_jobs
 from tests.train.test_cool_down import cool_line
 from tests.train.test_phases import SHORT
-from tests.train.test_plan import plan
 
 RATE = 0.3
 #: Steps and examples of a batch in each phase.
@@ -211,24 +209,6 @@ def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, t
     ]
     assert lines[0] == lines[1]
     assert [line["step"] for line in lines[0]] == [last - 1, last]
-
-
-def test_a_decay_onto_longer_examples_says_how_many_more_tokens_a_step_has(
-    folders, whole, tmp_path
-):
-    long, out = folders["long"], tmp_path / "out"
-    note = (
-        "note: --batch-size 16, as in the other run, but of longer examples: steps have 2 times "
-        "its tokens; --batch-size 8 keeps them.\n"
-    )
-    said = invoke(*cool_line(long, out, whole, 4, "--max-steps", 6))
-    assert (said.exit_code, note in said.stderr) == (0, True)
-    for shards, step, given in (
-        (long, 4, {"batch_size": 16}), (long, 8, {}), (folders["short"], 4, {})
-    ):  # fmt: skip
-        begin = {"origin": Origin(whole, step), "cools_down": True}
-        found = plan(shards, tmp_path / "new", **begin, options=given)
-        assert "times its tokens" not in (found.note or "")
 
 
 def test_a_run_that_starts_from_it_reads_its_own_shards(whole, folders, tmp_path):

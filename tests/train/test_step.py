@@ -1,6 +1,5 @@
 """The loss of a step against a straight line: one forward pass, one mean over all masked words."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,15 +8,13 @@ import torch.nn.functional as F
 
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import InputError
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import seed_dropout
-from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_models import NO_DROPOUT
-from tests.support.small_training import SHORT, STILL, TINY, assert_same_run, train
+from tests.support.small_training import STILL, TINY
 
 SMALL = {"vocab_size": TINY.vocab_size, "max_position_embeddings": 16, **NO_DROPOUT}
 KINDS = pytest.mark.parametrize("config", [STILL, preset("nano", **SMALL)], ids=["post", "pre"])
@@ -204,31 +201,3 @@ def test_what_is_dropped_depends_on_seed_step_and_rank_alone():
     assert update(0, 1, 0) == update(0, 1, 0)
     others = [(0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (1, 0, 0)]
     assert len({update(*place) for place in others}) == len(others)
-
-
-def test_some_steps_are_profiled(small_folder, tmp_path):
-    """`--profile` writes a trace and a table, and changes nothing of the training."""
-    train(small_folder, tmp_path / "plain", max_steps=5)
-    training, run = replace(SHORT, max_steps=5), tmp_path / "run"
-    pretrain(small_folder, out=run, model=TINY, training=training, profile=2)
-    assert_same_run(run, tmp_path / "plain")
-    trace = json.loads((run / "profile" / "trace.json").read_text())
-    steps = {e["name"] for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")}
-    assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
-    lines = (run / "profile" / "operations.txt").read_text().splitlines()
-    table = [line for line in lines if "aten::" in line or "Optimizer" in line]
-    assert 0 < len(table) <= 10  # of the ten operations that took longest
-    train(small_folder, run, overwrite=True, max_steps=1)
-    assert not (run / "profile").exists()
-
-
-def test_a_run_that_ends_before_the_last_profiled_step_is_refused_unless_it_is_resumed(
-    small_folder, tmp_path
-):
-    training, run = replace(SHORT, max_steps=6), tmp_path / "run"
-    with pytest.raises(InputError, match=r"--profile 4 needs 7 steps.* and --max-steps is 6; give"):
-        pretrain(small_folder, out=run, model=TINY, training=training, profile=4)
-    assert not (run / "run.json").exists()
-    train(small_folder, run, max_steps=6)
-    again = replace(training, max_steps=8)
-    assert pretrain(small_folder, out=run, training=again, resume=True, profile=4).is_complete

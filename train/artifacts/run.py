@@ -30,7 +30,6 @@ from clozeline.train.store.local_folder import local_folder
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
-PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
 TRACKERS = "trackers.json"  # ids of tracked runs
 
 
@@ -247,7 +246,6 @@ def remove_run(run: Path) -> None:
         remove_files(folder, CHECKPOINT_FILES)
     remove_files(run / CHECKPOINTS, ())
     remove_files(run / TOKENIZER, TOKENIZER_FILES)
-    remove_files(run / PROFILE, PROFILE_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
     for name in (SUMMARY, TRACKERS, REPORT, "metrics.jsonl", STARTED, RUN):

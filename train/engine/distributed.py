@@ -78,14 +78,6 @@ class World:
         dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return int(values.item())
 
-    def places(self) -> list[tuple[str, str]]:
-        """Host and device of each rank; none where others created the group, or for one process."""
-        if self.store is None:
-            return []
-        keys = [f"{kind}/{rank}" for rank in range(self.size) for kind in ("host", "device")]
-        values = [value.decode() for value in self.store.multi_get(keys)]
-        return list(zip(values[::2], values[1::2], strict=True))
-
     def broadcast_from_main(self, find: Callable[[], Found]) -> Found:
         """What `find` returns on rank 0, on every process.
 
@@ -171,7 +163,6 @@ def _meet(device: torch.device, patience: timedelta) -> World:
         store = attempt_store(joined, rank, size, patience=meeting)
         store.set_timeout(patience)
         store.set(f"host/{rank}", platform.node())
-        store.set(f"device/{rank}", device_name(device))
         dist.init_process_group(
             backend_of(device),
             store=store,

@@ -6,8 +6,8 @@
 
     step 300: NSP accuracy is 50.1% over the last 2,560 pairs, which is guessing. Look at ...
 
-A number in a line covers one batch (accuracies, gradient norm) or the steps since the line before
-(losses, speed, waiting), so each check reads several lines and allows for chance. A cause is
+A number in a line covers one batch (accuracies) or the steps since the line before
+(losses, waiting), so each check reads several lines and allows for chance. A cause is
 reported once, and again only after it has gone.
 """
 
@@ -39,10 +39,7 @@ NEAR_UNIGRAM = 0.02  # share of the unigram loss
 ABOVE_START = 1.05
 FALLEN = 0.99  # of the loss at the start
 SPIKE, SPIKE_DEVIATIONS = 1.2, 8.0  # of the loss, and both
-NORM_SPIKE = 10.0
 WAITING = 0.1
-STRAGGLER = 0.15  # of the time that all others wait for one process
-SLOW = 0.5
 OVERFIT = 1.02
 
 
@@ -121,48 +118,6 @@ def find_warnings(lines: Sequence[Line], *, total_steps: int | None) -> list[Hea
     """All warnings of a run, whether or not they were printed."""
     health = Health(total_steps=total_steps)
     return [warning for line in lines for warning in health.update(line["step"], line)]
-
-
-def not_a_number(history: MetricsHistory) -> str | None:
-    """A loss or a gradient norm that is infinite or NaN."""
-    line = history.lines[-1]
-    for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
-        if not math.isfinite(line.get(name, 0.0)):
-            return (
-                f"{name} is {line[name]}. Resume from a checkpoint before it, with a smaller "
-                "--learning-rate."
-            )
-    return None
-
-
-def learning_rate_zero(history: MetricsHistory) -> str | None:
-    """The last step may have a learning rate of 0; two lines in the middle may not."""
-    rates = history.last("learning_rate", 2)
-    if rates != [0.0, 0.0] or history.step == history.total_steps:
-        return None
-    return (
-        "the learning rate is 0, so nothing is learned. Check --schedule, and --max-steps against "
-        "the step."
-    )
-
-
-def gradient_zero(history: MetricsHistory) -> str | None:
-    """No gradient reaches the weights."""
-    if history.last("gradient_norm", 1) != [0.0]:
-        return None
-    return "the gradient norm is 0, so nothing is learned. Look at the data: `clozeline inspect`."
-
-
-def gradient_spike(history: MetricsHistory) -> str | None:
-    """One norm far above those before it."""
-    newest, before = history.last("gradient_norm", 1), history.last("gradient_norm", SOME, skip=1)
-    if not newest or len(before) < SOME // 2 or newest[0] <= NORM_SPIKE * median(before):
-        return None
-    return (
-        f"the gradient norm is {newest[0]:.3g}, {newest[0] / max(median(before), 1e-12):,.0f} "
-        "times its median. If the loss follows, resume from a checkpoint with a smaller "
-        "--learning-rate or --clip."
-    )
 
 
 def loss_spike(history: MetricsHistory) -> str | None:
@@ -256,35 +211,6 @@ def slow_loader(history: MetricsHistory) -> str | None:
     )
 
 
-def straggler(history: MetricsHistory) -> str | None:
-    """The same process of several is the slowest, and the others wait for it."""
-    ranks, shares = (history.last(name, FEW) for name in ("slowest_rank", "straggler_wait"))
-    is_one = len(history.lines) > FEW <= len(ranks) and len(set(ranks)) == 1
-    if not is_one or min(shares) <= STRAGGLER:
-        return None
-    seconds = median(history.last("straggler_seconds", FEW))
-    return (
-        f"process {ranks[0]:.0f} is the slowest: the others wait {seconds:.2g} seconds a step for "
-        f"it, {median(shares):.0%} of the time. Look for another job, heat or a slow disk on its "
-        "machine."
-    )
-
-
-def slowed_down(history: MetricsHistory) -> str | None:
-    """Fewer tokens a second, padding included, than this run is used to.
-
-    Longer examples of a later phase may have more padding, which takes its time as well.
-    """
-    newest = history.last("slots_per_second", FEW)
-    usual = history.last("slots_per_second", MANY, skip=FEW)
-    if len(newest) < FEW or len(usual) < 2 * FEW or median(newest) >= SLOW * median(usual):
-        return None
-    return (
-        f"{median(newest):,.0f} tokens/s with padding, and {median(usual):,.0f} were usual. Look "
-        "for another job on this machine, heat, or slow storage."
-    )
-
-
 def overfitting(history: MetricsHistory) -> str | None:
     """Held-out loss rises from evaluation to evaluation while the training loss keeps falling."""
     newest, before = history.last("mlm_loss", SOME), history.last("mlm_loss", SOME, skip=SOME)
@@ -315,8 +241,7 @@ def _nsp(history: MetricsHistory) -> tuple[int, float]:
 
 Check = Callable[[MetricsHistory], str | None]
 CHECKS: tuple[Check, ...] = (
-    *(not_a_number, learning_rate_zero, gradient_zero, gradient_spike),
     *(loss_spike, diverging, not_falling, parked_at_unigram),
-    *(nsp_at_chance, nsp_too_easy, slow_loader, straggler, slowed_down),
+    *(nsp_at_chance, nsp_too_easy, slow_loader),
 )
 HELDOUT_CHECKS: tuple[Check, ...] = (overfitting,)

@@ -14,7 +14,6 @@ from torch import Tensor
 from clozeline.train.data.batch import LoadedBatch, digest_text
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.flops import mfu
-from clozeline.train.monitoring.local_time import LocalTime, straggler
 
 
 class StepTimer:
@@ -60,8 +59,7 @@ class RunningMetrics:
     Losses are means over all masked tokens and pairs since the last line. Accuracies and the data
     digest are those of its last batch alone. Tokens are real ones; slots are tokens and padding,
     which cost the device the same, so `mfu` counts both and `mfu_of_tokens` only the tokens.
-    `carried` is the `state` of an earlier process. With `local_time`, the slowest of several
-    processes is named.
+    `carried` is the `state` of an earlier process.
     """
 
     def __init__(
@@ -70,16 +68,14 @@ class RunningMetrics:
         *,
         peak_flops: float | None,
         carried: Sequence[float] = (),
-        local_time: LocalTime | None = None,
     ) -> None:
         self.timer = StepTimer()
-        self._local_time = local_time
         self._world, self._peak_flops = world, peak_flops
         # The sums that all processes had reached earlier; rank 0 alone adds them.
         earlier = carried if carried and world.is_main else (0.0, 0.0, 0.0, 0.0)
         self._losses = torch.tensor(earlier[:2], dtype=torch.float64, device=world.device)
         self._predictions, self._pairs = map(int, earlier[2:])
-        self._flops, self._slots, self._steps = 0.0, 0, 0
+        self._flops, self._slots = 0.0, 0
 
     def add(self, loaded: LoadedBatch[Any], losses: Tensor, *, flops: float, slots: int) -> None:
         """Add this process's part of a step: sums of both losses [2], FLOPs, slots with padding."""
@@ -88,11 +84,10 @@ class RunningMetrics:
         self._pairs += loaded.num_pairs
         self._flops += flops
         self._slots += slots
-        self._steps += 1
         self.timer.tokens += loaded.num_tokens
 
     def sums(self, loaded: LoadedBatch[Any], hits: Tensor) -> Tensor:
-        """This process's terms of the sums that a line needs, float64 [13 + processes].
+        """This process's terms of the sums that a line needs, float64 [13].
 
         `loaded` is the last batch, and `hits` [2] the masked tokens and the pairs that were
         predicted right in this process's part of it.
@@ -100,17 +95,13 @@ class RunningMetrics:
         digest = divmod(loaded.digest % 2**64, 2**32)  # two halves, which float64 adds exactly
         counts = (self._predictions, self._pairs, self._flops, self._slots, self.timer.tokens)
         of_last = (loaded.num_predictions, loaded.num_pairs)
-        own = [0.0] * self._world.size  # each process adds its seconds to a place of its own
-        if self._local_time:
-            own[self._world.rank] = self.timer.waited + self._local_time.lap()
-        rest = torch.tensor([*counts, *of_last, *digest, *own], dtype=torch.float64)
+        rest = torch.tensor([*counts, *of_last, *digest], dtype=torch.float64)
         return torch.cat([self._losses, hits.double(), rest.to(self._losses.device)])
 
     def line(self, totals: Tensor) -> dict[str, Any]:
         """The line of metrics, from the `sums` of all processes; starts anew."""
         mlm, nsp, token_hits, pair_hits, *counts = totals.tolist()
-        predictions, pairs, flops, slots, tokens, last_predictions, last_pairs = counts[:7]
-        high, low, *own = counts[7:]
+        predictions, pairs, flops, slots, tokens, last_predictions, last_pairs, high, low = counts
         seconds, waited, _ = self.timer.lap()
         line = {
             "mlm_loss": mlm / max(predictions, 1),
@@ -125,8 +116,6 @@ class RunningMetrics:
         if used is not None:
             line["mfu"] = round(used, 4)
             line["mfu_of_tokens"] = round(used * tokens / max(slots, 1), 4)
-        if self._local_time:
-            line |= straggler(own, steps=self._steps, seconds=seconds)
         if self._world.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(self._world.device)
             line["peak_memory_gb"] = round(peak / 1e9, 3)
@@ -136,8 +125,7 @@ class RunningMetrics:
             line["nsp_accuracy"] = pair_hits / last_pairs
             line["nsp_pairs"] = int(last_pairs)
         self._losses.zero_()
-        self._predictions, self._pairs, self._flops = 0, 0, 0.0
-        self._slots, self._steps = 0, 0
+        self._predictions, self._pairs, self._flops, self._slots = 0, 0, 0.0, 0
         return line
 
     def state(self) -> list[float]:

@@ -22,7 +22,6 @@ from click.shell_completion import CompletionItem
 from clozeline.model.config import PRESETS, BertConfig
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_options import (
-    AT_LEAST_ONE,
     PathOrUrl,
     config_or_usage_error,
     option,
@@ -102,14 +101,6 @@ class RunOptions:
         group="Output",
         is_flag=True,
     )
-    profile: int | None = option(
-        None,
-        "Profile this many steps after the first three: OUT/profile gets a trace and a table of "
-        "the ten most expensive operations.",
-        group="Output",
-        metavar="STEPS",
-        type=AT_LEAST_ONE,
-    )
     timeout: str = option(
         "10m",
         "How long processes wait for one that does not answer before all end with an error.",
@@ -174,7 +165,6 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             world,
             model=plan.model,
             training=training,
-            profile=run.profile or 0,
             track=run.track,
             note=plan.note,
             options=_reproducing(training, start),

@@ -33,7 +33,6 @@ from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
 from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
-from clozeline.train.monitoring.step_profile import check_profile
 from clozeline.train.monitoring.trackers import (
     Track,
     Tracker,
@@ -64,7 +63,6 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     from_: GivenPath | None = None,
-    profile: int = 0,
     track: Track = "none",
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
@@ -79,7 +77,7 @@ def pretrain(
     `from_` names another run, one of its checkpoints ("work/run@8000") or a Hugging Face folder,
     with whose weights and moments a new run starts. From a checkpoint, {"schedule": "cool-down"}
     continues that run, on the same data or from the beginning of other shards, and lowers its
-    learning rate to 0. `profile` steps are profiled; `track` also sends the metrics to a tracker.
+    learning rate to 0. `track` also sends the metrics to a tracker.
     Raises InputError for what the user can fix, OutOfMemoryError where a step does not fit,
     DivergedError where the loss is no longer finite.
     """
@@ -103,8 +101,8 @@ def pretrain(
         # A resumed run cools down further by what is recorded.
         recorded = {"from": str(from_), "schedule": COOL_DOWN}
         options = {"pretrain": recorded} if cools_down and from_ else None
-        watched: dict[str, Any] = {"profile": profile, "track": track, "options": options}
-        return train_run(shards, start, world, model=model, training=training, **watched)
+        run: dict[str, Any] = {"model": model, "training": training, "options": options}
+        return train_run(shards, start, world, track=track, **run)
 
 
 def _planned(
@@ -153,7 +151,6 @@ def train_run(
     *,
     model: BertConfig,
     training: PretrainConfig,
-    profile: int = 0,
     track: Track = "none",
     note: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -173,7 +170,6 @@ def train_run(
     data = open_loader(shards, config, world, state=point.state.loader)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
-    check_profile(profile, training, point.state.step)
     with deterministic_kernels(training.deterministic):
         excluded = excluded_from_all(start, point, config)
         recorded = options or (start.existing.options if start.existing else {})
@@ -186,7 +182,6 @@ def train_run(
                 data=data,
                 start=point,
                 prepare=lambda: _write_folder(start, point, config, shards, track),
-                profile=profile if world.is_main else 0,
             )
             if world.is_main:
                 print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))

@@ -2,7 +2,6 @@
 
 model      4 layers of 256: 11,171,074 parameters
 device     cpu, fp32, 2 processes of 2 threads
-hosts      2 over gloo: host-a (cpu, rank 0), host-b (cpu, rank 1); several processes only
 data       work/shards: 12,345 examples of up to 128 tokens, 66 held out
 training   steps 1 to 1,000 of 32 examples: 2.6 epochs; adamw, peak learning rate 0.001, linear
 phase      steps 1 to 500: work/64, 128 examples of up to 64 tokens
@@ -12,7 +11,6 @@ files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorb
 """
 
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 
@@ -22,12 +20,10 @@ from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
-from clozeline.train.engine.distributed import World, backend_of, device_name
+from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.schedule import first_step_from
 from clozeline.train.monitoring.metrics import METRICS, at_time
 from clozeline.train.pretraining.trainer import Trainer
-
-SHOWN_HOSTS = 8
 
 
 def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
@@ -36,7 +32,6 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
     lines = {
         "model": _model(config.model),
         "device": _device(config, trainer.world),
-        "hosts": hosts_line(trainer.world),
         "data": f"{trainer.shards.folder}: {examples:,} examples of up to "
         f"{config.data.max_seq_length} tokens, {held_out:,} held out",
         "training": _training(config, examples, trainer),
@@ -61,21 +56,6 @@ def _device(config: RunConfig, world: World) -> str:
         processes += f" of {threads} thread{'s' * (threads > 1)}"
     kernels = ", deterministic kernels" * config.training.deterministic
     return f"{device_name(device)}, {config.training.precision}, {processes}{kernels}"
-
-
-def hosts_line(world: World) -> str:
-    """The hosts with their devices and ranks; "" for one process."""
-    places = world.places()
-    if not places:
-        return ""
-    hosts = []
-    for (host, name), group in groupby(enumerate(places), key=lambda each: each[1]):
-        ranks = [rank for rank, _ in group]
-        which = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
-        hosts.append(f"{host} ({name}, {which})")
-    number = len({host for host, _ in places})
-    rest = [f"and {len(hosts) - SHOWN_HOSTS} more"] if len(hosts) > SHOWN_HOSTS else []
-    return f"{number} over {backend_of(world.device)}: " + ", ".join([*hosts[:SHOWN_HOSTS], *rest])
 
 
 def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:

@@ -144,7 +144,6 @@ class Plan:
     settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of SHARD_SETTINGS
     manifest: Manifest
     attention_dropout: float = 0.0  # of the preset, which a new run on CUDA leaves out
-    growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
     is_timed: bool = False  # a time budget ends the run, not a number of steps
     #: What a run that continues another keeps besides `settings`, by field of PretrainConfig.
     inherited: Mapping[str, Any] = field(default_factory=dict)
@@ -165,13 +164,6 @@ class Plan:
             notes.append(
                 f"no dropout in attention, which excludes the fastest kernels on CUDA; --dropout "
                 f"{self.attention_dropout:g} applies it there, too."
-            )
-        if self.growth > 1:
-            size = int(self.settings["batch_size"].value)
-            notes.append(
-                f"--batch-size {size}, as in the other run, but of longer examples: steps have "
-                f"{self.growth:g} times its tokens; --batch-size {max(1, int(size / self.growth))} "
-                "keeps them."
             )
         schedule, (cool_down, source) = self.values["schedule"], self.settings["cool_down"]
         if source == "given" and "cool_down" not in effective_fields(schedule):
@@ -241,7 +233,6 @@ def make_plan(
         settings=settings,
         manifest=manifest,
         attention_dropout=attention_dropout,
-        growth=1.0 if start.existing or "batch_size" in given else _growth(start, manifest),
         is_timed=bool(options.get("for_") or inherited.get("for_")),
         inherited=inherited,
     )
@@ -304,15 +295,6 @@ def _position(origin: Origin) -> tuple[int, float]:
     """The step, and the seconds until then. Raises InputError without such a checkpoint."""
     assert origin.step is not None
     return origin.step, read_state(checkpoint_of(origin.folder, origin.step)).elapsed
-
-
-def _growth(start: Start, manifest: Manifest) -> float:
-    """How many times as long examples are as those of the step that is cooled down from."""
-    if not (start.cools_down and start.origin and start.other):
-        return 1.0
-    run = start.other
-    phase = phase_at(run.phases, run.training, *_position(start.origin))
-    return manifest.config.max_seq_length / phase.max_seq_length
 
 
 def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,10 +30,8 @@ from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.engine.schedule import is_over, phase_at
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate_model
 from clozeline.train.monitoring.health import Health
-from clozeline.train.monitoring.local_time import LocalTime
 from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
-from clozeline.train.monitoring.step_profile import profiler
 from clozeline.train.monitoring.trackers import Tracker
 from clozeline.train.pretraining.initial_weights import (
     ResumePoint,
@@ -61,8 +59,7 @@ class Trainer:
     """The training of one process, from a resume point to the last step or a stop request.
 
     Rank 0 calls `prepare`, which may replace the run in `out` and returns its tracker, once the
-    model and the optimizer are built; a failure before that leaves `out` unchanged. `profile`: how
-    many steps this process profiles.
+    model and the optimizer are built; a failure before that leaves `out` unchanged.
     """
 
     def __init__(
@@ -74,7 +71,6 @@ class Trainer:
         data: tuple[PhasedLoader, ShardSet | None],
         start: ResumePoint,
         prepare: Callable[[], Tracker | None],
-        profile: int = 0,
     ) -> None:
         training = config.training
         self.out, self.training, self.world = out, training, world
@@ -103,21 +99,18 @@ class Trainer:
             world,
             peak_flops=peak_flops(device_name(world.device), training.precision),
             carried=start.state.running_metrics,
-            local_time=self._local_time() if world.size > 1 else None,
         )
         tracker: list[Tracker | None] = []  # of rank 0
         world.broadcast_from_main(lambda: tracker.append(prepare()))
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         self.log = _metrics_log(out, training, self.step, world, *tracker)
-        self.profile = profiler(out, steps=profile, device=world.device) if profile else None
 
     def train(self) -> Outcome:
         """Train until the last step, the end of the time budget, or a stop request."""
         training, control = self.training, self.control
         self.model.train()
-        profiled = self.profile or nullcontext()
-        with control, self.writer, self.log, profiled, closing(self._batches()) as batches:
+        with control, self.writer, self.log, closing(self._batches()) as batches:
             while not (self._is_over() or control.is_stopped):
                 with self.running.timer.waiting():
                     loaded = next(batches, None)
@@ -136,8 +129,6 @@ class Trainer:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
                     self._log(self.running.line(totals), norm)
                 self.log.advance()
-                if self.profile:
-                    self.profile.step()
 
                 is_bad_ahead = self.loader.is_bad_ahead
                 control.after_step(stop=self.writer.has_failed, is_bad_ahead=is_bad_ahead)
@@ -221,10 +212,6 @@ class Trainer:
             count_hits=count_hits,
             sample=self.sampler.at(self.step),
         )
-
-    def _local_time(self) -> LocalTime:
-        words = self.model.encoder.embeddings.word_embeddings.weight
-        return LocalTime(self.parallel_model, words, self.world.device)
 
     def _log(self, line: dict[str, Any], norm: Tensor) -> None:
         """Write a line of metrics. Raises DivergedError where a loss or the norm is not finite."""

@@ -51,11 +51,6 @@ CHARTS: Final = (
     MetricChart(name="gradient_norm", label="gradient norm, before clipping"),
     MetricChart(name="tokens_per_second", label="tokens/s, without padding"),
     MetricChart(name="data_wait", label="part of the time that waits for data", is_percent=True),
-    MetricChart(
-        name="straggler_wait",
-        label="part of the time that waits for the slowest process",
-        is_percent=True,
-    ),
     MetricChart(name="mfu", label="MFU: part of the device's peak FLOPs", is_percent=True),
 )
 
