@@ -165,11 +165,12 @@ def test_in_a_terminal_progress_is_one_line_that_is_overwritten(tmp_path):
 
 
 def test_what_health_sees_is_a_line_of_its_own_and_said_in_one_life_only(tmp_path, capsys):
-    write(tmp_path, range(1, 4), health=Health(total_steps=20), gradient_norm=0.0)
+    easy = {"nsp_pairs": 2000, "nsp_accuracy": 1.0}
+    write(tmp_path, range(1, 4), health=Health(total_steps=20), **easy)
     said = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert len(said) == 1
-    assert said[0].startswith("warning: step 1: the gradient norm is 0")
-    write(tmp_path, range(4, 6), after=3, health=Health(total_steps=20), gradient_norm=0.0)
+    assert said[0].startswith("warning: step 1: NSP accuracy is 100.0%")
+    write(tmp_path, range(4, 6), after=3, health=Health(total_steps=20), **easy)
     assert "warning" not in capsys.readouterr().err
 
 

@@ -153,7 +153,6 @@ def test_a_run_killed_after_a_few_lines_is_drawn_as_far_as_it_got(tmp_path, numb
 
 def test_a_value_that_is_not_finite_is_left_out(tmp_path):
     html = page(make_run(tmp_path / "nan", [*LINES, line(60, mlm_loss=float("nan"))]))
-    assert "mlm_loss is nan" in html
     assert figures(html)["masked-LM loss"] == "3.748"
 
 

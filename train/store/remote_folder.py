@@ -25,7 +25,7 @@ import shutil
 import sys
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -75,9 +75,8 @@ def remote_folder(
 ) -> Iterator[Path]:
     """The local copy of a store's folder; with `writes`, changes go to the store until the end.
 
-    The files named in `weights` are those of the checkpoint of a step, or of the newest one.
-    Raises StoreError where the store cannot be read, InputError where another process writes, and
-    JobFailedError where changes cannot be uploaded.
+    The files named in `weights` are those of the checkpoint of a step, or of the newest one. Raises
+    StoreError, InputError where another process writes, JobFailedError for a failed upload.
     """
     copy = RemoteFolder(url, weights=weights, step=step)
     if writes and os.environ.get("RANK", "0") != "0":
@@ -161,7 +160,10 @@ class RemoteFolder:
         Files that only the copy has are never removed: those of a newer copy are uploaded again,
         others are moved beside the copy. Both are reported on standard error.
         """
-        here, remote = local_files(self.local), self._remote_files()
+        here, remote = (
+            local_files(self.local),
+            with_retries(lambda: remote_files(self.remote), self.remote),
+        )
         self._check_kind(remote, writes=writes)
         agreed = {name for name, (_, stamp) in self._known.items() if here.get(name) == stamp}
         if is_newer:
@@ -184,7 +186,7 @@ class RemoteFolder:
             self._known[name] = [remote[name], None]
             if not is_weights(name):
                 if not is_newer:
-                    self._write_unfinished()
+                    self._write_memory(is_whole=False)
                 self._download_file(name)
         remove_empty_folders(self.local)
 
@@ -225,7 +227,7 @@ class RemoteFolder:
         has_checkpoint = any(Path(name).name == STATE for name in here)
         # Checkpoints of an overwritten run must not be resumed with the new run's config.
         gone = 0 if has_checkpoint else self._remove_gone()
-        changed = [name for name in here if self._has_changed(name, here[name])]
+        changed = self._changed(here)
         for name in sorted(changed, key=validating_last):
             if (self.local / name).exists():  # or else an old checkpoint, removed meanwhile
                 self._upload_file(name, here[name])
@@ -254,14 +256,15 @@ class RemoteFolder:
             return bool(holder.get("owner") == self._owner)
         return self._memory.exists() and all(
             name in self._known and self._known[name][0] == version
-            for name, version in self._remote_files().items()
+            for name, version in with_retries(
+                lambda: remote_files(self.remote), self.remote
+            ).items()
         )
 
     def _follow(self, lease: Lease) -> None:
         """Upload whenever a file is new or changed; what fails is tried again the next time."""
         while not self._is_over.wait(POLL_SECONDS):
-            here = local_files(self.local)
-            if all(is_log(x) or not self._has_changed(x, here[x]) for x in here):
+            if all(map(is_log, self._changed(local_files(self.local)))):
                 continue
             try:
                 lease.confirm()  # another process may write there by now
@@ -270,8 +273,8 @@ class RemoteFolder:
                 reason = reason_of(error)
                 print(f"warning: {self.remote}: {reason}; retrying later.", file=sys.stderr)
 
-    def _has_changed(self, name: str, stamp: Stamp) -> bool:
-        return bool(self._known.get(name, ["", None])[1] != stamp)
+    def _changed(self, here: Mapping[str, Stamp]) -> list[str]:
+        return [name for name in here if self._known.get(name, ["", None])[1] != here[name]]
 
     def _upload_all(self, lease: Lease) -> None:
         try:
@@ -284,13 +287,10 @@ class RemoteFolder:
             ) from error
 
     def _is_gone(self, name: str) -> bool:
-        """Whether a file was removed here; weights that are left there are where their state is.
-
-        There is no folder for a moment while another one takes its place.
-        """
+        """Whether a file was removed here; weights that are left there are where their state is."""
         is_left_there = self._known[name][1] is None and is_weights(name)
         path = self.local / (state_of(name) if is_left_there else name)
-        return not path.exists() and self.local.exists()
+        return not path.exists() and self.local.exists()  # not while another one takes its place
 
     def _upload_file(self, name: str, stamp: Stamp) -> None:
         target = self.remote / name
@@ -335,16 +335,13 @@ class RemoteFolder:
         except InputError:  # a new copy
             return uuid.uuid4().hex, {}
 
-    def _write_unfinished(self) -> None:
-        """Note what is downloaded so far, so that after an interruption only the rest is.
+    def _write_memory(self, *, is_whole: bool = True) -> None:
+        """Note what both have; while it is downloaded, so that after an interruption the rest is.
 
-        No lease has this owner: an unfinished copy is never the last to write to the store.
+        No lease has the owner "": an unfinished copy is never the last to write to the store.
         """
-        finished = {name: agreed for name, agreed in self._known.items() if agreed[1]}
-        write_json(self._memory, {"owner": "", "files": finished})
-
-    def _write_memory(self) -> None:
-        write_json(self._memory, {"owner": self._owner, "files": self._known})
+        files = {name: both for name, both in self._known.items() if is_whole or both[1]}
+        write_json(self._memory, {"owner": self._owner if is_whole else "", "files": files})
 
 
 def _warn(what: str, names: Collection[str], then: str) -> None:
