@@ -197,6 +197,7 @@ def test_sharded_memory_has_a_line_for_each_number_of_gpus(line):
         (["--price-per-hour=-1"], "--price-per-hour"),
         (["--price-per-hour=nan"], "--price-per-hour is nan; give a finite number"),
         (["--phase=work/64@0.5"], "No such option '--phase'"),
+        (("--schedule", "cool-down"), "--schedule cool-down continues a run; estimate that run"),
     ],
 )
 def test_bad_values_are_refused_in_one_line(options, reason, line):

@@ -487,15 +487,18 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     for words, line in (
         ((*init, exported, "--preset=bert-mini"), "not a bert-mini (hidden_size 32 there, 256 now"),
         ((*init, other), "(strip_accents False there, True now; lowercase False there, True now)"),
-        ((*init, classifier), "is a classifier; give the run that it was made from, or the folder"),
+        ((*init, classifier), "is a classifier of `clozeline finetune`; give a run or a"),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),
         (
             ("predict", run, "x"),
             "is a pretraining run, not a classifier; make one with `clozeline fi",
         ),
         (("predict", exported, "x"), "BertForPreTraining, not a BertForSequenceClassification"),
-        (("fill", classifier, "[MASK]"), "is a classifier; give the run or Hugging Face folder"),
-        (("export", exported, "--out", empty), "is already a Hugging Face folder"),
+        (("fill", classifier, "[MASK]"), "of `clozeline finetune`; give a run or a"),
+        (
+            ("export", exported, "--out", empty),
+            "in Hugging Face format; give a run or a classifier.",
+        ),
     ):
         assert line in refused(*words)
     assert not (tmp_path / "run").exists()

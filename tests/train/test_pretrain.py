@@ -302,14 +302,12 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     assert continued == pytest.approx(SHORT.learning_rate / 3 / (1 - SHORT.warmup))
 
 
-def test_a_run_that_was_counted_in_steps_begins_its_time_when_it_is_resumed(
-    small_folder, tmp_path, capsys
-):
+def test_a_run_that_was_counted_in_steps_begins_its_time_when_it_is_resumed(small_folder, tmp_path):
     train(small_folder, tmp_path, max_steps=4)
-    for budget, said in ("0.5s", True), ("1s", False):  # then its time is known
-        train(small_folder, tmp_path, for_=budget, resume=True)
-        note = f"note: --for {budget} and the schedule begin now: the first 4 steps were counted"
-        assert (note in capsys.readouterr().err) == said
+    train(small_folder, tmp_path, for_="0.5s", resume=True)
+    state = read_state(latest_checkpoint(tmp_path))
+    assert state.step > 4
+    assert state.elapsed >= 0.5
 
 
 # --- from the weights of another run
@@ -354,9 +352,7 @@ def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished
     shards, out = longer_folder(tmp_path / "long"), tmp_path / "out"
     still = {"learning_rate": 1e-30, "weight_decay": 0.0, "beta1": 0.999999, "beta2": 0.999999}
     train(shards, out, model=longer, from_=finished, max_steps=1, **still)
-    assert "note: max_position_embeddings 16 there, 32 now: the new positions repeat the old " in (
-        capsys.readouterr().err
-    )
+    assert "note: max_position_embeddings 16 there, 32 now.\n" in capsys.readouterr().err
     name = "encoder.embeddings.position_embeddings.weight"
     before, after = (load_weights(latest_checkpoint(run)) for run in (finished, out))
     assert torch.equal(after.pop(name), before[name].repeat(2, 1))
@@ -446,7 +442,7 @@ def test_resume_without_a_checkpoint_starts_a_new_run(small_folder, tmp_path):
         (("--warmup", "1"), "--warmup is 1.0; it must be at least 0 and below 1."),
         (("--for", "1m", "--max-steps", "9"), "--for and --max-steps each end the run; give one."),
         (("--preset", "bert-mini"), "with another model (hidden_size 32 there"),
-        (("--resume", "--word-vectors"), "and the run in {out} began without them; give --no-"),
+        (("--resume", "--word-vectors"), "this one starts from {out}; give --no-word-vectors"),
         (("--resume", "--overwrite"), "--resume and --overwrite exclude each other; give one"),
         (("--resume", "--max-steps", "5"), "a run at step 12, beyond --max-steps 5; give at least"),
     ],

@@ -1,5 +1,6 @@
 """The pretrained model in a run or a Hugging Face folder."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,6 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.convert import part_of
 from clozeline.model.huggingface.weight_files import has_weights
 from clozeline.model.positions import TABLE, continued_positions
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -21,6 +21,10 @@ from clozeline.train.artifacts.partial_folder import restore_folder
 from clozeline.train.artifacts.run import read_run_and_weights, trained_positions
 from clozeline.train.config import Truncate
 from clozeline.train.store.local_folder import local_folder
+
+#: The folders that have a model, as a message calls them.
+MODELS = {"run": "a run", "classifier": "a classifier", "Hugging Face": "a Hugging Face folder"}
+PRETRAINED = ("run", "Hugging Face")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,15 @@ class Pretrained:
         return self.weights | {TABLE: continued_positions(trained, self.model)}
 
 
-def kind_of_model(folder: Path) -> str:
-    """ "run", "classifier" or "Hugging Face". Raises InputError for another folder."""
+def kind_of_model(folder: Path, *, accepted: Sequence[str] = tuple(MODELS)) -> str:
+    """Which of the `accepted` kinds, keys of MODELS, a folder is. Raises InputError for others."""
     restore_folder(folder)
     kind = kind_of(folder)
     if kind is None and has_weights(folder):  # perhaps in a form that can be converted
-        return "Hugging Face"
-    if kind not in ("run", "classifier", "Hugging Face"):
-        raise wrong_folder(folder, "a run, a classifier or a model folder in Hugging Face format")
+        kind = "Hugging Face"
+    if kind not in accepted:
+        *others, last = (MODELS[name] for name in accepted)
+        raise wrong_folder(folder, f"{', '.join(others)} or {last}")
     return kind
 
 
@@ -70,12 +75,7 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
 
 def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
     """As `load_pretrained`, from a local folder."""
-    kind = kind_of_model(folder)
-    if kind == "classifier":
-        raise InputError(
-            f"{folder} is a classifier; give the run or Hugging Face folder that it was made from."
-        )
-    if kind == "run":
+    if kind_of_model(folder, accepted=PRETRAINED) == "run":
         config, tokenizer, state, weights = read_run_and_weights(folder)
         return Pretrained(
             model=config.model,

@@ -11,7 +11,7 @@ import click
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import PathOrUrl, config_or_usage_error
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.config import PretrainConfig
+from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.pretraining.cli import pretrain
 
 #: The options of `pretrain` about the model and its steps, which the help does not list again.
@@ -49,6 +49,8 @@ def estimate(
     """
     if not math.isfinite(price_per_hour or 0.0):
         raise click.UsageError(f"--price-per-hour is {price_per_hour}; give a finite number.")
+    if options["schedule"] == COOL_DOWN:
+        raise click.UsageError("--schedule cool-down continues a run; estimate that run instead.")
     for text in gpus.split(","):
         if not text.strip().isdecimal() or not 0 < int(text) <= 1 << 20:
             raise click.UsageError(f"--gpus {text!r}: give whole numbers from 1 on, as in 1,8.")

@@ -104,9 +104,7 @@ def export(
 
 def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Exported:
     check_word("form", form, get_args(Format))
-    kind = kind_of_model(source)
-    if kind == "Hugging Face":
-        raise InputError(f"{source} is already a Hugging Face folder; copy it.")
+    kind = kind_of_model(source, accepted=("run", "classifier"))
     _check_folder(out, overwrite=overwrite)
     read = _read_run if kind == "run" else _read_classifier
     found = read(source, folder=out.name)

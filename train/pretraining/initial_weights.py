@@ -198,23 +198,6 @@ def with_positions(config: BertConfig, longest: int) -> BertConfig:
     return replace(config, max_position_embeddings=longest, global_rope_theta=theta)
 
 
-def positions_change(old: BertConfig, new: BertConfig) -> str:
-    """What more positions change: "max_position_embeddings 64 there, 256 now: ..."."""
-    if new.has_position_table:
-        continues = new.positions == "learned-from-neighbours"
-        source = "continue the waves of the old ones" if continues else "repeat the old ones"
-        change = f"the new positions {source}; their optimizer moments are the mean of the old ones"
-    elif new.positions == "rotary":
-        theta = f"{old.global_rope_theta:g} there, {new.global_rope_theta:g} now"
-        change = f"global_rope_theta {theta}"
-    else:
-        change = "positions are computed"
-    return (
-        f"max_position_embeddings {old.max_position_embeddings} there, "
-        f"{new.max_position_embeddings} now: {change}"
-    )
-
-
 def grown_weights(
     weights: dict[str, Tensor], config: BertConfig, *, trained: int | None = None
 ) -> dict[str, Tensor]:

@@ -305,15 +305,11 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
 
 def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
     """Checked before anything is written: what only model, device and start can show."""
-    if training.word_vectors and (start.other or start.model_folder):
+    is_new = start.existing is None or start.existing.training.word_vectors
+    if training.word_vectors and (start.other or start.model_folder or not is_new):
         raise InputError(
-            f"--word-vectors initializes a new model, and this one starts from {start.origin}; "
-            "give --no-word-vectors."
-        )
-    if training.word_vectors and start.existing and not start.existing.training.word_vectors:
-        raise InputError(
-            f"--word-vectors initializes a new model, and the run in {start.out} began without "
-            "them; give --no-word-vectors."
+            f"--word-vectors initializes a new model, and this one starts from "
+            f"{start.origin or start.out}; give --no-word-vectors."
         )
     has_kernel = torch.cuda.is_available() and training.precision != "fp32"
     if training.unpadded and has_kernel and model.attention_probs_dropout_prob:

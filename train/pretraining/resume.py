@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.artifacts.checkpoint import (
@@ -34,7 +35,6 @@ from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import (
     ResumePoint,
     check_initial,
-    positions_change,
     with_positions,
 )
 from clozeline.train.pretraining.recipes import Origin
@@ -102,12 +102,6 @@ def _continued(start: Start, run: RunConfig, config: RunConfig) -> ResumePoint |
         )
     _check_same(start.out, config, run)
     _check_may_continue(start, config, run, state)
-    if config.training.budget and state.step and not state.elapsed:
-        print(
-            f"note: --for {config.training.for_} and the schedule begin now: the first "
-            f"{state.step:,} steps were counted, and their time is not known.",
-            file=sys.stderr,
-        )
     over = is_over(config.training, state.step, state.elapsed)
     return ResumePoint(
         state=state,
@@ -199,7 +193,8 @@ def _from_run(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint:
             "its --preset, and shards built with its tokenizer."
         )
     if longer != run.model:
-        print(f"note: {positions_change(run.model, longer)}.", file=sys.stderr)
+        changed = differences(run.model.to_dict(), longer.to_dict())
+        print(f"note: {'; '.join(changed)}.", file=sys.stderr)
     seed, read = config.training.seed, data_sets_of(run.phases).keys()
     if seed == run.training.seed and read & data_sets_of(config.phases).keys():
         print(
@@ -258,7 +253,7 @@ def _trained_positions(run: RunConfig, state: TrainState, config: RunConfig) -> 
     trained, longest = trained_positions(run, state), config.data.max_seq_length
     if trained is None or trained >= longest:
         return None
-    if run.model.max_position_embeddings >= longest:  # else `positions_change` was printed
+    if run.model.max_position_embeddings >= longest:  # else the other note was printed
         print(f"note: the other run {positions_note(trained)}", file=sys.stderr)
     return trained
 

@@ -6,7 +6,6 @@ data       work/shards: 12,345 examples of up to 128 tokens, 66 held out
 training   steps 1 to 1,000 of 32 examples: 2.6 epochs; adamw, peak learning rate 0.001, linear
 phase      steps 1 to 500: work/64, 128 examples of up to 64 tokens
 phase      steps 501 to 1,000: work/shards, 32 examples of up to 256 tokens
-end        after step 1,000; the time is printed when the speed is known
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
 
@@ -35,12 +34,11 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
         "data": f"{trainer.shards.folder}: {examples:,} examples of up to "
         f"{config.data.max_seq_length} tokens, {held_out:,} held out",
         "training": _training(config, examples, trainer),
-        "end": _end(config, trainer.control.elapsed),
         "files": f"{trainer.out / METRICS}; curves: tensorboard --logdir "
         f"{trainer.out / TENSORBOARD}",
     }
-    rows = [f"{name:<10} {line}" for name, line in lines.items() if line]
-    return [*rows[:-2], *phase_lines(config.phases, config.training), *rows[-2:]]
+    *rows, files = (f"{name:<10} {line}" for name, line in lines.items())
+    return [*rows, *phase_lines(config.phases, config.training), files]
 
 
 def _model(model: BertConfig) -> str:
@@ -63,7 +61,8 @@ def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:
     rate = f"{training.optimizer}, peak learning rate {training.learning_rate:g}"
     batches = f"{training.batch_size} examples"
     if training.budget:
-        return f"from step {step + 1:,} with {batches} a step; {rate}, {training.schedule}"
+        steps = f"from step {step + 1:,} until {at_time(training.budget - trainer.control.elapsed)}"
+        return f"{steps}, {batches} a step; {rate}, {training.schedule}"
     # Earlier steps may have read other shards, or had another batch size.
     read = trainer.loader.main.next_position + (training.max_steps - step) * training.batch_size
     epochs = f": {read / max(examples, 1):.1f} epochs"
@@ -95,12 +94,3 @@ def _when(start: float, stop: float, training: PretrainConfig) -> str:
         return f"{begin} to {end}"
     first, after = (first_step_from(training, x) for x in (start, stop))
     return f"steps {first:,} to {after - 1:,}" if first < after else "no step"
-
-
-def _end(config: RunConfig, elapsed: float) -> str:
-    budget = config.training.budget
-    if budget is None:
-        last = f"{config.training.max_steps:,}"
-        return f"after step {last}; the time is printed when the speed is known"
-    left = max(budget - elapsed, 0.0)
-    return f"{at_time(left)}, {time_in_words(left)} from now"

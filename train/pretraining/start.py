@@ -28,7 +28,7 @@ from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, list_checkpoints, read_state
-from clozeline.train.artifacts.pretrained import kind_of_model
+from clozeline.train.artifacts.pretrained import PRETRAINED, kind_of_model
 from clozeline.train.artifacts.run import (
     RUN,
     RunConfig,
@@ -127,12 +127,7 @@ def _run_of(origin: Origin) -> RunConfig | None:
     """The config of the run; None for a Hugging Face folder. Raises InputError for others."""
     if origin.step:
         return read_run(origin.folder)
-    kind = kind_of_model(origin.folder)
-    if kind == "classifier":
-        raise InputError(
-            f"{origin.folder} is a classifier; give the run that it was made from, or the folder "
-            "that `clozeline export` writes."
-        )
+    kind = kind_of_model(origin.folder, accepted=PRETRAINED)
     return read_run(origin.folder) if kind == "run" else None
 
 
@@ -164,12 +159,6 @@ class Plan:
             notes.append(
                 f"no dropout in attention, which excludes the fastest kernels on CUDA; --dropout "
                 f"{self.attention_dropout:g} applies it there, too."
-            )
-        schedule, (cool_down, source) = self.values["schedule"], self.settings["cool_down"]
-        if source == "given" and "cool_down" not in effective_fields(schedule):
-            notes.append(
-                f"--cool-down {cool_down} has no effect with --schedule {schedule}; it is for "
-                "wsd and wsd-sqrt."
             )
         return "\n".join(f"note: {note}" for note in notes) or None
 
