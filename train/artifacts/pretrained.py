@@ -58,7 +58,7 @@ def kind_of_model(folder: Path, *, accepted: Sequence[str] = tuple(MODELS)) -> s
     if kind not in accepted:
         *others, last = (MODELS[name] for name in accepted)
         raise wrong_folder(folder, f"{', '.join(others)} or {last}")
-    return kind
+    return str(kind)
 
 
 def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
