@@ -77,7 +77,7 @@ class PredictOptions:
 class ExportOptions:
     """What another library needs."""
 
-    format: Literal["transformers", "onnx", "sentence-transformers"] = option(
+    format: Literal["transformers", "onnx"] = option(
         "transformers",
         "Library that reads the folder; `onnx` takes every preset.",
         group="Output",

@@ -64,7 +64,6 @@ WARM = [
     "clozeline.train.pretraining.pretrain",
     "clozeline.train.pretraining.start",
     "clozeline.train.evaluation.evaluate",
-    "clozeline.train.export.sentence_transformers",
     "clozeline.train.export.model_card",
     "clozeline.pipeline.verify.verify",
     "clozeline.pipeline.report.inspect",

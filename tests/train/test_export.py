@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.model.config import BertConfig, preset
-from clozeline.model.heads import BertForPretraining, mean_of_tokens
+from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from clozeline.model.huggingface.weight_files import weights_sha256
 from clozeline.pipeline.common.json_files import sealed, write_json
@@ -235,33 +235,6 @@ def test_a_modern_run_leaves_without_its_next_sentence_head(modern, tmp_path, ca
     assert output_of("fill", out, text) == output_of("fill", modern, text)
 
 
-def test_a_folder_of_sentence_transformers_pools_the_hidden_states_of_the_run(modern, tmp_path):
-    """Its modules, done by hand: an encoder of `transformers`, then the mean over tokens."""
-    out = tmp_path / "out"
-    line = output_of("export", modern, "--format", "sentence-transformers", "--out", out)
-    assert line.startswith("ModernBertModel of ")
-    assert line.endswith(f" parameters, mean pooling: {out}\n")
-    modules = json.loads((out / "modules.json").read_bytes())
-    assert [module["path"] for module in modules] == ["", "1_Pooling"]
-    pooling = json.loads((out / "1_Pooling" / "config.json").read_bytes())
-    chosen = [name for name, is_on in pooling.items() if is_on is True]
-    assert (chosen, pooling["word_embedding_dimension"]) == (["pooling_mode_mean_tokens"], 32)
-    assert json.loads((out / "sentence_bert_config.json").read_bytes())["max_seq_length"] == 12
-
-    model, tokenizer = in_transformers(out, "AutoModel")
-    batch = tokenizer(["the cat sat", "dog"], padding=True, return_tensors="pt")
-    mask = batch["attention_mask"].bool()
-    hidden = model(**batch).last_hidden_state
-    found = torch.stack([row[is_token].mean(0) for row, is_token in zip(hidden, mask, strict=True)])
-    ours = load_huggingface(out)
-    encoder = BertForPretraining(ours.config.model).encoder.eval()
-    run_weights = load_weights(list_checkpoints(modern)[-1])
-    encoder.load_state_dict({k[8:]: v for k, v in run_weights.items() if k.startswith("encoder.")})
-    ids = batch["input_ids"]
-    wanted = mean_of_tokens(encoder(ids, torch.zeros_like(ids), mask)[0], mask)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-
-
 def test_the_card_states_what_the_run_recorded(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     heldout = {"examples": 23, "mlm_loss": 3.21987, "mlm_accuracy": 0.25}
@@ -273,13 +246,12 @@ def test_the_card_states_what_the_run_recorded(run, tmp_path):
     for line in (*rows, "| masked-LM accuracy | 0.25 |", *usage):
         assert line in card
     assert str(tmp_path) not in card
-    results = {("loss", "masked-LM loss"): 3.21987, ("accuracy", "masked-LM accuracy"): 0.25}
-    assert hub_results(tmp_path / "out") == results
+    data = ModelCard.load(tmp_path / "out" / "README.md").data
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "fill-mask")
     # An evaluation at another step does not describe these weights.
     write_json(copy / "summary.json", {"step": 2, "heldout": heldout}, seal=True)
     output_of("export", copy, "--out", tmp_path / "out", "--overwrite")
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
-    assert ModelCard.load(tmp_path / "out" / "README.md").data.eval_results is None
 
 
 def test_the_card_shows_the_mask_of_the_tokenizer(run):
@@ -299,20 +271,6 @@ def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
     card = classifier_card(metadata, found, folder="out")
     assert "| F1 of a\\|b | 0.5 |" in card
     assert f"| batch size | {rows_per_step(found['examples'], 'auto')} |" in card  # not "auto"
-
-
-def hub_results(folder):
-    """The scores that the Hub reads from the card of a folder, by type and name of the metric."""
-    data = ModelCard.load(folder / "README.md").data
-    assert (data.library_name, data.license) == ("transformers", "unknown")
-    assert data.pipeline_tag == data.eval_results[0].task_type
-    return {(x.metric_type, x.metric_name): x.metric_value for x in data.eval_results}
-
-
-def test_the_card_of_a_classifier_has_its_scores_for_the_hub(classifier, bert):
-    scores = json.loads((classifier / "report.json").read_text())["finetuned"]
-    f1 = {("f1", f"F1 of {name}"): value for name, value in scores["f1"].items()}
-    assert hub_results(bert) == {("accuracy", "accuracy"): scores["accuracy"], **f1}
 
 
 def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported, tmp_path):
@@ -341,15 +299,6 @@ def test_a_model_that_is_no_export_is_never_replaced(run, tmp_path):
         said = refused("export", run, "--out", folder, *options)
         assert said.startswith(f"{folder} is not empty and not an export (")
     assert contents(folder) == before
-
-
-def test_what_sentence_transformers_cannot_express_leaves_no_folder(tmp_path):
-    config = BertConfig(**{**TINY.to_dict(), "norm_position": "pre", "final_norm": True})
-    model = BertForPretraining(config)
-    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
-    line = refused("export", run, "--out", tmp_path / "out", "--format", "sentence-transformers")
-    assert "which has no such model; export it with --format onnx." in line
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_full_disk_leaves_no_partial_export(run, tmp_path):

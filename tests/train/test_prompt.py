@@ -23,7 +23,7 @@ from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.prompt import ids_with_masks
 from clozeline.train.labelled.rows import Texts, read_texts
 from tests.pipeline.test_word_memo import TOKENIZERS
-from tests.support.command import output_of, refused
+from tests.support.command import output_of
 from tests.support.small import lists
 from tests.support.small_models import narrow, shaken
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -157,16 +157,6 @@ def test_seeds_are_compared_on_the_same_rows(folder, tmp_path, monkeypatch, most
     losses = [result.chosen.loss for result in report.results]
     assert len(losses) == 3
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-7)
-
-
-def test_sentence_transformers_has_no_such_model(classifier, tmp_path):
-    form = "sentence-transformers"
-    said = refused("export", classifier, "--format", form, "--out", tmp_path / "out")
-    assert said == (
-        f"{classifier} classifies the [MASK] of a prompt, which is not supported by {form}; export "
-        "it with --format onnx."
-    )
-    assert not list(tmp_path.iterdir())
 
 
 # Bad values

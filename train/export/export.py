@@ -1,10 +1,9 @@
 """`clozeline export`: convert a run or a classifier to a folder for other libraries.
 
-    transformers             config.json, model.safetensors        see model/huggingface/convert.py
-                             and for other models their code       see custom_model.py
-    sentence-transformers    the same for a bare encoder, modules.json, 1_Pooling/
-    onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
-    all of them              the files of a tokenizer folder, without Punkt; SHA256SUMS
+    transformers   config.json, model.safetensors       see model/huggingface/convert.py
+                   and for other models their code      see custom_model.py
+    onnx           model.onnx, onnx.json                see artifacts/onnx_folder.py
+    both           the files of a tokenizer folder, without Punkt; SHA256SUMS
 
 `transformers` gets a model card, README.md; one that has been edited stays. The folder is complete
 or absent: it is written under a temporary name and renamed.
@@ -12,7 +11,7 @@ or absent: it is written under a temporary name and renamed.
 
 import filecmp
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -47,15 +46,14 @@ from clozeline.train.artifacts.run import SUMMARY, read_run_and_weights
 from clozeline.train.config import Truncate
 from clozeline.train.export.custom_model import CODE, add_prompt, card_with_code, save_custom_model
 from clozeline.train.export.model_card import classifier_card, run_card
-from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
 from clozeline.train.finetuning.classifier import Classifier, read_classifier
 from clozeline.train.store.local_folder import local_folder
 
-Format = Literal["transformers", "onnx", "sentence-transformers"]
+Format = Literal["transformers", "onnx"]
 
 CARD = "README.md"
 FILES = (
-    *(CONFIG, CODE, METADATA, MODULES, SAFETENSORS, ENCODER, MODEL, LENGTH, f"{POOLING}/*", CARD),
+    *(CONFIG, CODE, METADATA, SAFETENSORS, ENCODER, MODEL, CARD),
     *(name for name in TOKENIZER_FILES if name != PUNKT_JSON),
 )
 
@@ -109,7 +107,7 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
     read = _read_run if kind == "run" else _read_classifier
     found = read(source, folder=out.name)
     if form != "onnx":
-        _check_expressible(source, found, form)
+        _check_expressible(source, found)
     with locked_folder(out), partial_folder(out) as partial:
         Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
             partial,
@@ -117,11 +115,7 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
             has_segments=found.model.config.type_vocab_size > 0,
             cuts_start=found.truncate == "start",
         )
-        write = {
-            "transformers": _write_transformers,
-            "onnx": _write_onnx,
-            "sentence-transformers": _write_sentence_transformers,
-        }[form]
+        write = _write_onnx if form == "onnx" else _write_transformers
         description = write(found, partial)
         if is_edited(out / CARD):
             shutil.copyfile(out / CARD, partial / CARD)
@@ -167,39 +161,19 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
     )
 
 
-def _check_expressible(source: Path, found: _Source, form: Format) -> None:
-    """Raises InputError, naming a format that works, if `form` has no such architecture."""
-    instead = "export it with --format onnx"
-    if form == "sentence-transformers":
-        _check_plain(source, found, instead)
+def _check_expressible(source: Path, found: _Source) -> None:
+    """Raises InputError where no tokenizer of `transformers` reads texts as the classifier does."""
     prompt = found.classifier and found.classifier.prompt
     if prompt and isinstance(found.tokenizer.normalization, TokenizerSpec):
         raise InputError(
-            f"{source} reads a prompt before each text, which only a WordPiece tokenizer of {form} "
-            f"can add; {instead}."
+            f"{source} reads a prompt before each text, which only a WordPiece tokenizer of "
+            "transformers can add; export it with --format onnx."
         )
     if found.truncate in ("middle", "nothing"):
         manner = "without their middle" if found.truncate == "middle" else "in windows"
         raise InputError(
-            f"{source} reads long texts {manner}, as no tokenizer of {form} does; fine-tune with "
-            f"--truncate start, or {instead}."
-        )
-
-
-def _check_plain(source: Path, found: _Source, instead: str) -> None:
-    """Raises InputError unless the encoder is a BERT or ModernBERT of `transformers`."""
-    has_segments = found.model.config.type_vocab_size > 0
-    try:  # a mean needs no pooler, see _write_sentence_transformers
-        model_type_of(replace(found.model.config, pooler=has_segments))
-    except ValueError as error:
-        raise InputError(
-            f"{source} cannot be exported for sentence-transformers, which has no such model; "
-            f"{instead}."
-        ) from error
-    if found.pooling == "mask":
-        raise InputError(
-            f"{source} classifies the [MASK] of a prompt, which is not supported by "
-            f"sentence-transformers; {instead}."
+            f"{source} reads long texts {manner}, as no tokenizer of transformers does; fine-tune "
+            "with --truncate start, or export it with --format onnx."
         )
 
 
@@ -234,8 +208,9 @@ def _write_transformers(found: _Source, partial: Path) -> str:
         saved = save_huggingface(partial, found.model.config, weights, **values)
     else:
         card = card_with_code(card)
+        mask_position = classifier.model.mask_position if classifier else 0
         saved = save_custom_model(
-            partial, found.model.config, weights, mask_position=_mask_position(found), **values
+            partial, found.model.config, weights, mask_position=mask_position, **values
         )
         if classifier and classifier.prompt:
             add_prompt(partial, classifier.encoder.prompt_ids, found.tokenizer)
@@ -244,31 +219,6 @@ def _write_transformers(found: _Source, partial: Path) -> str:
     without = f" without the {' and the '.join(parts)}" if parts else ""
     code = "" if _is_plain(found) else f", with its code in {CODE} (trust_remote_code=True)"
     return f"{saved.architecture} of {saved.parameters:,} parameters{without}{code}"
-
-
-def _mask_position(found: _Source) -> int:
-    model = found.model
-    return model.mask_position if isinstance(model, BertForClassification) else 0
-
-
-def _write_sentence_transformers(found: _Source, partial: Path) -> str:
-    config = found.model.config
-    has_segments = config.type_vocab_size > 0
-    saved = save_huggingface(
-        partial,
-        replace(config, pooler=has_segments),  # a mean needs no pooler; segments decide the family
-        found.model.state_dict(),
-        architecture="BertModel" if has_segments else "ModernBertModel",
-        pooling=found.pooling,
-        pad_id=found.tokenizer.pad_id,
-    )
-    write_modules(
-        partial,
-        hidden_size=config.hidden_size,
-        max_seq_length=found.max_seq_length,
-        pooling=found.pooling,
-    )
-    return f"{saved.architecture} of {saved.parameters:,} parameters, {found.pooling} pooling"
 
 
 def _write_onnx(found: _Source, partial: Path) -> str:

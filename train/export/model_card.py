@@ -1,12 +1,10 @@
-"""README.md of an exported model: architecture, training, evaluation, usage.
+"""README.md of an exported model: training, evaluation, usage.
 
-The card states only what the exported folder records; the licence is left to the owner. Its head is
-the metadata from which the Hugging Face Hub shows task and scores.
+The card states only what the exported folder records; the licence is left to the owner.
 """
 
 from typing import Any
 
-from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.packages import own_version
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
@@ -15,7 +13,11 @@ from clozeline.train.finetuning.training_loop import rows_per_step
 
 HEAD = """\
 ---
-{metadata}
+library_name: transformers
+pipeline_tag: {task}
+tags:
+- bert
+- clozeline
 ---
 
 # {title}
@@ -44,9 +46,6 @@ EVALUATION = {
     "nsp_loss": "NSP loss",
     "nsp_accuracy": "NSP accuracy",
 }
-# The entries that the Hub lists, with the Hub's name for each metric.
-RESULTS = {"mlm_loss": "loss", "mlm_accuracy": "accuracy", "nsp_accuracy": "accuracy"}
-
 Values = dict[str, Any]
 
 
@@ -76,13 +75,9 @@ def run_card(
     }
     measured = heldout or {}
     scores: Values = {EVALUATION[key]: measured[key] for key in EVALUATION if key in measured}
-    results = {
-        (kind, EVALUATION[key]): measured[key] for key, kind in RESULTS.items() if key in measured
-    }
-    test_set = f"held-out examples of data set {config.dataset_digest[:12]}"
     title = f"BERT, {config.model.num_hidden_layers} layers of {config.model.hidden_size}"
-    head = _head("fill-mask", title, test_set, results)
-    return head + _sections(config.model, trained, scores, FILL.format(folder=folder, mask=mask))
+    usage = FILL.format(folder=folder, mask=mask)
+    return _card("fill-mask", title, trained, scores, usage)
 
 
 def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
@@ -107,58 +102,21 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     known = "not checked" if texts is None else f"{texts:,}, excluded from it"
     scores["test examples found in the pretraining corpus"] = known
     scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
-    results = {("accuracy", "accuracy"): finetuned["accuracy"]}
-    results |= {("f1", f"F1 of {name}"): value for name, value in finetuned["f1"].items()}
     is_pair = metadata["text_pair"] is not None
     example = '{"text": "one text", "text_pair": "another"}' if is_pair else '"a text"'
     usage = CLASSIFY.format(folder=folder, example=example)
     title = f"BERT for {len(metadata['names'])} classes"
-    head = _head("text-classification", title, "test rows", results)
-    return head + _sections(BertConfig.from_dict(metadata["model"]), trained, scores, usage)
+    return _card("text-classification", title, trained, scores, usage)
 
 
-def _head(task: str, title: str, test_set: str, results: dict[tuple[str, str], float]) -> str:
-    """Metadata and title; `results` by the Hub's name of the metric and ours."""
-    from huggingface_hub import EvalResult, ModelCardData  # slow to import
-
-    measured = [
-        EvalResult(
-            task_type=task,
-            dataset_type="custom",  # not a data set of the Hub
-            dataset_name=test_set,
-            metric_type=kind,
-            metric_name=name,
-            metric_value=value,
-        )
-        for (kind, name), value in results.items()
-    ]
-    data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag=task,
-        license="unknown",
-        tags=["bert", "clozeline"],
-        model_name=title if measured else None,
-        eval_results=measured or None,
-    )
-    return HEAD.format(metadata=data.to_yaml(), title=title, version=own_version())
-
-
-def _sections(model: BertConfig, trained: Values, scores: Values, usage: str) -> str:
-    sizes = {
-        "layers": model.num_hidden_layers,
-        "hidden size": model.hidden_size,
-        "attention heads": model.num_attention_heads,
-        "feed-forward size": model.intermediate_size,
-        "vocabulary": model.vocab_size,
-        "positions": model.max_position_embeddings,
-    }
+def _card(task: str, title: str, trained: Values, scores: Values, usage: str) -> str:
     sections = {
-        "Architecture": _table(sizes),
         "Training": _table(trained),
         "Evaluation": _table(scores) if scores else "Not evaluated.\n",
         "Usage": f"```python\n{usage}```\n",
     }
-    return "".join(f"\n## {name}\n\n{text}" for name, text in sections.items())
+    text = HEAD.format(task=task, title=title, version=own_version())
+    return text + "".join(f"\n## {name}\n\n{part}" for name, part in sections.items())
 
 
 def _table(values: Values) -> str:
