@@ -4,7 +4,7 @@
         ...   # local files, which appear under their names once they are complete; a thread uploads
               # them, and at the end, also after an error, everything is in the store
 
-All other code reads and writes local files. The thread looks for files that are new or changed,
+All other code reads and writes local files. The thread polls for files that are new or changed,
 uploads them, and removes from the store what was removed here; training never waits for it. Logs,
 which grow all the time, go along with other files. The files that make a folder valid
 (`VALIDATING`) are uploaded last, so that whoever reads the store, or resumes from it after this
@@ -54,7 +54,7 @@ from clozeline.train.store.folder_files import (
     validating_last,
 )
 
-#: How often files that are new or changed are looked for.
+#: Seconds between two checks for files that are new or changed.
 POLL_SECONDS = 2.0
 
 
