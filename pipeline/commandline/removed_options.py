@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--bf16-residual": "leave it out; sums between layers are float32, or bfloat16 with FSDP",
         "--muon-warmup": "leave it out; Muon's momentum is 0.95",
         "--profile": "torch.profiler around clozeline.pretrain shows each operation",
+        "--track": "use examples/track_run.py",
         "--no-remask": "leave it out; masks are drawn anew from the second epoch on",
         "--remask": "leave it out; masks are drawn anew from the second epoch on",
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",

@@ -15,8 +15,6 @@ EXTRAS = {
     **dict.fromkeys(("dask", "distributed"), "dask"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "sklearn": "baseline",
-    "wandb": "wandb",
-    "mlflow": "mlflow",
 }
 
 

@@ -224,3 +224,15 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
 def _tokens(costs):
     """Those of a whole stage."""
     return costs[max(costs)].tokens
+
+
+def test_the_metrics_of_a_run_are_sent_once_and_those_of_a_resumed_one_after_them(
+    tmp_path, small_folder
+):
+    """To whom is the tracker's business: `to_wandb` and `to_mlflow` call what they document."""
+    run = train(small_folder, tmp_path / "run", max_steps=3) and tmp_path / "run"
+    lines_of = runpy.run_path(str(ROOT / "examples" / "track_run.py"))["lines_of"]
+    sent = list(lines_of(run))
+    assert [step for step, numbers in sent if "train/mlm_loss" in numbers] == [1, 2, 3]
+    assert "heldout/mlm_loss" in sent[-1][1]
+    assert all(isinstance(value, int | float) for _, numbers in sent for value in numbers.values())

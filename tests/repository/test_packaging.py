@@ -210,8 +210,6 @@ def test_the_oldest_versions_allowed_are_those_that_are_tested():
     assert floors.pop("torch") == "2.11"  # tested elsewhere; the list has the newest
     extra = pins("requirements-extra.lock")
     assert not extra.keys() & newest.keys()
-    for name in ("wandb", "mlflow-skinny"):
-        assert release(extra[name]) == release(floors.pop(name))
     assert "lightning" in extra
     floors.pop("setuptools")  # builds the wheel; no part of what is installed
     assert len(floors) >= 25
@@ -254,7 +252,6 @@ LINES = {
     "inspect {}/data": None,
     "report {}/data": "pipeline",
     "view {}/data": "pipeline",
-    "pretrain {}/data --preset bert-tiny --out {}/new --track wandb": "wandb",
     "baseline {}/rows.csv --test {}/rows.csv": "baseline",
     "predict {}/classifier cat": None,
     "export {}/run --format onnx --out {}/onnx": "onnx",
@@ -277,7 +274,7 @@ def test_a_missing_package_is_one_line_with_its_extra(whole):
 def test_the_extras_are_those_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    named = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
+    named = {"sklearn": "scikit-learn"}
     for package, extra in EXTRAS.items():
         names = [entry.partition(">")[0] for entry in extras[extra]]
         assert named.get(package, package.replace("_", "-")) in names, package

@@ -10,7 +10,6 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.artifacts.run import model_config
 from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.monitoring.trackers import Track
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.pretraining.trainer import Outcome
 from tests.support.small import small_tokenizer
@@ -38,7 +37,6 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     from_: Path | None = None,
-    track: Track = "none",
     **changes: Any,
 ) -> Outcome:
     """Pretrain for 12 steps of 8 examples; metrics every step, a checkpoint every 4."""
@@ -51,7 +49,6 @@ def train(
         resume=resume,
         overwrite=overwrite,
         from_=from_,
-        track=track,
     )
 
 

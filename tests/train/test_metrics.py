@@ -183,28 +183,6 @@ def test_other_processes_write_nothing_and_say_nothing(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.1, ""), (5.0, "5 seconds per step; expected end: "), (90.0, "give --for 2h, or a smaller")],
-)
-def test_the_expected_end_is_said_once_after_a_few_steps(
-    seconds, words, monkeypatch, capsys, tmp_path
-):
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    with log_of(tmp_path, max_steps=200) as log:
-        for _ in range(5):
-            log.advance()
-            clock[0] += seconds
-        early = capsys.readouterr().err
-        for _ in range(30):
-            log.advance()
-    late = capsys.readouterr().err
-    assert words in early
-    assert early.count("expected end") == bool(words)
-    assert "expected end" not in late
-
-
 # A line of metrics has means over the steps since the line before, on any number of processes
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -30,7 +30,6 @@ from clozeline.train.store.local_folder import local_folder
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
-TRACKERS = "trackers.json"  # ids of tracked runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +247,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / TOKENIZER, TOKENIZER_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, TRACKERS, REPORT, "metrics.jsonl", STARTED, RUN):
+    for name in (SUMMARY, REPORT, "metrics.jsonl", STARTED, RUN):
         (run / name).unlink(missing_ok=True)
 
 

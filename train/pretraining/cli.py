@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -107,11 +107,6 @@ class RunOptions:
         group="Speed and memory",
         metavar="TIME",
     )
-    track: Literal["none", "wandb", "mlflow"] = option(
-        "none",
-        "Also send the metrics to Weights & Biases or MLflow; a resumed run continues there, too.",
-        group="Metrics and checkpoints",
-    )
 
 
 @click.command(
@@ -129,7 +124,7 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
 
     Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
     its model and its options; give again --check-shards, --shard-cache and its limit, --eval-every,
-    --track, and those of speed and memory other than --precision. SIGTERM and SIGINT save a
+    and those of speed and memory other than --precision. SIGTERM and SIGINT save a
     checkpoint, if there was a step, and exit with code 75; SIGUSR1 saves one.
 
     With --from, the architecture is that of the given run or folder, unless --preset is given as
@@ -165,7 +160,6 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
             world,
             model=plan.model,
             training=training,
-            track=run.track,
             note=plan.note,
             options=_reproducing(training, start),
         )

@@ -33,13 +33,6 @@ from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
 from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
-from clozeline.train.monitoring.trackers import (
-    Track,
-    Tracker,
-    check_tracker,
-    open_tracker,
-    remember,
-)
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.recipes import Origin
 from clozeline.train.pretraining.resume import (
@@ -63,7 +56,6 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     from_: GivenPath | None = None,
-    track: Track = "none",
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
@@ -77,7 +69,7 @@ def pretrain(
     `from_` names another run, one of its checkpoints ("work/run@8000") or a Hugging Face folder,
     with whose weights and moments a new run starts. From a checkpoint, {"schedule": "cool-down"}
     continues that run, on the same data or from the beginning of other shards, and lowers its
-    learning rate to 0. `track` also sends the metrics to a tracker.
+    learning rate to 0.
     Raises InputError for what the user can fix, OutOfMemoryError where a step does not fit,
     DivergedError where the loss is no longer finite.
     """
@@ -102,7 +94,7 @@ def pretrain(
         recorded = {"from": str(from_), "schedule": COOL_DOWN}
         options = {"pretrain": recorded} if cools_down and from_ else None
         run: dict[str, Any] = {"model": model, "training": training, "options": options}
-        return train_run(shards, start, world, track=track, **run)
+        return train_run(shards, start, world, **run)
 
 
 def _planned(
@@ -151,7 +143,6 @@ def train_run(
     *,
     model: BertConfig,
     training: PretrainConfig,
-    track: Track = "none",
     note: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
@@ -159,7 +150,6 @@ def train_run(
 
     A `note` is printed before the first step; `options` of the command are recorded in run.json.
     """
-    check_tracker(track)
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     training = replace(training, precision=resolve_precision(training.precision, world.device))
@@ -181,7 +171,7 @@ def train_run(
                 world,
                 data=data,
                 start=point,
-                prepare=lambda: _write_folder(start, point, config, shards, track),
+                prepare=lambda: _write_folder(start, point, config, shards),
             )
             if world.is_main:
                 print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))
@@ -274,23 +264,13 @@ def _less_memory(training: PretrainConfig) -> str:
     return remedy + ", or --activation-checkpointing" * (not training.activation_checkpointing)
 
 
-def _write_folder(
-    start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath, track: Track
-) -> Tracker | None:
-    """Called once the model is built, so that a failure before that leaves the old run alone.
-
-    A tracker that does not start leaves it alone, too.
-    """
-    is_new = start.existing is None
-    tracker = open_tracker(track, start.out, config.training.to_dict(), is_new=is_new)
+def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:
+    """Called once the model is built, so that a failure before that leaves the old run alone."""
     set_damaged_aside(point)
-    if is_new:
+    if start.existing is None:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
     leave_mark(start.out)  # after run.json, without which the folder is not recognized
-    if tracker:
-        remember(start.out, track, tracker)
-    return tracker
 
 
 def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> None:

@@ -21,7 +21,7 @@ from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.schedule import first_step_from
-from clozeline.train.monitoring.metrics import METRICS, at_time
+from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.trainer import Trainer
 
 
@@ -61,7 +61,8 @@ def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:
     rate = f"{training.optimizer}, peak learning rate {training.learning_rate:g}"
     batches = f"{training.batch_size} examples"
     if training.budget:
-        steps = f"from step {step + 1:,} until {at_time(training.budget - trainer.control.elapsed)}"
+        left = time_in_words(training.budget - trainer.control.elapsed)
+        steps = f"from step {step + 1:,} for {left}"
         return f"{steps}, {batches} a step; {rate}, {training.schedule}"
     # Earlier steps may have read other shards, or had another batch size.
     read = trainer.loader.main.next_position + (training.max_steps - step) * training.batch_size

@@ -17,7 +17,6 @@ from clozeline.train.artifacts.checkpoint import TrainState, after_divergence
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
 from clozeline.train.artifacts.snapshot import take_snapshot
-from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.data.phases import DataPhase, PhasedLoader
@@ -32,7 +31,6 @@ from clozeline.train.evaluation.evaluate import Evaluation, evaluate_model
 from clozeline.train.monitoring.health import Health
 from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
-from clozeline.train.monitoring.trackers import Tracker
 from clozeline.train.pretraining.initial_weights import (
     ResumePoint,
     continue_positions,
@@ -58,8 +56,8 @@ class Outcome:
 class Trainer:
     """The training of one process, from a resume point to the last step or a stop request.
 
-    Rank 0 calls `prepare`, which may replace the run in `out` and returns its tracker, once the
-    model and the optimizer are built; a failure before that leaves `out` unchanged.
+    Rank 0 calls `prepare`, which may replace the run in `out`, once the model and the optimizer are
+    built; a failure before that leaves `out` unchanged.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class Trainer:
         *,
         data: tuple[PhasedLoader, ShardSet | None],
         start: ResumePoint,
-        prepare: Callable[[], Tracker | None],
+        prepare: Callable[[], None],
     ) -> None:
         training = config.training
         self.out, self.training, self.world = out, training, world
@@ -100,11 +98,17 @@ class Trainer:
             peak_flops=peak_flops(device_name(world.device), training.precision),
             carried=start.state.running_metrics,
         )
-        tracker: list[Tracker | None] = []  # of rank 0
-        world.broadcast_from_main(lambda: tracker.append(prepare()))
+        world.broadcast_from_main(prepare)
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
-        self.log = _metrics_log(out, training, self.step, world, *tracker)
+        total_steps = None if training.budget else training.max_steps
+        self.log = MetricsLog(
+            out,
+            start_step=self.step,
+            max_steps=total_steps,
+            writes=world.is_main,
+            health=Health(total_steps=total_steps),
+        )
 
     def train(self) -> Outcome:
         """Train until the last step, the end of the time budget, or a stop request."""
@@ -288,18 +292,3 @@ class Trainer:
         snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
         if self.world.is_main:
             self.writer.save(snapshot, state)
-
-
-def _metrics_log(
-    out: Path, training: PretrainConfig, step: int, world: World, tracker: Tracker | None = None
-) -> MetricsLog:
-    """The log from this step on; rank 0 writes it."""
-    total_steps = None if training.budget else training.max_steps
-    return MetricsLog(
-        out,
-        start_step=step,
-        max_steps=total_steps,
-        writes=world.is_main,
-        health=Health(total_steps=total_steps),
-        tracker=tracker,
-    )
