@@ -434,7 +434,7 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     (bare / "tokenizer.json").unlink()
     init = ("pretrain", small_folder, "--out", tmp_path / "run", "--from")
     for words, line in (
-        ((*init, exported, "--preset=bert-mini"), "not a bert-mini (hidden_size 32 there, 256 now"),
+        ((*init, exported, "--preset=bert-mini"), "has a model of its own; leave --preset out."),
         ((*init, other), "(strip_accents False there, True now; lowercase False there, True now)"),
         ((*init, classifier), "is a classifier of `clozeline finetune`; give a run or a"),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),

@@ -124,15 +124,14 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
 
     Options that are left out come from the preset's recipe (--print-recipe). A resumed run keeps
     its model and its options; give again --check-shards, --shard-cache and its limit, --eval-every,
-    and those of speed and memory other than --precision. SIGTERM and SIGINT save a
-    checkpoint, if there was a step, and exit with code 75; SIGUSR1 saves one.
+    and those of speed and memory other than --precision. SIGTERM and SIGINT save a checkpoint, if
+    there was a step, and exit with code 75; SIGUSR1 saves one.
 
-    With --from, the architecture is that of the given run or folder, unless --preset is given as
-    well. Where examples are longer than those of the other run, the model gets more positions.
-    `--from RUN@STEP --schedule cool-down` makes a finished model of a run with a constant learning
-    rate: it continues that run from its checkpoint, and lowers the rate to 0 until --max-steps,
-    which counts the steps of that run, too, and defaults to a quarter more. Other shards of its
-    tokenizer are read from their beginning.
+    With --from, the architecture is that of the given run or folder; where examples are longer than
+    those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`
+    decays the learning rate of a constant-rate run to 0: it continues that run from its checkpoint
+    until --max-steps, which counts the steps of that run, too, and defaults to a quarter more. Other
+    shards of its tokenizer are read from their beginning.
     """
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
     origin = _origin(run)

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.model.config import BertConfig, preset
+from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.model.huggingface.weight_files import weights_sha256
 from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.config_checks import differences
-from clozeline.pipeline.common.errors import InputError, as_input_error
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
-from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
+from clozeline.train.artifacts.huggingface import PARTS, load_model
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
-from clozeline.train.artifacts.run import RunConfig, with_dropout, with_dropout_of
+from clozeline.train.artifacts.run import RunConfig, with_dropout_of
 from clozeline.train.artifacts.snapshot import restore_moments
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
@@ -32,15 +32,6 @@ from clozeline.train.engine.distributed import World, full_tensor, shard_like
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import products_dtype
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors
-
-# Fields that may differ from the preset: they depend on the data, or do not affect the weights.
-UNCHECKED_FIELDS = (
-    "vocab_size",
-    "max_position_embeddings",
-    "initializer_range",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,33 +109,16 @@ def first_optimizer(
     return optimizer
 
 
-def initial_config(folder: Path, *, preset_name: str | None, dropout: float | None) -> BertConfig:
-    """The model of a Hugging Face folder, with `dropout` if it is given.
-
-    Raises InputError where it does not match the given preset.
-    """
-    model = read_model_config(folder)
-    with as_input_error():
-        if preset_name is not None:
-            own: dict[str, Any] = {field: getattr(model, field) for field in UNCHECKED_FIELDS}
-            if differs := _differences(model, replace(preset(preset_name), **own)):
-                raise InputError(
-                    f"{folder} is not a {preset_name} ({differs}); leave --preset out to train the "
-                    "folder's model."
-                )
-        return with_dropout(model, dropout)
-
-
 def check_initial(folder: Path, model: BertConfig, shards: AnyPath) -> str:
     """The sha256 of the folder's weights; prints a note about parts that are missing there.
 
     Raises InputError where it holds another model, or the shards have another tokenizer.
     """
     stored, tokenizer = load_model(folder)
-    if differs := _differences(with_dropout_of(model, stored.config.model), model):
+    theirs = with_dropout_of(model, stored.config.model)
+    if changed := "; ".join(differences(theirs.to_dict(), model.to_dict())):
         raise InputError(
-            f"{folder} has another model ({differs}), so its weights do not fit; leave --preset "
-            "out to train the folder's model."
+            f"{folder} has another model ({changed}), so its weights do not fit; give its own."
         )
     if differs := "; ".join(vocabulary_differences(tokenizer, load_tokenizer(shards / TOKENIZER))):
         options = _options_of(tokenizer.normalization)
@@ -170,10 +144,6 @@ def _options_of(flags: Normalization | TokenizerSpec) -> str:
     if flags.strip_accents != flags.lowercase:
         options += " --strip-accents" if flags.strip_accents else " --no-strip-accents"
     return options
-
-
-def _differences(stored: BertConfig, wanted: BertConfig) -> str:
-    return "; ".join(differences(stored.to_dict(), wanted.to_dict()))
 
 
 # More positions: examples that are longer than those before them need positions that are trained as

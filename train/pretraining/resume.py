@@ -136,8 +136,7 @@ def _check_same(out: Path, config: RunConfig, run: RunConfig) -> None:
         )
     if _turns(config) != _turns(run):
         raise InputError(
-            f"{out} holds a run with other phases ({_phases_in_words(run)} there, "
-            f"{_phases_in_words(config)} now); leave --phase and "
+            f"{out} holds a run with other phases or another masking rate; leave --phase and "
             "--masked-lm-prob out, or give another --out."
         )
     if run.training.optimizer != config.training.optimizer:
@@ -152,12 +151,6 @@ def _turns(config: RunConfig) -> tuple[float | None, list[tuple[float, int]]]:
     numbers = list(data_sets_of(config.phases))
     turns = [(phase.start, numbers.index(phase.dataset_digest)) for phase in config.phases]
     return config.training.masked_lm_prob, turns
-
-
-def _phases_in_words(config: RunConfig) -> str:
-    rate = config.training.masked_lm_prob
-    masks = "" if rate is None else f", {rate:g} masked"
-    return "; ".join(f"{x.max_seq_length} tokens{masks} from {x.start:g}" for x in config.phases)
 
 
 def _check_may_continue(start: Start, config: RunConfig, run: RunConfig, state: TrainState) -> None:

@@ -25,9 +25,10 @@ from typing import Any
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.commandline.config_options import option_name
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, list_checkpoints, read_state
+from clozeline.train.artifacts.huggingface import read_model_config
 from clozeline.train.artifacts.pretrained import PRETRAINED, kind_of_model
 from clozeline.train.artifacts.run import (
     RUN,
@@ -48,7 +49,7 @@ from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.engine.schedule import learning_rate_at, phase_at
-from clozeline.train.pretraining.initial_weights import initial_config, with_positions
+from clozeline.train.pretraining.initial_weights import with_positions
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
@@ -235,7 +236,10 @@ def _model(
     The positions are those of the run that is continued or started from, whatever its preset.
     """
     if start.model_folder:
-        return initial_config(start.model_folder, preset_name=preset, dropout=dropout)
+        if preset:
+            raise InputError(f"{start.model_folder} has a model of its own; leave --preset out.")
+        with as_input_error():
+            return with_dropout(read_model_config(start.model_folder), dropout)
     model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
     earlier = start.existing or start.other
     if earlier is None:
