@@ -130,8 +130,8 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     With --from, the architecture is that of the given run or folder; where examples are longer than
     those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`
     decays the learning rate of a constant-rate run to 0: it continues that run from its checkpoint
-    until --max-steps, which counts the steps of that run, too, and defaults to a quarter more. Other
-    shards of its tokenizer are read from their beginning.
+    until --max-steps, which counts the steps of that run, too, and defaults to a quarter more.
+    Other shards of its tokenizer are read from their beginning.
     """
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
     origin = _origin(run)
