@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from clozeline.model.attention import Packing, attend
 from clozeline.model.config import preset
-from clozeline.model.cpu_kernels import Dropout, dropout
+from clozeline.model.cpu_kernels import dropout
 from clozeline.model.heads import BertForPretraining
 from clozeline.model.positions import (
     TABLE,
@@ -96,12 +96,6 @@ def test_with_a_window_only_near_tokens_count(dtype, tolerance, mask):
         torch.testing.assert_close(found, torch.stack(wanted), atol=tolerance, rtol=tolerance)
 
 
-def test_a_window_as_wide_as_the_rows_is_none():
-    qkv = random_qkv()
-    wide, none = (attend(qkv, None, dropout_prob=0.0, window=window) for window in (6, None))
-    assert torch.equal(wide, none)
-
-
 def test_dropout_acts_on_the_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     qkv = random_qkv().detach()
@@ -142,20 +136,6 @@ def test_elements_are_dropped_with_probability_p_and_the_rest_is_scaled_up(p, dt
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), atol=0, rtol=5e-3)
 
 
-def test_neighbouring_elements_are_dropped_independently():
-    """Four elements share one random draw."""
-    torch.manual_seed(0)
-    kept = (dropout(ones(250_000, 4), 0.5) > 0).float()
-    assert (torch.corrcoef(kept.T) - torch.eye(4)).abs().max() < 0.01
-    assert (kept.mean(0) - 0.5).abs().max() < 0.005
-
-
-@pytest.mark.parametrize("shape", [(1,), (3,), (7, 5), (2, 3, 4, 5), (0, 3)])
-def test_any_shape_works(shape):
-    assert dropout(ones(*shape), 0.5).shape == shape
-    assert dropout(ones(*shape), 0.999999).isfinite().all()  # as good as 1
-
-
 def test_the_gradient_has_the_same_mask_and_scale():
     x = ones(100, 100)
     dropped = dropout(x, 0.25)
@@ -172,13 +152,6 @@ def test_it_depends_on_torchs_seed():
     assert torch.equal(first, draw(1)[0])
     assert not torch.equal(first, second)
     assert not torch.equal(first, draw(2)[0])
-
-
-@pytest.mark.parametrize("module", [Dropout(0.5).eval(), Dropout(0.0), Dropout(1e-6)])
-def test_without_training_or_probability_nothing_is_drawn(module):
-    before, x = torch.get_rng_state(), ones(8, 8)
-    assert module(x) is x
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # --- Sinusoids, heads that start by attending to neighbours, and rotary positions -----------------

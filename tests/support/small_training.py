@@ -84,8 +84,10 @@ def weights(run: Path) -> bytes:
     return (list_checkpoints(run)[-1] / "model.safetensors").read_bytes()
 
 
-def command_line(shards: Path, out: Path, *options: object, **changes: Any) -> list[str]:
-    """The command line of `train`, which can only name presets."""
+def command_line(
+    shards: Path, out: Path, *options: object, preset: str | None = "bert-tiny", **changes: Any
+) -> list[str]:
+    """The command line of `train`; a run that goes on names no preset."""
     training = replace(SHORT, **changes).to_dict()
     flags = [
         f"--{name.rstrip('_').replace('_', '-')}={value}"
@@ -97,7 +99,7 @@ def command_line(shards: Path, out: Path, *options: object, **changes: Any) -> l
         "pretrain",
         str(shards),
         f"--out={out}",
-        "--preset=bert-tiny",
+        *([f"--preset={preset}"] if preset else []),
         *flags,
         *map(str, options),
     ]

@@ -19,11 +19,9 @@ from clozeline.pipeline.common.json_files import sealed, unsealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import (
-    CHECKPOINT_FILES,
     TrainState,
     after_divergence,
     check_checkpoint,
-    checkpoint_of,
     latest_checkpoint,
     list_checkpoints,
     load_moments,
@@ -48,7 +46,7 @@ from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
-from tests.support.small_training import TINY, train
+from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
 
 STATE = TrainState(step=7, loader={"next_position": 56, "seed": 3}, heldout_loss=1.5)
@@ -234,16 +232,6 @@ def test_training_goes_on_until_the_checkpoint_is_there(tmp_path):
         assert stored.keys() == wanted.keys()
         assert all(torch.equal(stored[name], value) for name, value in wanted.items())
     assert not torch.equal(model.weight, before.weights["weight"])
-
-
-def test_a_checkpoint_of_a_run_that_went_on_is_that_of_one_that_ended(small_folder, tmp_path):
-    options = {"save_every": 1, "keep": 99, "schedule": "wsd", "warmup": 0.0, "cool_down": 1e-9}
-    train(small_folder, tmp_path / "long", max_steps=9, **options)
-    for steps in (1, 4):
-        train(small_folder, tmp_path / str(steps), max_steps=steps, **options)
-        found, wanted = (checkpoint_of(tmp_path / name, steps) for name in ("long", str(steps)))
-        for name in CHECKPOINT_FILES[:2]:
-            assert (found / name).read_bytes() == (wanted / name).read_bytes()
 
 
 def test_a_failed_write_is_raised_by_the_next_wait_and_at_the_end(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
-from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.command import output_of, refused
 from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
@@ -123,16 +122,6 @@ def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     assert_same_run(tmp_path / "again", cooled)
 
 
-def test_a_resumed_decay_is_refused_what_a_new_one_is(cooled, shards, tmp_path):
-    out = go_back(shutil.copytree(cooled, tmp_path / "out"), 14)
-    before = contents(out)
-    line = ("pretrain", shards, "--out", out, "--resume")
-    for option, value in (("--for", "2h"), ("--phase", f"{shards}@0.5")):
-        said = refused(*line, option, value)
-        assert said == f"{option} does not go with --schedule cool-down; leave it out."
-    assert contents(out) == before
-
-
 def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards, tmp_path):
     """Steps 13 to 20, and not the last quarter of 20 steps."""
     out = go_back(shutil.copytree(cooled, tmp_path / "out"), 14)
@@ -145,15 +134,6 @@ def test_more_steps_prolong_the_decay_as_the_recorded_options_say(cooled, shards
     ours, anew = ([line[:30] for line in text.splitlines()] for text in found)
     assert ours == anew
     assert "--cool-down 0.4" in found[1]
-
-
-def test_more_steps_prolong_a_decay_from_python_too(run, shards, tmp_path):
-    numbers_of = {"log_every": 1, "eval_every": 0}
-    out, new = tmp_path / "run", {**numbers_of, "schedule": "cool-down", "max_steps": 14}
-    pretrain(shards, out=out, from_=f"{run}@12", training=new)
-    pretrain(shards, out=out, resume=True, training={**numbers_of, "max_steps": 16})
-    rates = [x["learning_rate"] for x in numbers(tmp_path / "run") if "learning_rate" in x]
-    assert rates[2:] == pytest.approx([PEAK * x for x in (0.375, 0.125)])
 
 
 def test_it_records_where_it_is_from(cooled, run):
@@ -184,19 +164,6 @@ def test_the_epochs_are_those_of_the_shards_that_are_read(run, other, shards, tm
     for data, epochs in ((other, "0.3"), (shards, "1.2")):
         said = output_of(*cool_line(data, tmp_path / data.name, run, 12, "--max-steps", 16))
         assert f"steps 13 to 16 of 8 examples: {epochs} epochs;" in said
-
-
-@pytest.mark.parametrize("options", [["--resume"], ["--resume", "--micro-batch-size", 4]])
-def test_on_other_shards_it_resumes_at_the_next_example(options, run, other, mixed, tmp_path):
-    go_back(shutil.copytree(mixed, tmp_path / "again"), 14)
-    output_of(*cool_line(other, tmp_path / "again", run, 12, "--max-steps", 16, *options))
-    if len(options) == 1:
-        assert_same_run(tmp_path / "again", mixed)
-    digests = [
-        [line["data_digest"] for line in numbers(folder) if "mlm_loss" in line]
-        for folder in (tmp_path / "again", mixed)
-    ]
-    assert digests[0] == digests[1]
 
 
 def test_another_optimizer_than_muon_is_refused_where_it_was_used(shards, tmp_path):

@@ -21,11 +21,9 @@ from clozeline.train.artifacts.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_weights,
-    read_state,
 )
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, side_cut
-from clozeline.train.artifacts.run import load_run
-from clozeline.train.export.model_card import classifier_card, run_card
+from clozeline.train.export.model_card import classifier_card
 from clozeline.train.finetuning.training_loop import rows_per_step
 from clozeline.train.inference.predict import predict
 from tests.support.command import output_of, refused
@@ -254,14 +252,6 @@ def test_the_card_states_what_the_run_recorded(run, tmp_path):
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_card_shows_the_mask_of_the_tokenizer(run):
-    config, _, _ = load_run(run)
-    state = read_state(list_checkpoints(run)[-1])
-    card = run_card(config, state, None, folder="out", mask="<mask>")
-    assert 'print(fill("The <mask> of the town."))' in card
-    assert "[MASK]" not in card
-
-
 def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
     found = report().values
     found["finetuned"]["f1"] = {"a|b": 0.5}
@@ -363,12 +353,6 @@ def test_missing_weights_are_reported_and_drawn_from_the_seed(small_folder, rows
         assert metadata["pooling"] == pooling
     assert output_of("fill", masked, "the [MASK] sat").startswith("the ")
     assert f"{bare} has no masked-LM head" in refused("fill", bare, "the [MASK] sat")
-
-
-def test_an_exported_run_fills_as_the_run_does(run, exported):
-    text = "the [MASK] sat on [MASK]"
-    assert output_of("fill", exported, text) == output_of("fill", run, text)
-    assert "reads at most 12" in refused("fill", exported, "the " * 20 + "[MASK]")
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])

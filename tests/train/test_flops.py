@@ -15,8 +15,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.data.batch import collate
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.order import POOL_ROWS, pool_rows_for
-from clozeline.train.engine.distributed import World, device_name
+from clozeline.train.engine.distributed import World
 from clozeline.train.engine.flops import gpu_named, mfu, peak_flops, step_flops
 from clozeline.train.pretraining.step import WordSampler, train_step
 from tests.benchmarks.last_layer_speed import random_batch
@@ -83,12 +82,6 @@ def test_local_layers_need_the_products_of_their_window():
 def test_the_utilization_is_that_of_all_devices():
     assert mfu(4e12, seconds=2.0, peak=10e12, devices=1) == pytest.approx(0.2)
     assert mfu(4e12, seconds=2.0, peak=10e12, devices=4) == pytest.approx(0.05)
-
-
-def test_an_unknown_device_has_no_peak_and_no_utilization():
-    assert peak_flops(device_name(torch.device("cpu")), "bf16") is None
-    assert peak_flops("NVIDIA GeForce GTX 1080", "fp32") is None
-    assert mfu(4e12, seconds=2.0, peak=None) is None
 
 
 @pytest.mark.parametrize(
@@ -161,9 +154,3 @@ def test_a_batch_wider_than_the_table_of_prefixes_is_padded_alike():
         ours, theirs = wide.tensors()[name], narrow_batch.tensors()[name]
         assert torch.equal(ours[:, :1000], theirs)
         assert not ours[:, 1000:].any()
-
-
-def test_a_pool_of_long_rows_has_fewer_of_them():
-    lengths = (16, 128, 512, 1024, 8192, 65_535)
-    found = [pool_rows_for(length) for length in lengths]
-    assert found == [POOL_ROWS, POOL_ROWS, POOL_ROWS, 131_072, 16_384, 2_048]

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.artifacts.run import model_config, read_run
+from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.pretraining.initial_weights import with_positions
 from clozeline.train.pretraining.recipes import RECIPES, Origin
 from clozeline.train.pretraining.start import Start, find_start, make_plan
 from tests.support.command import invoke, output_of
@@ -111,11 +110,6 @@ def test_a_run_without_a_checkpoint_decides_nothing_unless_it_is_resumed(
     assert plan(small_folder, run, preset="bert-tiny").values == found
 
 
-def test_a_run_that_is_replaced_does_not_count(run, small_folder, tmp_path):
-    found = plan(small_folder, run, preset="bert-tiny", overwrite=True)
-    assert found.values == plan(small_folder, tmp_path / "new", preset="bert-tiny").values
-
-
 def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
     run, small_folder, tmp_path
 ):
@@ -124,22 +118,6 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
     own = plan(small_folder, run)
     wanted = {name: own.values[name] for name in RECIPE_FIELDS}
     assert found.values == wanted | {"precision": NATIVE}
-
-
-@pytest.mark.parametrize("name", ["bert-tiny", "modern-nano"])
-def test_the_preset_of_a_run_has_its_positions(name, run, small_folder, tmp_path):
-    """They are up to the longest examples, and those of this call may be shorter."""
-    model = with_positions(model_config(name, read_manifest(small_folder)), 9000)
-    there = replace(read_run(run), model=model)
-    for start in (
-        Start(out=tmp_path / "new", origin=Origin(run), other=there),
-        Start(out=run, resume=True, existing=there),
-        Start(out=run, resume=True, existing=there, origin=Origin(run), other=read_run(run)),
-    ):
-        found = make_plan(
-            *(read_manifest(small_folder), start, ALONE), preset=name, dropout=None, options={}
-        )
-        assert found.model == model
 
 
 # --- the command
@@ -157,19 +135,6 @@ def test_the_preset_of_a_run_with_more_positions_may_be_repeated(small_folder, t
     said = output_of(*line, "--from", first, "--max-steps", 1, code=2)
     assert "(hidden_size 128 there, 256 now; " in said
     assert "max_position_embeddings" not in said
-
-
-def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder):
-    """Unless the user does not want them."""
-
-    def printed(preset, *option):
-        line = ("pretrain", small_folder, "--out", "x", "--preset", preset, *option)
-        return output_of(*line, "--print-recipe")
-
-    assert re.search(r"^  --word-vectors +measured on 2 cores$", printed("micro"), re.MULTILINE)
-    assert "  --no-word-vectors " in printed("bert-tiny")
-    assert "  --word-vectors " in printed("bert-tiny", "--word-vectors")
-    assert "  --no-word-vectors " in printed("micro", "--no-word-vectors")
 
 
 def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):
@@ -214,11 +179,6 @@ def columns_of(printed):
     """Options and sources."""
     lines = [line for line in printed.splitlines() if line.startswith("  --")]
     return [(line[:30].split(), line[30:]) for line in lines]
-
-
-def test_the_help_says_that_a_recipe_chooses(small_folder):
-    text = " ".join(invoke("pretrain", "--help").stdout.split())
-    assert text.count("[default: (the preset's recipe)]") == len(RECIPE_FIELDS)
 
 
 def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_folder, tmp_path):

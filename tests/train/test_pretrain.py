@@ -42,20 +42,6 @@ from tests.support.small_training import (
 )
 
 
-@pytest.fixture(scope="module")
-def finished(small_folder, tmp_path_factory):
-    """A run of 12 steps with checkpoints at 4, 8 and 12, evaluated at 6 and 12."""
-    out = tmp_path_factory.mktemp("finished")
-    train(small_folder, out, eval_every=6)
-    return out
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to change."""
-    return shutil.copytree(finished, tmp_path / "run")
-
-
 def steps(run):
     return [read_state(folder).step for folder in list_checkpoints(run)]
 
@@ -428,10 +414,6 @@ def test_the_command_takes_the_model_of_the_other_run(finished, small_folder, tm
     assert "another model or tokenizer (" in result.stderr
 
 
-def test_resume_without_a_checkpoint_starts_a_new_run(small_folder, tmp_path):
-    assert train(small_folder, tmp_path / "new", resume=True, max_steps=1).is_complete
-
-
 # --- the command
 
 
@@ -463,15 +445,6 @@ def test_a_file_is_refused_as_the_folder_of_a_run(small_folder, tmp_path):
     with pytest.raises(InputError, match="file is a file; give --out a folder"):
         train(small_folder, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_the_last_line_has_the_step_and_the_folder(small_folder, tmp_path):
-    line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-tiny", "--max-steps", 1)
-    first, second = invoke("pretrain", *line), invoke("pretrain", *line)
-    assert (first.exit_code, second.exit_code) == (0, 0)
-    assert first.stdout.splitlines()[0] == "23 held-out examples"
-    assert first.stdout.splitlines()[-1] == f"step 1 of 1: {tmp_path / 'run'}"
-    assert second.stdout == f"already complete: step 1 of 1: {tmp_path / 'run'}\n"
 
 
 # --- learning

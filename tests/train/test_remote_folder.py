@@ -142,14 +142,6 @@ def test_a_folder_of_another_kind_is_refused_before_it_is_copied(names, what, is
     assert contents(store) == dict.fromkeys(names, b"{}")
 
 
-def test_what_is_written_is_in_the_store_at_the_end(tmp_path):
-    store = tmp_path / "store" / "run"
-    with opened(store) as folder:
-        write(folder, FILES | {".x.partial": b"half", ".lock": b"me"})
-    assert contents(store) == FILES
-    assert json.loads((store / LEASE).read_text())["renewed"] == 0
-
-
 def test_what_is_written_is_in_the_store_before_the_end_and_logs_go_along(tmp_path):
     """A log that grows is no reason to upload it: that comes with the next file."""
     with opened(tmp_path / "store" / "run") as folder:
@@ -339,15 +331,6 @@ def test_a_store_that_lost_the_run_gets_it_back_from_the_only_copy(store, capsys
     with opened(store) as folder:
         write(folder, NEWER)
     assert contents(store) == contents(folder) == FILES | NEWER
-
-
-def test_a_checkpoint_that_was_removed_from_the_store_comes_back(store, capsys):
-    """The lease is still there, and is ours."""
-    shutil.rmtree(store / "checkpoints")
-    with opened(store):
-        pass
-    assert contents(store) == FILES
-    assert "still has (checkpoints/step-00000001/state.json);" in capsys.readouterr().err
 
 
 def test_what_only_a_copy_has_is_moved_beside_it_when_another_run_is_in_the_store(store, capsys):

@@ -42,45 +42,31 @@ from tests.support.small_training import (
 )
 
 
-@pytest.fixture(scope="module")
-def whole(small_folder, tmp_path_factory):
-    """The uninterrupted run of 12 steps: checkpoints at 4, 8, 12, evaluated at 6 and 12."""
-    out = tmp_path_factory.mktemp("whole")
-    train(small_folder, out, model=preset_of(small_folder), eval_every=6)
-    return out
-
-
-@pytest.fixture
-def run(whole, tmp_path):
-    """A copy to change."""
-    return shutil.copytree(whole, tmp_path / "run")
-
-
 def finish(shards, run):
-    return train(shards, run, model=preset_of(shards), eval_every=6, resume=True)
+    return train(shards, run, eval_every=6, resume=True)
 
 
 @pytest.mark.parametrize("step", [0, 4, 8])
-def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, small_folder):
+def test_from_any_checkpoint_on_it_is_the_same_run(step, run, finished, small_folder):
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 13, "mlm_l')
     finish(small_folder, go_back(run, step))
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
 
 
 def test_a_line_of_metrics_includes_the_steps_before_the_checkpoint(small_folder, tmp_path):
     """Lines at 1, 5 and 10, a checkpoint at 8: the mean at 10 is that of steps 6 to 10."""
     options = {"model": preset_of(small_folder), "log_every": 5}
-    train(small_folder, tmp_path / "whole", **options)
-    run = go_back(shutil.copytree(tmp_path / "whole", tmp_path / "run"), 8)
+    train(small_folder, tmp_path / "finished", **options)
+    run = go_back(shutil.copytree(tmp_path / "finished", tmp_path / "run"), 8)
     train(small_folder, run, resume=True, **options)
-    assert_same_run(run, tmp_path / "whole")
+    assert_same_run(run, tmp_path / "finished")
 
 
-def test_a_logged_loss_is_the_mean_since_the_line_before(whole, small_folder, tmp_path):
+def test_a_logged_loss_is_the_mean_since_the_line_before(finished, small_folder, tmp_path):
     """The same run with one line for each step."""
-    train(small_folder, tmp_path, model=preset_of(small_folder), log_every=4, eval_every=6)
-    every_step = {line["step"]: line for line in numbers(whole) if "mlm_loss" in line}
+    train(small_folder, tmp_path, log_every=4, eval_every=6)
+    every_step = {line["step"]: line for line in numbers(finished) if "mlm_loss" in line}
     lines = [line for line in numbers(tmp_path) if "mlm_loss" in line]
     assert [line["step"] for line in lines] == [1, 4, 8, 12]
     steps = {line["step"]: every_step[line["step"]] for line in lines}
@@ -96,17 +82,17 @@ def test_a_logged_loss_is_the_mean_since_the_line_before(whole, small_folder, tm
             assert line[name] == steps[line["step"]][name]
 
 
-def test_a_half_written_checkpoint_is_ignored_and_removed(run, whole, small_folder):
+def test_a_half_written_checkpoint_is_ignored_and_removed(run, finished, small_folder):
     newest = latest_checkpoint(go_back(run, 8))
     (newest / "state.json").unlink()
     newest.rename(newest.with_name(".step-00000008.ab12.partial"))
     assert finish(small_folder, run).is_complete
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
     assert [path.name for path in list_checkpoints(run)[0].parent.glob(".*")] == []
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(
-    run, whole, small_folder, capsys
+    run, finished, small_folder, capsys
 ):
     newest = latest_checkpoint(go_back(run, 8))
     damaged = newest / "optimizer.safetensors"
@@ -116,7 +102,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(
     said = capsys.readouterr().err.splitlines()[0]
     assert f"{damaged} cannot be read" in said
     assert "set aside as damaged-step-00000008; training resumes from step 4." in said
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
     assert contents(newest.with_name("damaged-step-00000008")) == before
 
 
@@ -125,7 +111,7 @@ def test_a_refused_command_leaves_a_damaged_checkpoint_in_place(run, small_folde
     (newest / "state.json").write_bytes(b"")
     before = sorted(run.rglob("*"))
     with pytest.raises(InputError, match=r"holds a run at step 4\. Give --resume to continue"):
-        train(small_folder, run, model=preset_of(small_folder), eval_every=6)
+        train(small_folder, run, eval_every=6)
     assert sorted(run.rglob("*")) == before
 
 
@@ -133,14 +119,14 @@ def test_where_no_checkpoint_is_intact_no_new_run_is_started(run, small_folder):
     for folder in list_checkpoints(run):
         (folder / "optimizer.safetensors").write_bytes(b"")
     before = sorted(run.rglob("*"))
-    said = refused(*command_line(small_folder, run, "--resume", eval_every=6))
+    said = refused(*command_line(small_folder, run, "--resume", preset=None, eval_every=6))
     assert f"{run} has no intact checkpoint" in said
     assert sorted(run.rglob("*")) == before
 
 
 @contextmanager
 def stop_requested_in(forward, *, training, kind=signal.SIGTERM):
-    """A signal to this process in the middle of the N-th forward pass of the whole model."""
+    """A signal to this process in the middle of the N-th forward pass of the finished model."""
     passes = 0
 
     def count(module, *_):
@@ -157,8 +143,8 @@ def stop_requested_in(forward, *, training, kind=signal.SIGTERM):
         hook.remove()
 
 
-def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, whole, small_folder):
-    line = command_line(small_folder, go_back(run, 4), "--resume", eval_every=6)
+def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, finished, small_folder):
+    line = command_line(small_folder, go_back(run, 4), "--resume", preset=None, eval_every=6)
     with stop_requested_in(1, training=True):
         stopped = invoke(*line)
     assert stopped.exit_code == STOPPED == 75
@@ -171,7 +157,7 @@ def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, whole, s
     assert (outcome.step, outcome.is_complete) == (6, False)
     assert [line["step"] for line in numbers(run)] == [1, 2, 3, 4, 5, 6]  # and no evaluation
     finish(small_folder, go_back(run, 5))
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
 
 
 def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_request_does_not(
@@ -196,14 +182,14 @@ def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_reques
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_save_request_saves_after_that_step_and_changes_nothing(run, whole, small_folder):
+def test_a_save_request_saves_after_that_step_and_changes_nothing(run, finished, small_folder):
     go_back(run, 4)
     with stop_requested_in(2, training=True, kind=signal.SIGUSR1):
         assert finish(small_folder, run).is_complete
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4, 6, 8, 12]
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
     finish(small_folder, go_back(run, 6))
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
 
 
 def test_a_stop_request_during_an_evaluation_does_not_wait_for_its_end(small_folder, tmp_path):
@@ -217,19 +203,19 @@ def test_a_stop_request_during_an_evaluation_does_not_wait_for_its_end(small_fol
 
 
 def test_stopped_in_the_last_evaluation_it_evaluates_again_when_resumed(
-    run, whole, small_folder, monkeypatch
+    run, finished, small_folder, monkeypatch
 ):
     monkeypatch.setattr(trainer, "STOP_CHECK_EVERY", 1)  # of three batches
     with stop_requested_in(1, training=False):
         outcome = finish(small_folder, go_back(run, 8))
     assert (outcome.step, outcome.is_complete) == (12, False)
     assert finish(small_folder, run).heldout is not None
-    assert numbers(run) == numbers(whole)
+    assert numbers(run) == numbers(finished)
 
 
 def test_another_batch_size_resumes_at_the_very_next_example(run, small_folder):
     more = {"resume": True, "max_steps": 9, "batch_size": 19}
-    train(small_folder, go_back(run, 8), model=preset_of(small_folder), **more)
+    train(small_folder, go_back(run, 8), **more)
     assert read_state(latest_checkpoint(run)).loader["next_position"] == 64 + 19
     batches = Loader(small_folder, batch_size=19, seed=0)
     batches.load_state_dict(batches.state_dict(64))
@@ -260,21 +246,23 @@ main(sys.argv[3:])
         pytest.param("open", ".partial/optimizer.safetensors", marks=pytest.mark.slow),  # for sync
     ],
 )
-def test_killed_while_it_saves_it_loses_that_checkpoint_only(event, path, run, whole, small_folder):
-    line = command_line(small_folder, go_back(run, 4), "--resume", eval_every=6)
+def test_killed_while_it_saves_it_loses_that_checkpoint_only(
+    event, path, run, finished, small_folder
+):
+    line = command_line(small_folder, go_back(run, 4), "--resume", preset=None, eval_every=6)
     code = [sys.executable, "-c", KILLED_AT, event, path, *line]
     killed = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
     assert len(list((run / "checkpoints").glob(".step-00000008.*.partial"))) == 1
     finish(small_folder, run)
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
 
 
-def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, whole, small_folder):
+def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, finished, small_folder):
     go_back(run, 4)
-    line = command_line(small_folder, run, "--resume", eval_every=6)
-    with no_file_longer_than(200_000):
+    line = command_line(small_folder, run, "--resume", preset=None, eval_every=6)
+    with no_file_longer_than(80_000):
         full = invoke(*line)
     assert full.exit_code == 1
     assert isinstance(full.exception, SystemExit)
@@ -282,7 +270,7 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, whole, small_folde
     assert f"checkpoint {run / 'checkpoints' / 'step-00000008'} cannot be written" in complaint
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
     finish(small_folder, run)
-    assert_same_run(run, whole)
+    assert_same_run(run, finished)
 
 
 # --- what need not be repeated

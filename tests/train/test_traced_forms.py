@@ -25,11 +25,10 @@ from clozeline.train.estimate.step_cost import WithoutDevice
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import predict_logits, train_classifier
-from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.labelled.encoding import training_batches
 from clozeline.train.pretraining.step import forward_losses, is_full, train_step
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_models import inputs_of, narrow
+from tests.support.small_models import narrow
 from tests.support.small_training import STILL
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
@@ -179,18 +178,6 @@ def test_ten_steps_of_fine_tuning_are_two_graphs(pooling):
     assert (len(batches), len(shapes) > 1, counter.frame_count) == (10, True, 2)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("training", [True, False])
-def test_a_classifier_is_one_graph(pooling, training):
-    counter, inputs = CompileCounter(), inputs_of()
-    with without_memory():
-        model = on_gpu(BertForClassification, NANO, 2, pooling=pooling).train(training)
-        called = torch.compile(model, fullgraph=True, backend=counter)
-        with autocast("bf16", CUDA):
-            logits = called(*(tensor.to(CUDA) for tensor in inputs.values()))
-    assert (logits.device, logits.shape, counter.frame_count) == (CUDA, (4, 2), 1)
-
-
 def test_an_evaluation_of_a_compiled_model_compiles_nothing():
     """Its batches have other shapes than those of training."""
     counter, unigram = CompileCounter(), np.full(NANO.vocab_size, -1.0)
@@ -236,21 +223,6 @@ def test_a_classifier_trains_and_predicts_on_a_gpu(pooling):
         how = {"learning_rate": 1e-3, "epochs": 1, "seed": 0, "progress": progress, "world": ON_GPU}
         train_classifier(model, rows, labels, config, **how)
         assert predict_logits(model, rows, precision="bf16").shape == (16, 2)
-
-
-def test_an_evaluation_runs_on_a_gpu():
-    batches, unigram = [make_batch()], np.full(NANO.vocab_size, -1.0)
-    with without_memory(), WithoutDevice(), NoValues():
-        model = on_gpu(BertForPretraining, NANO)
-        found = evaluate_model(model, batches, log_unigram=unigram, world=ON_GPU, precision="bf16")
-    assert found.examples == 0
-
-
-def test_masks_are_filled_on_a_gpu():
-    with without_memory():
-        model = on_gpu(BertForPretraining, NANO)
-        found = masked_probabilities(model, [2, 7, 4, 8, 4, 3], 4)
-    assert (found.device, found.shape) == (CPU, (2, NANO.vocab_size))
 
 
 def test_a_graph_break_and_a_branch_on_values_would_be_noticed():

@@ -76,18 +76,6 @@ def test_vectors_are_a_factor_of_the_mutual_information(shards):
     assert vectors.any(1).tolist() == words.tolist()
 
 
-def test_few_dimensions_are_the_strongest():
-    """As near to the matrix as any of that rank (Eckart & Young 1936)."""
-    generator = torch.Generator().manual_seed(0)
-    factors = torch.randn(300, 5, generator=generator), torch.randn(5, 200, generator=generator)
-    matrix = factors[0] @ factors[1] + 1e-3 * torch.randn(300, 200, generator=generator)
-    left, values, _ = torch.linalg.svd(matrix)
-    wanted = (left[:, :5] * values[:5]) @ left[:, :5].T
-    found = module._left_singular_vectors(matrix, 5, seed=0)
-    assert found.shape == (300, 5)
-    torch.testing.assert_close(found @ found.T, wanted, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_model_starts_at_the_vectors_of_the_words_that_occur(shards, is_tied):
     config = replace(STILL, tie_word_embeddings=is_tied)
@@ -261,14 +249,6 @@ def test_samples_are_distinct_words_and_depend_on_seed_and_step_alone():
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize(
-    ("size", "drawn"), [(0, None), (1, 1), (499, 499), (500, None), (9999, None)]
-)
-def test_a_sample_is_smaller_than_the_vocabulary_or_there_is_none(size, drawn):
-    sample = WordSampler(np.ones(500), size, seed=0).at(1)
-    assert drawn == (None if sample is None else len(set(sample.words.tolist())))
-
-
 def test_a_resumed_run_continues_with_the_same_samples(small_folder, tmp_path):
     out, plain, option = tmp_path / "run", tmp_path / "plain", f"--sampled-words={SIZE}"
     output_of(*command_line(small_folder, out, option))
@@ -277,10 +257,3 @@ def test_a_resumed_run_continues_with_the_same_samples(small_folder, tmp_path):
     assert_same_run(again, out)
     output_of(*command_line(small_folder, plain, max_steps=1))
     assert numbers(out)[0]["mlm_loss"] != numbers(plain)[0]["mlm_loss"]
-
-
-def test_a_negative_number_of_words_is_one_line(small_folder, tmp_path):
-    line = command_line(small_folder, tmp_path / "run", "--sampled-words=-1")
-    [*_, last] = output_of(*line, code=2).splitlines()
-    assert last == "Error: --sampled-words is -1; it must be 0 to 1048576."
-    assert not (tmp_path / "run").exists()
