@@ -13,6 +13,7 @@ from tests.support.browser import chromium
 ROWS = 3
 #: Left, top, width and height of the legend and the first rows, in CSS pixels.
 BOX = f"""
+document.documentElement.style.overflow = "hidden";  // the screenshot has no scroll bar either
 const parts = [document.querySelector("main .legend"),
                ...[...document.querySelectorAll(".example")].slice(0, {ROWS})];
 const boxes = parts.map(part => part.getBoundingClientRect());
