@@ -2,8 +2,7 @@
 
 with chromium(tmp_path) as browser:
     browser.open("http://127.0.0.1:8000/")
-    browser.find("button").click()
-    browser.wait("return document.title")
+    browser.run("return document.title")
 """
 
 import base64
@@ -22,7 +21,6 @@ from tests.support.waiting import free_port, is_listening, wait_until
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 INSTALL = "needs a browser: apt-get install chromium chromium-driver"
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element, by the standard
 PATIENCE = 60.0  # seconds, on a busy machine
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -45,24 +43,6 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         """The result of a script in the page: "return document.title"."""
         return self._post("/execute/sync", script=script, args=list(arguments))
-
-    def wait(self, script: str) -> Any:
-        """The first true result of a script."""
-        return wait_until(lambda: self.run(script), script, seconds=PATIENCE)
-
-    def text(self, selector: str = "body") -> str:
-        """What the reader sees of the first such element."""
-        return str(self.run(f"return document.querySelector({json.dumps(selector)}).innerText"))
-
-    def click(self, selector: str) -> None:
-        """Click on the first such element as a mouse does."""
-        self._post(f"/element/{self._find(selector)}/click")
-
-    def type(self, selector: str, text: str) -> None:
-        self._post(f"/element/{self._find(selector)}/value", text=text)
-
-    def clear(self, selector: str) -> None:
-        self._post(f"/element/{self._find(selector)}/clear")
 
     def log(self) -> list[str]:
         """Errors and warnings of the console since the last call."""
@@ -90,10 +70,6 @@ class Browser:
         clip = {"x": left, "y": top, "width": width, "height": height, "scale": scale}
         found = self._chrome("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(found["data"]))
-
-    def _find(self, selector: str) -> str:
-        found = self._post("/element", using="css selector", value=selector)
-        return str(found[ELEMENT])
 
     def _chrome(self, command: str, **params: Any) -> Any:
         return self._post("/goog/cdp/execute", cmd=command, params=params)
