@@ -331,6 +331,7 @@ def home(tmp_path_factory):
     for name in ("train", "test"):
         table = read_csv(folder / f"{name}.csv").select(["text", "label"])
         pq.write_table(table, folder / "imdb" / f"{name}-0.parquet")
+    (folder / "tasks.toml").write_text('[mine]\ntrain = "train.csv"\ntest = "test.csv"\n')
     for line in commands(README):
         run(line, folder)
     return folder
