@@ -211,7 +211,7 @@ test-all: $(VENV)/extra  ## run all tests, with W&B, MLflow and Lightning instal
 	$(BIN)/python $(PYTEST)
 
 test-installed: $(READY)  ## install the wheel and the sdist in empty environments, and run the notebook; slow
-	$(BIN)/python -m pytest -q -m slow tests/repository/test_packaging.py tests/repository/test_example_scripts.py -k "sdist or notebook"
+	$(BIN)/python -m pytest -q -m slow tests/repository/test_distribution.py tests/repository/test_example_scripts.py -k "sdist or notebook"
 
 test-minima: $(MINIMA)/ready  ## run the tests with the oldest dependencies that pyproject.toml allows; slow
 	$(MINIMA)/bin/python $(PYTEST) -m "not slow and not gpu"

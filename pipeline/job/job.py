@@ -132,7 +132,7 @@ def _build(
             remove_leftovers(job.context, keep_cache=job.keep_cache)
         return manifest, False
     if not beam_args:
-        fork_server()  # it imports Beam while this process goes on
+        fork_server()  # it imports Beam meanwhile
     punkt_of(job.tokenizer)  # its Punkt parameters may be missing or invalid
     if not job.options.task:
         return _run_whole(job, beam_args, started), True

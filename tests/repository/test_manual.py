@@ -80,9 +80,9 @@ def test_the_printed_config_file_is_read(tmp_path):
     assert (found["shards"]["max_seq_length"], found["pretrain"]["for_"]) == (512, "8h")
 
 
-#: Of Beam, torchrun, TensorBoard, sbatch, a benchmark and the trial of engines.
+#: Of Beam, torchrun, TensorBoard, sbatch, a script and the trial of engines.
 OTHERS = {"--runner", "--local-addr", "--no-python", "--device", "--help", "--logdir"}
-OTHERS |= {"--nodes", "--signal", "--time", "--only", "--size"}
+OTHERS |= {"--nodes", "--signal", "--time", "--only", "--size", "--to"}
 OPTIONS = {
     name
     for command in main.commands.values()
@@ -276,6 +276,7 @@ NOT_RUN = {
 #: Folders that pages read and do not make: those of the README under other names.
 SAME_AS = {
     "tok": "tokenizer",
+    "run-2": "run",
     **dict.fromkeys(("shards-128", "shards-512", "wiki16", "wiki64", "wiki128"), "shards"),
     **dict.fromkeys(("wiki256", "mixed", "reviews", "reviews256"), "shards"),
 }
