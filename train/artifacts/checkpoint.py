@@ -130,8 +130,8 @@ def set_aside(folder: Path) -> Path:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first; a copy of one has another name."""
-    found = (run / CHECKPOINTS).glob("step-*")
-    return sorted((x for x in found if CHECKPOINT_NAME.fullmatch(x.name)), key=step_of)
+    folders = (run / CHECKPOINTS).glob("step-*")
+    return sorted((x for x in folders if CHECKPOINT_NAME.fullmatch(x.name)), key=step_of)
 
 
 def latest_checkpoint(run: Path) -> Path | None:
@@ -185,10 +185,10 @@ def read_states(run: Path) -> list[TrainState]:
 
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:
     """Keep the newest `keep` and the best on held-out examples; remove half-written ones."""
-    found = list_checkpoints(run)
-    seen = {f: loss for f in found if (loss := _heldout_loss(f)) is not None}
+    checkpoints = list_checkpoints(run)
+    seen = {f: loss for f in checkpoints if (loss := _heldout_loss(f)) is not None}
     best = min(seen, key=seen.__getitem__, default=None)
-    for folder in found[:-keep]:
+    for folder in checkpoints[:-keep]:
         if folder != best:  # first its name, so that a kill leaves no half of it
             folder.rename(folder.with_name(f".{folder.name}.partial"))
     for partial in (run / CHECKPOINTS).glob(".*.partial"):  # also of a process that was killed
@@ -201,9 +201,9 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def checkpoint_of(run: Path, step: int) -> Path:
     """The checkpoint of a step; if there is none, raises InputError listing those that exist."""
-    folder, kept = checkpoint_folder(run, step), list_checkpoints(run)
-    if folder not in kept:
-        listed = ", ".join(str(step_of(other)) for other in kept) or "none"
+    folder, existing = checkpoint_folder(run, step), list_checkpoints(run)
+    if folder not in existing:
+        listed = ", ".join(str(step_of(other)) for other in existing) or "none"
         raise InputError(
             f"{run} has no checkpoint of step {step}; it has: {listed}. Give one of these, or "
             "train with a larger --keep."

@@ -38,9 +38,9 @@ def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     with as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
         vocab_size = _with_vocabulary_of(tokenizer, config, folder).vocab_size
-        found = load_huggingface(folder, vocab_size=vocab_size)
-    check_finite(folder, found.weights)
-    return found, tokenizer
+        stored = load_huggingface(folder, vocab_size=vocab_size)
+    check_finite(folder, stored.weights)
+    return stored, tokenizer
 
 
 def longest_text(folder: Path, config: BertConfig) -> int:

@@ -62,12 +62,12 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     return named_tokenizer(folder, tokens, normalization, None)
 
 
-def vocabulary_differences(there: Tokenizer, now: Tokenizer) -> list[str]:
+def vocabulary_differences(theirs: Tokenizer, ours: Tokenizer) -> list[str]:
     """What makes two tokenizers give different ids: "lowercase True there, False now"."""
     values = [
-        {**_settings(tokenizer), "vocab_size": tokenizer.vocab_size} for tokenizer in (there, now)
+        {**_settings(tokenizer), "vocab_size": tokenizer.vocab_size} for tokenizer in (theirs, ours)
     ]
-    pairs = enumerate(zip(there.tokens, now.tokens, strict=False))
+    pairs = enumerate(zip(theirs.tokens, ours.tokens, strict=False))
     other = [differences({f"id {i}": a}, {f"id {i}": b})[0] for i, (a, b) in pairs if a != b]
     more = f", and {len(other) - 1:,} other ids" if other[1:] else ""
     return differences(*values) + [first + more for first in other[:1]]

@@ -70,8 +70,8 @@ def write_run_graphs(folder: Path, model: BertForPretraining) -> float:
 
     def logits(*inputs: Tensor) -> Tensor:
         hidden, _ = model.encoder(*inputs)
-        found: Tensor = model.mlm_head(hidden, model.encoder.embeddings.word_embeddings.weight)
-        return found[..., : model.config.vocab_size]
+        scores: Tensor = model.mlm_head(hidden, model.encoder.embeddings.word_embeddings.weight)
+        return scores[..., : model.config.vocab_size]
 
     encoder = _Graph(model, model.encoder)
     _write_graph(folder / ENCODER, encoder, ["last_hidden_state", "pooled"])
@@ -145,7 +145,7 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
     return _largest_difference(OnnxGraph(path), graph, path)
 
 
-def _largest_difference(found: OnnxGraph, graph: _Graph, path: Path) -> float:
+def _largest_difference(exported: OnnxGraph, graph: _Graph, path: Path) -> float:
     """Largest difference of all outputs at tokens from torch's; InputError beyond the tolerance."""
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:
@@ -153,7 +153,7 @@ def _largest_difference(found: OnnxGraph, graph: _Graph, path: Path) -> float:
         batch = _batch(config, rows=rows, length=length)
         wanted = _run_torch(graph, batch)
         is_token = batch["attention_mask"].bool()
-        for ours, theirs in zip(found.run(batch), wanted, strict=True):
+        for ours, theirs in zip(exported.run(batch), wanted, strict=True):
             per_token = ours.shape[:2] == is_token.shape and ours.ndim == 3
             difference = np.abs(ours - theirs.numpy())
             difference = difference[is_token.numpy()] if per_token else difference

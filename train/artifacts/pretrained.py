@@ -84,11 +84,11 @@ def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
             max_seq_length=config.data.max_seq_length,
             trained_positions=trained_positions(config, state),
         )
-    found, tokenizer = load_model(folder)
-    model = found.config.model
+    stored, tokenizer = load_model(folder)
+    model = stored.config.model
     heads = ("transform", "classifier")
-    weights = {name: x for name, x in found.weights.items() if part_of(name) not in heads}
-    if found.absent:
+    weights = {name: x for name, x in stored.weights.items() if part_of(name) not in heads}
+    if stored.absent:
         weights = BertForPretraining(model, seed=seed).state_dict() | weights
     return Pretrained(
         model=model,
@@ -96,6 +96,6 @@ def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
         weights=weights,
         max_seq_length=longest_text(folder, model),
         truncate=side_cut(folder),
-        pooling="mean" if "pooler" in found.absent else found.config.pooling,
-        absent=found.absent,
+        pooling="mean" if "pooler" in stored.absent else stored.config.pooling,
+        absent=stored.absent,
     )

@@ -98,11 +98,11 @@ class RunConfig:
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
         """What differs in the named parts ("model", "training" ...): "name a there, b now"."""
-        there, now = other.to_dict(), self.to_dict()
+        earlier, own = other.to_dict(), self.to_dict()
         return [
             difference
             for part in parts
-            for difference in differences(_named(part, there[part]), _named(part, now[part]))
+            for difference in differences(_named(part, earlier[part]), _named(part, own[part]))
         ]
 
 
@@ -145,12 +145,12 @@ def with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
     return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
-def with_dropout_of(there: BertConfig, config: BertConfig) -> BertConfig:
+def with_dropout_of(donor: BertConfig, config: BertConfig) -> BertConfig:
     """The config with the dropout of another, which is not part of the weights."""
     return replace(
         config,
-        hidden_dropout_prob=there.hidden_dropout_prob,
-        attention_probs_dropout_prob=there.attention_probs_dropout_prob,
+        hidden_dropout_prob=donor.hidden_dropout_prob,
+        attention_probs_dropout_prob=donor.attention_probs_dropout_prob,
     )
 
 

@@ -54,7 +54,7 @@ def restore_moments(
         }
 
 
-def _keep(kept: dict[str, Tensor], name: str, value: Tensor, is_kept: bool) -> None:
+def _keep(tensors: dict[str, Tensor], name: str, value: Tensor, is_kept: bool) -> None:
     value = full_tensor(value)
     if is_kept:
-        kept[name] = value.detach().to("cpu", copy=True).contiguous()
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()

@@ -208,18 +208,18 @@ class BatchReader:
         many pools, and then needs the next one from one step to the next.
         """
         pool = self.order.pool_at(first)
-        now = self.order.shards_of(pool, self._streams)
+        needed = self.order.shards_of(pool, self._streams)
         while pool.stop < stop:
             pool = self.order.pool_at(pool.stop)
-            now += self.order.shards_of(pool, self._streams)
+            needed += self.order.shards_of(pool, self._streams)
         ahead: list[int] = []
         for _ in range(POOLS_AHEAD if self._has_begun else 0):  # training waits for the first batch
-            new = {*ahead} - {*now}
-            if pool.stop >= end or len(new) >= min(SHARDS_AHEAD, self._num_shards - len({*now})):
+            new = {*ahead} - {*needed}
+            if pool.stop >= end or len(new) >= min(SHARDS_AHEAD, self._num_shards - len({*needed})):
                 break
             pool = self.order.pool_at(pool.stop)
             ahead += self.order.shards_of(pool, self._streams)
-        self._open.keep(now, ahead=ahead)
+        self._open.keep(needed, ahead=ahead)
         self._has_begun = True
 
     def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
@@ -239,17 +239,17 @@ class BatchReader:
         borders = np.flatnonzero(np.diff(shards)) + 1
         opened = [self._open[shard] for shard in shards[[0, *borders]].tolist()]
         examples = take_from_each(opened, np.split(rows, borders))
-        kept = int(np.count_nonzero(~is_redrawn))
-        if kept < total:
+        stored = int(np.count_nonzero(~is_redrawn))
+        if stored < total:
             redrawn = self._shards.remasked(
-                examples.slice(kept, total),
-                shards[kept:],
-                rows[kept:],
-                epochs[kept:],
+                examples.slice(stored, total),
+                shards[stored:],
+                rows[stored:],
+                epochs[stored:],
                 masked_lm_prob=rate,
             )
-            parts = [examples.slice(0, kept), redrawn]
-            examples = concatenate_examples(parts) if kept else redrawn
+            parts = [examples.slice(0, stored), redrawn]
+            examples = concatenate_examples(parts) if stored else redrawn
         return examples, index
 
     def _blank(self, rows: int) -> Examples:

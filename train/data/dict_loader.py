@@ -69,8 +69,8 @@ class DictLoader(IterableDataset[dict[str, Tensor]]):
                 loaded = next(batches)
                 if loaded.next_position > end:
                     return  # the end is among the batches of other workers
-                found = as_dictionary(loaded.batch)
-                yield {key: found[key] for key in self.keys}
+                inputs = as_dictionary(loaded.batch)
+                yield {key: inputs[key] for key in self.keys}
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch handed out.

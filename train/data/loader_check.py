@@ -75,8 +75,8 @@ def _check_splits(folder: Path, position: int) -> None:
         ]
         wanted = wanted or [_digest([loaded], 1) for loaded in parts[0]]
         for passes in ACCUMULATIONS:
-            found = [_digest(of_ranks, passes) for of_ranks in zip(*parts, strict=True)]
-            if found != wanted:
+            digests = [_digest(of_ranks, passes) for of_ranks in zip(*parts, strict=True)]
+            if digests != wanted:
                 raise CheckFailedError(
                     f"{folder}: from position {position:,} on, {world_size} processes with "
                     f"{passes} forward passes train on other batches than one process does."
@@ -101,8 +101,8 @@ def _check_states(folder: Path, position: int) -> None:
     stop = batches[STEPS // 2 - 1].next_position
     after = _loader(folder, batch_size=BATCH // 2)
     after.load_state_dict(before.state_dict(stop))
-    found = _hashes(_read(after))
-    if not np.array_equal(found, _hashes(batches[STEPS // 2 :])):
+    continued = _hashes(_read(after))
+    if not np.array_equal(continued, _hashes(batches[STEPS // 2 :])):
         raise CheckFailedError(
             f"{folder}: a run stopped at position {stop:,} does not continue with the next example."
         )

@@ -126,9 +126,9 @@ class Order:
         shards, rows = np.empty_like(positions), np.empty_like(positions)
         for number in np.unique(epochs).tolist():
             epoch, here = self._epoch(number), np.flatnonzero(epochs == number)
-            found = self._rows_of_epoch(epoch, positions[here])
-            index = np.searchsorted(epoch.offsets, found, side="right") - 1
-            shards[here], rows[here] = epoch.shards[index], found - epoch.offsets[index]
+            row_numbers = self._rows_of_epoch(epoch, positions[here])
+            index = np.searchsorted(epoch.offsets, row_numbers, side="right") - 1
+            shards[here], rows[here] = epoch.shards[index], row_numbers - epoch.offsets[index]
         return Located(epochs, shards, rows)
 
     def pool_at(self, position: int) -> Pool:
@@ -152,16 +152,16 @@ class Order:
         is_read = np.zeros(len(epoch.shards) + 1, dtype=np.int64)
         np.add.at(is_read, first, 1)
         np.add.at(is_read, last, -1)
-        found: list[int] = epoch.shards[np.cumsum(is_read)[:-1] > 0].tolist()
-        return found
+        shards: list[int] = epoch.shards[np.cumsum(is_read)[:-1] > 0].tolist()
+        return shards
 
     @np.errstate(over="ignore")  # arithmetic modulo 2**64
     def hashes(self, located: Located, positions: NDArray[np.int64]) -> UInt64Array:
         """A 64-bit hash of which example is read at each position, and of its epoch, [n]."""
-        found = mix64(stream_key(0, "data digest", self._dataset) + positions.astype(np.uint64))
+        hashes = mix64(stream_key(0, "data digest", self._dataset) + positions.astype(np.uint64))
         for column in located:
-            found = mix64(found + column.astype(np.uint64) + GOLDEN)
-        return found
+            hashes = mix64(hashes + column.astype(np.uint64) + GOLDEN)
+        return hashes
 
     def key(self, what: str, *scope: int) -> UInt64Array:
         """The random key for one purpose; stored order (`seed` None) has none."""
@@ -177,12 +177,12 @@ class Order:
         windows = pools * self.streams + positions % self.streams
         by_window = np.argsort(windows, kind="stable")
         borders = np.flatnonzero(np.diff(windows[by_window])) + 1
-        found = np.empty_like(positions)
+        row_numbers = np.empty_like(positions)
         for here in np.split(by_window, borders):
             pool, stream = divmod(int(windows[here[0]]), self.streams)
             rows = self._window(epoch.number, pool, stream)
-            found[here] = rows[turns[here] - epoch.edges[pool]]
-        return found
+            row_numbers[here] = rows[turns[here] - epoch.edges[pool]]
+        return row_numbers
 
     def _build_window(self, epoch: int, pool: int, stream: int) -> NDArray[np.int64]:
         """The rows of one stream in a pool, in reading order."""

@@ -77,27 +77,27 @@ def find_phases(
 
 def data_sets_of(phases: Iterable[DataPhase]) -> dict[str, str]:
     """The folder of each data set by its digest, once, in the order in which they are read."""
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for phase in phases:
-        found.setdefault(phase.dataset_digest, phase.shards)
-    return found
+        folders.setdefault(phase.dataset_digest, phase.shards)
+    return folders
 
 
 def _read(folder: str, shards: AnyPath, manifest: Manifest) -> Manifest:
     """The data set of a phase before SHARDS, checked."""
-    found = read_manifest(path_of(folder))
-    if found.tokenizer_digest != manifest.tokenizer_digest:
+    earlier = read_manifest(path_of(folder))
+    if earlier.tokenizer_digest != manifest.tokenizer_digest:
         raise InputError(
-            f"--phase {folder} was built with another tokenizer ({found.tokenizer_digest[:12]}) "
+            f"--phase {folder} was built with another tokenizer ({earlier.tokenizer_digest[:12]}) "
             f"than {shards} ({manifest.tokenizer_digest[:12]}); give shards of the same one."
         )
-    length, longest = found.config.max_seq_length, manifest.config.max_seq_length
+    length, longest = earlier.config.max_seq_length, manifest.config.max_seq_length
     if length > longest:
         raise InputError(
             f"--phase {folder} has examples of {length} tokens, {shards} of {longest}; give the "
             "longest as SHARDS, which are read last."
         )
-    return found
+    return earlier
 
 
 OTHERS = "others"  # key of the states of the other data sets
@@ -140,8 +140,8 @@ class PhasedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the very next example of each data set; raises as a Loader does."""
-        for loader, found in zip(self.loaders, states_of(state), strict=True):
-            loader.load_state_dict(found)
+        for loader, own in zip(self.loaders, states_of(state), strict=True):
+            loader.load_state_dict(own)
 
 
 def states_of(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -152,5 +152,5 @@ def states_of(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 def state_of(state: dict[str, Any], dataset_digest: str) -> dict[str, Any]:
     """The state of the loader of one data set; empty where the run has not had it."""
-    found = (one for one in states_of(state) if one["dataset_digest"] == dataset_digest)
-    return next(found, {})
+    states = (one for one in states_of(state) if one["dataset_digest"] == dataset_digest)
+    return next(states, {})

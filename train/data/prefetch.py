@@ -59,15 +59,15 @@ class OpenShards:
         if self._threads:
             # Without waiting for the threads: the garbage collector may have called this in one.
             self._threads.shutdown(wait=False, cancel_futures=True)
-        for shard, found in self._coming.items():
-            if found.done() and not found.cancelled() and found.exception() is None:
-                self._opened[shard] = found.result()
+        for shard, future in self._coming.items():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._opened[shard] = future.result()
         self._before.clear()
         self._before.update(self._opened)
 
-    def keep(self, now: Iterable[int], *, ahead: Iterable[int]) -> None:
+    def keep(self, needed: Iterable[int], *, ahead: Iterable[int]) -> None:
         """Drop all other shards, and start fetching those of these that are not here yet."""
-        wanted = dict.fromkeys([*now, *ahead])
+        wanted = dict.fromkeys([*needed, *ahead])
         for shard in self._opened.keys() - wanted.keys():
             del self._opened[shard]
         for shard in self._coming.keys() - wanted.keys():

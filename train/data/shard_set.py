@@ -294,7 +294,7 @@ class ShardCache:
 
     def _make_room(self, size: int) -> None:
         """Remove the least recently read shards until `size` bytes fit."""
-        found: list[tuple[float, int, Path]] = []
+        copies: list[tuple[float, int, Path]] = []
         for path in self.folder.iterdir():
             with suppress(FileNotFoundError):  # removed by another process
                 status = path.stat()
@@ -302,9 +302,9 @@ class ShardCache:
                 if is_partial and time.time() - status.st_mtime > ABANDONED:
                     path.unlink()
                 elif SHARD.fullmatch(path.name):  # never a user's file
-                    found.append((status.st_mtime, status.st_size, path))
-        total = size + sum(of_file for _, of_file, _ in found)
-        for _, of_file, path in sorted(found):
+                    copies.append((status.st_mtime, status.st_size, path))
+        total = size + sum(of_file for _, of_file, _ in copies)
+        for _, of_file, path in sorted(copies):
             if total <= self.limit:
                 break
             path.unlink(missing_ok=True)

@@ -111,11 +111,11 @@ class World:
             return find()
         tensors: dict[str, torch.Tensor] = {}
 
-        def described() -> list[tuple[str, torch.Size, torch.dtype]]:
+        def shapes() -> list[tuple[str, torch.Size, torch.dtype]]:
             tensors.update(find())
             return [(name, value.shape, value.dtype) for name, value in tensors.items()]
 
-        for name, shape, dtype in self.broadcast_from_main(described):
+        for name, shape, dtype in self.broadcast_from_main(shapes):
             value = tensors[name] if self.is_main else torch.empty(shape, dtype=dtype)
             sent = value.to(self.device).contiguous()  # NCCL sends what is on a GPU
             self.broadcast(sent)

@@ -286,8 +286,8 @@ def longest_batch(rows: int, data: DataConfig, *, unpadded: bool) -> LoadedBatch
     if unpadded:
         batch: Any = collate_unpadded(examples, number, max_seq_length=length)
     else:
-        how = {"max_seq_length": length, "max_predictions": data.predictions, "pad_id": 0}
-        batch = collate(examples, number, **how)
+        sizes = {"max_seq_length": length, "max_predictions": data.predictions, "pad_id": 0}
+        batch = collate(examples, number, **sizes)
     # With 0 tokens, as if most were padding, so that a step does not leave the mask out.
     return LoadedBatch(
         batch=batch, next_position=0, num_tokens=0, num_predictions=1, num_pairs=1, digest=0

@@ -105,18 +105,18 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
     kind = kind_of_model(source, accepted=("run", "classifier"))
     _check_folder(out, overwrite=overwrite)
     read = _read_run if kind == "run" else _read_classifier
-    found = read(source, folder=out.name)
+    loaded = read(source, folder=out.name)
     if form != "onnx":
-        _check_expressible(source, found)
+        _check_expressible(source, loaded)
     with locked_folder(out), partial_folder(out) as partial:
-        Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
+        Tokenizer(loaded.tokenizer.tokens, loaded.tokenizer.normalization).save(  # without Punkt
             partial,
-            max_seq_length=found.max_seq_length,
-            has_segments=found.model.config.type_vocab_size > 0,
-            cuts_start=found.truncate == "start",
+            max_seq_length=loaded.max_seq_length,
+            has_segments=loaded.model.config.type_vocab_size > 0,
+            cuts_start=loaded.truncate == "start",
         )
         write = _write_onnx if form == "onnx" else _write_transformers
-        description = write(found, partial)
+        description = write(loaded, partial)
         if is_edited(out / CARD):
             shutil.copyfile(out / CARD, partial / CARD)
             description += f"; {CARD}, of an earlier version or edited, is kept as it was"
@@ -161,27 +161,27 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
     )
 
 
-def _check_expressible(source: Path, found: _Source) -> None:
+def _check_expressible(source: Path, loaded: _Source) -> None:
     """Raises InputError where no tokenizer of `transformers` reads texts as the classifier does."""
-    prompt = found.classifier and found.classifier.prompt
-    if prompt and isinstance(found.tokenizer.normalization, TokenizerSpec):
+    prompt = loaded.classifier and loaded.classifier.prompt
+    if prompt and isinstance(loaded.tokenizer.normalization, TokenizerSpec):
         raise InputError(
             f"{source} reads a prompt before each text, which only a WordPiece tokenizer of "
             "transformers can add; export it with --format onnx."
         )
-    if found.truncate in ("middle", "nothing"):
-        manner = "without their middle" if found.truncate == "middle" else "in windows"
+    if loaded.truncate in ("middle", "nothing"):
+        manner = "without their middle" if loaded.truncate == "middle" else "in windows"
         raise InputError(
             f"{source} reads long texts {manner}, as no tokenizer of transformers does; fine-tune "
             "with --truncate start, or export it with --format onnx."
         )
 
 
-def _is_plain(found: _Source) -> bool:
+def _is_plain(loaded: _Source) -> bool:
     """Whether `transformers` has the model: BERT classifies by [CLS], ModernBERT also by mean."""
-    config = found.model.config
-    if found.classifier and (
-        found.pooling == "mask" or (found.pooling == "mean" and config.type_vocab_size)
+    config = loaded.model.config
+    if loaded.classifier and (
+        loaded.pooling == "mask" or (loaded.pooling == "mean" and config.type_vocab_size)
     ):
         return False
     try:
@@ -191,51 +191,51 @@ def _is_plain(found: _Source) -> bool:
     return True
 
 
-def _write_transformers(found: _Source, partial: Path) -> str:
-    weights, classifier = dict(found.model.state_dict()), found.classifier
+def _write_transformers(loaded: _Source, partial: Path) -> str:
+    weights, classifier = dict(loaded.model.state_dict()), loaded.classifier
     if classifier:
         for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
             weights[name] = weights[name] / classifier.temperature
     values: dict[str, Any] = {
         "labels": classifier.names if classifier else (),
-        "pooling": found.pooling,
-        "pad_id": found.tokenizer.pad_id,
+        "pooling": loaded.pooling,
+        "pad_id": loaded.tokenizer.pad_id,
     }
-    card = found.card
-    if _is_plain(found):
-        if not found.has_pairs and found.model.config.type_vocab_size:
+    card = loaded.card
+    if _is_plain(loaded):
+        if not loaded.has_pairs and loaded.model.config.type_vocab_size:
             values["architecture"] = "BertForMaskedLM"
-        saved = save_huggingface(partial, found.model.config, weights, **values)
+        saved = save_huggingface(partial, loaded.model.config, weights, **values)
     else:
         card = card_with_code(card)
         mask_position = classifier.model.mask_position if classifier else 0
         saved = save_custom_model(
-            partial, found.model.config, weights, mask_position=mask_position, **values
+            partial, loaded.model.config, weights, mask_position=mask_position, **values
         )
         if classifier and classifier.prompt:
-            add_prompt(partial, classifier.encoder.prompt_ids, found.tokenizer)
+            add_prompt(partial, classifier.encoder.prompt_ids, loaded.tokenizer)
     (partial / CARD).write_text(signed(card, "export"), "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
     without = f" without the {' and the '.join(parts)}" if parts else ""
-    code = "" if _is_plain(found) else f", with its code in {CODE} (trust_remote_code=True)"
+    code = "" if _is_plain(loaded) else f", with its code in {CODE} (trust_remote_code=True)"
     return f"{saved.architecture} of {saved.parameters:,} parameters{without}{code}"
 
 
-def _write_onnx(found: _Source, partial: Path) -> str:
-    values: dict[str, Any] = {"max_seq_length": found.max_seq_length}
-    if found.truncate != "end":
-        values["truncate"] = found.truncate
-    if classifier := found.classifier:
+def _write_onnx(loaded: _Source, partial: Path) -> str:
+    values: dict[str, Any] = {"max_seq_length": loaded.max_seq_length}
+    if loaded.truncate != "end":
+        values["truncate"] = loaded.truncate
+    if classifier := loaded.classifier:
         difference = write_classifier_graph(partial, classifier.model, classifier.temperature)
-        values |= {"names": list(classifier.names), "pooling": found.pooling}
+        values |= {"names": list(classifier.names), "pooling": loaded.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
         if classifier.prompt:
             values |= {"prompt": classifier.prompt, "prompt_ids": classifier.encoder.prompt_ids}
     else:
-        assert isinstance(found.model, BertForPretraining)
-        difference = write_run_graphs(partial, found.model)
+        assert isinstance(loaded.model, BertForPretraining)
+        difference = write_run_graphs(partial, loaded.model)
     write_json(partial / METADATA, values)
-    parameters = count_parameters(found.model)
+    parameters = count_parameters(loaded.model)
     return f"ONNX graph of {parameters:,} parameters, within {difference:.0e} of torch"
 
 

@@ -145,8 +145,8 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
         from clozeline.train.pretraining.pretrain import train_run
         from clozeline.train.pretraining.start import Start, find_start, make_plan
 
-        given: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
-        start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **given), world)
+        choices: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
+        start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **choices), world)
         chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)

@@ -45,14 +45,14 @@ def stamp_of(path: Path) -> Stamp:
 
 def local_files(folder: Path) -> dict[str, Stamp]:
     """The stamp of every complete file, by its path within the folder."""
-    found = {}
+    stamps = {}
     for parent, _, names in os.walk(folder):
         for path in (Path(parent, name) for name in names):
             name = path.relative_to(folder).as_posix()
             with suppress(FileNotFoundError):  # removed meanwhile
                 if _is_copied(name):
-                    found[name] = stamp_of(path)
-    return found
+                    stamps[name] = stamp_of(path)
+    return stamps
 
 
 def remote_files(folder: "UPath") -> dict[str, str]:
@@ -66,11 +66,11 @@ def remote_files(folder: "UPath") -> dict[str, str]:
         fs.info(root)  # `find` and `exists` may take a failure for "no"
     except FileNotFoundError:
         return {}
-    found = {path[len(root) + 1 :]: info for path, info in fs.find(root, detail=True).items()}
+    by_name = {path[len(root) + 1 :]: info for path, info in fs.find(root, detail=True).items()}
     return {
         name: version_of(info)
-        for name, info in found.items()
-        if _is_copied(name) and not (is_weights(name) and state_of(name) not in found)
+        for name, info in by_name.items()
+        if _is_copied(name) and not (is_weights(name) and state_of(name) not in by_name)
     }
 
 

@@ -174,15 +174,15 @@ class RemoteFolder:
                     "a command that writes there uploads them again. To start without them, "
                     f"remove {self.local}",
                 )
-            kept = here.keys() & remote.keys()
+            current = here.keys() & remote.keys()
         else:
             if only_here := here.keys() - (remote.keys() & agreed):
                 self._move_beside(only_here)
-            kept = {name for name in agreed if self._known[name][0] == remote.get(name)}
-            for name in agreed - kept:
+            current = {name for name in agreed if self._known[name][0] == remote.get(name)}
+            for name in agreed - current:
                 (self.local / name).unlink(missing_ok=True)
-        self._known = {name: self._known.get(name, ["", None]) for name in kept}
-        for name in remote.keys() - kept:
+        self._known = {name: self._known.get(name, ["", None]) for name in current}
+        for name in remote.keys() - current:
             self._known[name] = [remote[name], None]
             if not is_weights(name):
                 if not is_newer:
