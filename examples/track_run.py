@@ -1,6 +1,6 @@
 """Sends the metrics of a run to Weights & Biases or MLflow, while it trains or afterwards.
 
-    clozeline pretrain work/shards --out work/run & python examples/track_run.py work/run --to wandb
+    clozeline pretrain work/shards --out work/run & python examples/track_run.py work/run wandb
 
 It ends when the run is complete. The trackers' own variables say where the numbers go: WANDB_MODE,
 WANDB_PROJECT, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. Install `wandb` or `mlflow` first.
@@ -52,11 +52,11 @@ def to_mlflow(run: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
-    parser.add_argument("--to", choices=("wandb", "mlflow"), default="wandb")
+    parser.add_argument("tracker", choices=("wandb", "mlflow"))
     arguments = parser.parse_args()
     while not (arguments.run / RUN).exists():
         time.sleep(POLL_SECONDS)
-    send = to_wandb if arguments.to == "wandb" else to_mlflow
+    send = to_wandb if arguments.tracker == "wandb" else to_mlflow
     send(arguments.run)
 
 
