@@ -6,14 +6,12 @@ random ids, and no settings of the user's matplotlib.
 """
 
 import io
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from clozeline.pipeline.report.page import Chart, printable
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 LONGEST_LABEL = 24  # characters
-DRAWING = threading.Lock()  # matplotlib's settings are those of the process
 WIDTH, HEIGHT = 5.2, 2.5  # inches: 374 units of the SVG, so a font of 9 can be read on a phone
 
 # matplotlib accepts no CSS variables: these colours are replaced once the chart is drawn.
@@ -73,7 +70,7 @@ def draw_lines(
     caption: str,
     x_label: str,
     y_label: str = "",
-    log: Literal["", "x", "y", "xy"] = "",
+    log_x: bool = False,
     percent: bool = False,
     from_zero: bool = False,
 ) -> Chart:
@@ -97,12 +94,9 @@ def draw_lines(
                 label=_in_legend(line.label) or None,
                 drawstyle="steps-post" if line.is_stepped else "default",
             )
-        if "x" in log:
+        if log_x:
             axes.set_xscale("log")
-        if "y" in log:
-            axes.set_yscale("log")
-            axes.set_ylim(*_whole_powers(np.concatenate([line.y for line in lines])))
-        elif from_zero:
+        if from_zero:
             axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         _label(axes, x_label, y_label, percent=percent)
     return Chart(svg=svg(), caption=caption)
@@ -125,20 +119,12 @@ def _drawing(name: str) -> Iterator[tuple["Axes", Callable[[], str]]]:
 
     file = io.BytesIO()
     style = matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}])
-    with DRAWING, style, warnings.catch_warnings():
+    with style, warnings.catch_warnings():
         # The reader's browser has the fonts for the letters of every name.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         yield figure.add_subplot(), lambda: _clean_svg(file.getvalue())
         figure.savefig(file, format="svg", transparent=True)
-
-
-def _whole_powers(values: ArrayLike) -> tuple[float, float]:
-    """The powers of ten around the values above 0: ticks that can be labelled."""
-    above = np.asarray(values, dtype=np.float64)
-    above = np.log10(above[above > 0])
-    # The smallest value is still visible.
-    return 10.0 ** np.floor(above.min() - 0.1), 10.0 ** np.ceil(above.max())
 
 
 def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
@@ -148,12 +134,9 @@ def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
         # Above the axes, where no line can be.
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
     axes.set(xlabel=x_label, ylabel=y_label)
-    for axis in (axes.xaxis, axes.yaxis):
-        if axis.get_scale() == "log":  # matplotlib's own labels are formulas
-            axis.set_major_formatter(
-                FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
-            )
-            axis.set_minor_formatter(NullFormatter())
+    if axes.get_xscale() == "log":  # matplotlib's own labels are formulas
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.6g}%"))
 

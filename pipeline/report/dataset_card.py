@@ -20,10 +20,6 @@ from clozeline.pipeline.report.page import fill_template
 from clozeline.pipeline.report.statistics import read_job
 
 HUB_NAME = re.compile(r"hf://[\w-][\w.-]*(/[\w.-]+)?(\?.*)?")  # else it is a folder
-# The Hub's size categories, by the number of examples below which they apply.
-SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
-SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1B<n<10B"}
-SIZES |= {10**11: "10B<n<100B", 10**12: "100B<n<1T"}
 
 
 def write_card(folder: AnyPath) -> bool:
@@ -41,6 +37,9 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
     """The whole card with its digest; `job` is job.json, for the names of the sources."""
     splits = [split for split in (TRAIN, VALIDATION) if manifest.num_examples(split)]
     title = f"{counted(manifest.num_examples(TRAIN), 'example')} to pretrain BERT"
+    options = manifest.config.to_dict()
+    if "exclude" in options:
+        options["exclude"] = [source_name(source) for source in options["exclude"]]
     text = fill_template(
         "dataset_card.md.jinja",
         title=title,
@@ -48,19 +47,12 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
         version=own_version(),
         manifest=manifest,
         config=manifest.config,
-        options=json.dumps(_options(manifest), indent=2),
+        options=json.dumps(options, indent=2),
         splits=splits,
         sources=[source_name(source) for source in job.get("sources", ())],
         id_type=str(id_type(manifest.vocab_size)),
     )
     return signed(text, "report")
-
-
-def _options(manifest: Manifest) -> dict[str, Any]:
-    options = manifest.config.to_dict()
-    if "exclude" in options:
-        options["exclude"] = [source_name(source) for source in options["exclude"]]
-    return options
 
 
 def source_name(source: str) -> str:
@@ -91,13 +83,8 @@ def _front_matter(manifest: Manifest, splits: list[str], title: str) -> str:
     data = DatasetCardData(
         license="unknown",
         task_categories=["fill-mask"],
-        size_categories=[_size(sum(manifest.num_examples(split) for split in splits))],
         tags=["bert", "clozeline", "masked-language-modeling", "pretraining"],
         pretty_name=title,
         configs=[config],
     )
     return data.to_yaml()
-
-
-def _size(examples: int) -> str:
-    return next((name for limit, name in SIZES.items() if examples < limit), "n>1T")

@@ -4,13 +4,12 @@ The part goes through the real steps in a temporary folder, so the figures are t
 this config and this machine.
 """
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.common.units import counted, size_in_words, time_in_words
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
@@ -36,9 +35,7 @@ class Estimate:
 
     examples: int
     shard_bytes: int
-    cache_bytes: int
-    cpu_seconds: float  #: of what workers can share
-    excluded_seconds: float  #: for the texts of --exclude, which one process reads, once
+    cpu_seconds: float
     sampled: int  #: documents in the sample, including rejected ones
     rejected: list[Rejected]  #: in the sample
     dropped: dict[str, int]  #: by curation, in the sample; near copies of other documents are not
@@ -81,32 +78,24 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         name = "sample.tokens"
-        path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(TokenFile(name),), tokenized=(name,)))
-        excluded_seconds = _get_ready(steps)
+        # The first text loads the tokenizer and makes its tables, which takes as long for any text.
+        steps.cache_tokens(scratch.cache_dir / "ready.tokens", [Documents(texts=["A text."])])
         started = time.process_time()
-        steps.cache_tokens(path, sample.read(blocks))
+        steps.cache_tokens(scratch.cache_dir / name, sample.read(blocks))
         if not sample.documents:
             raise InputError(_no_text(sample.rejected))
         choose(steps)
         record, counts = steps.build_shard(0), steps.counts()
-        shard = record.entry
         counts.add(record.counts)
         seconds = time.process_time() - started
-        tokens_bytes, *near_bytes = (file.stat().st_size for file in scratch.files_at(path))
-        once_bytes = scratch.excluded_path.stat().st_size if scratch.excluded else 0
-    is_merged = bool(context.merged)
-    cached = tokens_bytes * (2 if is_merged else 1) + sum(near_bytes)
-    factor = sum(block.text_bytes for block in blocks) / sample.text_bytes
     used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
     budget = sum(tokens for _, tokens in context.budgets)
     repeated = used / sample.text_bytes + budget / max(counts.read["tokens"], 1)
     return Estimate(
-        examples=round(shard.rows * repeated),
-        shard_bytes=round(shard.bytes * repeated),
-        cache_bytes=once_bytes + round(cached * factor),
-        cpu_seconds=seconds * factor,
-        excluded_seconds=excluded_seconds,
+        examples=round(record.entry.rows * repeated),
+        shard_bytes=round(record.entry.bytes * repeated),
+        cpu_seconds=seconds * sum(block.text_bytes for block in blocks) / sample.text_bytes,
         sampled=sample.documents + len(sample.rejected),
         rejected=sample.rejected,
         dropped={
@@ -115,16 +104,6 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
             if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
         },
     )
-
-
-def _get_ready(steps: Steps) -> float:
-    """Do what takes as long for any text; return the CPU seconds for the texts of --exclude."""
-    started = time.process_time()
-    excluded = steps.excluded
-    seconds = time.process_time() - started if excluded else 0.0
-    # The first text loads the tokenizer and makes its tables, and those of words.
-    steps.cache_tokens(steps.context.cache_dir / "ready.tokens", [Documents(texts=["A text."])])
-    return seconds
 
 
 def _no_text(rejected: Sequence[Rejected]) -> str:
@@ -145,49 +124,35 @@ def dry_run(
     done = sum(all(f.name in cached for f in context.files_of(block)) for block in blocks)
     text_bytes = sum(block.text_bytes for block in blocks)
     files = len({block.path for block in blocks})
-    found = estimate(blocks, context, tokenizer)
+    whole = estimate(blocks, context, tokenizer)
     yield (
         f"blocks     {len(blocks):,} in {counted(files, 'source')}, {done:,} already tokenized; "
         f"about {size_in_words(text_bytes)} of text"
     )
     yield (
         f"shards     {context.buckets.num_train:,} for training and "
-        f"{context.buckets.num_validation:,} for validation, {context.config.format}, "
-        f"in {context.out_dir}"
+        f"{context.buckets.num_validation:,} for validation, {context.config.format}, about "
+        f"{size_in_words(whole.shard_bytes)}, in {context.out_dir}"
     )
-    for reason, count in sorted(found.dropped.items()):
+    for reason, count in sorted(whole.dropped.items()):
         yield (
-            f"dropped    {count:,} of {found.sampled:,} documents sampled "
-            f"({count / found.sampled:.1%}): {reason}"
+            f"dropped    {count:,} of {whole.sampled:,} documents sampled "
+            f"({count / whole.sampled:.1%}): {reason}"
         )
-    if found.rejected:
-        share, first = len(found.rejected) / found.sampled, found.rejected[0]
+    if whole.rejected:
+        share, first = len(whole.rejected) / whole.sampled, whole.rejected[0]
         limit = context.config.max_rejected
         excess = f", more than --max-rejected {limit}" if share > limit else ""
         yield (
-            f"rejected   {len(found.rejected):,} of {found.sampled:,} documents sampled "
-            f"({share:.1%}{excess}); "
-            f"the first is {first.where} ({first.reason})"
+            f"rejected   {len(whole.rejected):,} of {whole.sampled:,} documents sampled "
+            f"({share:.1%}{excess}); the first is {first.where} ({first.reason})"
         )
-    two_digits = float(f"{found.examples:.2g}")  # as precise as an estimate is
+    two_digits = float(f"{whole.examples:.2g}")  # as precise as an estimate is
     yield f"examples   about {two_digits:,.0f}"
     yield (
-        f"disk       about {size_in_words(found.shard_bytes)} for the shards and "
-        f"{size_in_words(found.cache_bytes)} for the token cache in {context.cache_dir}"
-        f"{_free(context.out_dir)}"
-    )
-    seconds = found.excluded_seconds + found.cpu_seconds / workers
-    yield (
-        f"time       about {time_in_words(max(seconds, 1))} with "
+        f"time       about {time_in_words(max(whole.cpu_seconds / workers, 1))} with "
         f"{counted(workers, 'worker')} on this machine"
     )
-
-
-def _free(folder: AnyPath) -> str:
-    if not is_local(folder):
-        return ""
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return f"; {size_in_words(shutil.disk_usage(existing).free)} free"
 
 
 def plan_shards(

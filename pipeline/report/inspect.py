@@ -1,4 +1,4 @@
-"""`clozeline inspect`: examples as a person reads them.
+"""Examples as a person reads them, on a page or in a terminal (`clozeline inspect`).
 
 train-00000-of-00004.arrow, row 12: 27 tokens, B follows A
   A        the [1 MASK] sat on the [2 river] .
@@ -10,21 +10,123 @@ A packed row is shown as piece 1, piece 2 and so on.
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
+import numpy as np
+
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.common.errors import escaped
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.curation.dropped import mixture_lines, unmasked_lines
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
-from clozeline.pipeline.report.shown_example import ShownExample, random_examples
+from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
+from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.tokenization.token_texts import join_bytes
-from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 INDENT = " " * 11
 SPACES = re.compile("  +")  # a word mark alone, then a token that has its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownToken:
+    """One token; `mask` and `original` only if it was masked."""
+
+    text: str  # as the model sees it: "##ing"
+    spaced: str  # the same in running text, with the space before it: " the", "ing"
+    is_special: bool = False
+    mask: Literal["masked", "random", "kept"] | None = None
+    original: str = ""
+
+    @property
+    def classes(self) -> str:
+        """CSS classes: its kind, and how it was masked."""
+        continues = (self.original or self.text).startswith(CONTINUATION)
+        names = ["token", "special" * self.is_special, "continues" * continues, self.mask or ""]
+        return " ".join(filter(None, names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownExample:
+    """One row: where it is, what it is, and its spans, named A and B or piece 1, piece 2, ..."""
+
+    title: str
+    notes: Sequence[str]  # "64 tokens", "B is random"
+    spans: Sequence[tuple[str, Sequence[ShownToken]]]
+    documents: Sequence[str]  # hashes of its spans' documents, 16 hexadecimal digits each
+
+
+def random_examples(
+    folder: AnyPath, manifest: Manifest, tokenizer: Tokenizer, *, number: int, seed: int
+) -> Iterator[ShownExample]:
+    """Examples of the training shards, the same ones for the same seed."""
+    shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
+    bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
+    for for_shard, for_row in bits if shards else ():
+        shard = shards[int(uniform_below(for_shard, len(shards)))]
+        examples = read_shard(folder / shard.name, expected=shard.checksum)
+        row = int(uniform_below(for_row, len(examples)))
+        title = f"{shard.name}, row {row}"
+        negative = manifest.config.negative_pairs
+        yield shown_example(examples, row, tokenizer, title=title, negative_pairs=negative)
+
+
+def shown_example(
+    examples: Examples, row: int, tokenizer: Tokenizer, *, title: str, negative_pairs: str
+) -> ShownExample:
+    """A row of a shard."""
+    example = examples.slice(row, row + 1)
+    kind, lengths = _parts_of(example, negative_pairs)
+    tokens = _tokens(example, tokenizer)
+    return ShownExample(
+        title=title,
+        notes=[f"{len(example.input_ids.values)} tokens", kind],
+        spans=[(name, list(islice(tokens, length))) for name, length in lengths.items()],
+        documents=[f"{document:016x}" for document in documents_of(examples, row)],
+    )
+
+
+def documents_of(examples: Examples, row: int) -> list[int]:
+    """The documents of a row, each once: that of A and that of B, or those of its pieces."""
+    if (pieces := examples.piece_documents) is not None:
+        documents = pieces.slice(row, row + 1).values.tolist()
+    else:
+        has_b = bool(examples.next_sentence_label[row] != NO_PAIR)
+        documents = [int(examples.document_a[row]), *([int(examples.document_b[row])] * has_b)]
+    return list(dict.fromkeys(documents))
+
+
+def _parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int]]:
+    """What one row is, and the tokens of its parts: "B follows A", {"A": 12, "B": 8}."""
+    if example.piece_lengths is not None:
+        pieces = example.piece_lengths.values.tolist()
+        return counted(len(pieces), "piece"), {f"piece {n}": x for n, x in enumerate(pieces, 1)}
+    kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
+    length_a = int(example.length_a[0])
+    length_b = len(example.input_ids.values) - length_a
+    parts = {"A": length_a} | ({"B": length_b} if length_b else {})
+    return kinds[int(example.next_sentence_label[0])], parts
+
+
+def _tokens(example: Examples, tokenizer: Tokenizer) -> Iterator[ShownToken]:
+    positions, labels = example.masked_lm_positions.values, example.masked_lm_labels.values
+    originals = dict(zip(positions.tolist(), labels.tolist(), strict=True))
+    for position, shown in enumerate(example.input_ids.values.tolist()):
+        original = originals.get(position)
+        how: Literal["masked", "random", "kept"] = "kept" if shown == original else "random"
+        yield ShownToken(
+            text=tokenizer.shown_tokens[shown],
+            spaced=tokenizer.texts[shown],
+            is_special=original is None and bool(tokenizer.is_special[shown]),
+            mask=None if original is None else "masked" if shown == tokenizer.mask_id else how,
+            original="" if original is None else tokenizer.shown_tokens[original],
+        )
 
 
 def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> Iterator[str]:
@@ -35,6 +137,23 @@ def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> I
     for example in random_examples(folder, manifest, tokenizer, number=number, seed=seed):
         yield ""
         yield from example_lines(example, width=width)
+
+
+def _summary(manifest: Manifest) -> Iterator[str]:
+    config, read = manifest.config, manifest.counts
+    yield (
+        f"{manifest.num_examples(TRAIN):,} training and "
+        f"{counted(manifest.num_examples('validation'), 'validation example')} "
+        f"of at most {config.max_seq_length} tokens, pairs: {config.pairs}, "
+        f"vocabulary {manifest.vocab_size:,}"
+    )
+    units = ("document", "sentence", "token")
+    yield f"from {', '.join(counted(read.get(f'{unit}s', 0), unit) for unit in units)}"
+    if manifest.dropped:
+        dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
+        yield f"dropped: {dropped}"
+    yield from unmasked_lines(manifest)
+    yield from mixture_lines(manifest)
 
 
 def example_lines(example: ShownExample, *, width: int) -> Iterator[str]:
@@ -53,26 +172,6 @@ def example_lines(example: ShownExample, *, width: int) -> Iterator[str]:
             originals.append(f"{number} {token.original}{ways[token.mask]}")
         yield from _paragraph(name, _join(texts[name != "B" : -1]), width)  # without [CLS], [SEP]
     yield from _paragraph("masked", "   ".join(originals), width)
-
-
-def _summary(manifest: Manifest) -> Iterator[str]:
-    config, read = manifest.config, manifest.counts
-    yield (
-        f"{manifest.num_examples(TRAIN):,} training and "
-        f"{counted(manifest.num_examples('validation'), 'validation example')} "
-        f"of at most {config.max_seq_length} tokens, pairs: {config.pairs}, "
-        f"vocabulary {manifest.vocab_size:,}"
-    )
-    yield (
-        f"from {counted(read.get('documents', 0), 'document')}, "
-        f"{counted(read.get('sentences', 0), 'sentence')}, "
-        f"{counted(read.get('tokens', 0), 'token')}"
-    )
-    if manifest.dropped:
-        dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
-        yield f"dropped: {dropped}"
-    yield from unmasked_lines(manifest)
-    yield from mixture_lines(manifest)
 
 
 def _join(texts: list[str]) -> str:

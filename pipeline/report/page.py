@@ -13,10 +13,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clozeline.pipeline.common.errors import InputError, escaped
-from clozeline.pipeline.common.packages import check_packages
-from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.store import is_file
-from clozeline.pipeline.report.shown_example import ShownExample
+from clozeline.pipeline.report.inspect import ShownExample
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -82,32 +81,13 @@ def html_page(title: str, chapters: Sequence[Chapter]) -> str:
     return fill_template("page.html.jinja", title=title, chapters=chapters, style=style)
 
 
-def check_drawable() -> None:
-    """Raises InputError, which names the extra, without the libraries that every page needs."""
-    check_packages("a report", "jinja2", "matplotlib")
-
-
 def check_page_file(path: AnyPath) -> None:
-    """Raises InputError if `path` cannot be a page: before it is made, which may take long."""
-    if is_local(path):  # a store has no folders
-        if path.is_dir():
-            raise InputError(f"{path} is a folder; give the name of a file.")
-        if not path.parent.is_dir():
-            raise InputError(f"{path.parent} is not a folder; give a file in an existing folder.")
-    if is_file(path) and not _is_page(path):
-        raise InputError(f"{path} exists and is not an HTML page; give another file.")
-
-
-def write_page(path: AnyPath, html: str) -> None:
-    with whole_file(path) as file:
-        file.write(html.encode())
-
-
-def _is_page(path: AnyPath) -> bool:
-    """Whether a file may be replaced by a page: it is one, or is empty."""
-    with path.open("rb") as file:
-        start = file.read(len(PAGE_START))
-    return start.lower() in (b"", PAGE_START)
+    """Raises InputError for a file that is not a page, and would be replaced by one."""
+    if is_file(path):
+        with path.open("rb") as file:
+            start = file.read(len(PAGE_START))
+        if start.lower() not in (b"", PAGE_START):
+            raise InputError(f"{path} exists and is not an HTML page; give another file.")
 
 
 def printable(text: str) -> str:

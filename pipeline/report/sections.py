@@ -1,47 +1,43 @@
 """The chapter of a data set: one function a section, listed in SECTIONS."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import size_in_words
+from clozeline.pipeline.curation.dropped import mixture_lines
 from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.dropped_sections import dropped, mixture, samples
+from clozeline.pipeline.report.inspect import random_examples
 from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
-from clozeline.pipeline.report.shown_example import random_examples
 from clozeline.pipeline.report.statistics import (
-    MEASURED,
     DatasetSummary,
     RowStatistics,
     fraction,
     summarize_dataset,
 )
+from clozeline.pipeline.sources.documents import TRUNCATED
 
 BINS = 64  # of a chart over positions, at most
-TOKENS_SHOWN, RANKS_SHOWN, EXAMPLES_SHOWN = 30, 200, 10
+TOKENS_SHOWN, EXAMPLES_SHOWN, REJECTED_SHOWN = 30, 10, 10
 BALANCED = (0.48, 0.52)  # fraction of random or swapped pairs
 
 
 def dataset_chapter(folder: AnyPath) -> Chapter:
     """What all rows of a data set are like. Raises InputError as `summarize_dataset` does."""
     summary = summarize_dataset(folder)
+    sections = make_sections(SECTIONS, summary)
     shown = random_examples(
         folder, summary.manifest, summary.tokenizer, number=EXAMPLES_SHOWN, seed=0
     )
-    examples = Section(
-        heading="Examples",
-        sentence="Random training examples, those of clozeline inspect with --seed 0.",
-        examples=list(shown),
-    )
-    sections = make_sections(SECTIONS, summary)
-    if examples.examples:
-        sections.insert(0, examples)
+    if examples := list(shown):
+        sentence = "Random training examples, those of clozeline inspect with --seed 0."
+        sections.insert(0, Section(heading="Examples", sentence=sentence, examples=examples))
     return Chapter(name="Data set", figures=list(_figures(summary)), sections=sections)
 
 
@@ -51,13 +47,16 @@ def _figures(summary: DatasetSummary) -> Iterator[tuple[str, str]]:
     yield "validation examples", f"{summary.splits[VALIDATION].rows:,}"
     yield "tokens in examples", f"{summary.all_rows.tokens:,}"
     yield "fill rate", f"{train.fill_rate:.1%}"
-    read = documents_read(Counter(manifest.counts), Counter(manifest.dropped))
-    yield "documents read", f"{read:,}"
+    yield "documents read", f"{_documents_read(summary):,}"
     yield "vocabulary", f"{manifest.vocab_size:,}"
     yield "shards", f"{len(manifest.shards):,}"
     yield "size on disk", size_in_words(sum(shard.bytes for shard in manifest.shards))
     yield "dataset digest", manifest.dataset_digest
     yield "tokenizer digest", manifest.tokenizer_digest
+
+
+def _documents_read(summary: DatasetSummary) -> int:
+    return documents_read(Counter(summary.manifest.counts), Counter(summary.manifest.dropped))
 
 
 def _lengths(summary: DatasetSummary) -> Section:
@@ -66,11 +65,8 @@ def _lengths(summary: DatasetSummary) -> Section:
     rates = ", ".join(f"{split.fill_rate:.1%} in {name}" for name, split in filled.items())
     sentence = f"In batches padded to {longest:,} tokens, real tokens fill {rates or 'nothing'}."
     if pieces := int(rows.pieces[0]):
-        sentence += (
-            f" The rows hold {pieces:,} pieces of documents, {fraction(pieces, rows.rows):.1f} per "
-            "row; attention stays inside each. Without packing real tokens would fill "
-            f"{fraction(rows.tokens, pieces * longest):.1%}."
-        )
+        unpacked = fraction(rows.tokens, pieces * longest)
+        sentence += f" Without packing {pieces:,} pieces of documents they would fill {unpacked:.1%}."
     lines = [
         Line(
             x=_edges(longest)[:-1],
@@ -84,11 +80,11 @@ def _lengths(summary: DatasetSummary) -> Section:
     chart = lines and draw_lines(
         "lengths",
         lines,
-        caption="Examples by length (log scale)",
+        caption="Examples by length",
         x_label="tokens per example",
         y_label="fraction of examples",
-        log="y",
         percent=True,
+        from_zero=True,
     )
     return Section(heading="Example lengths", sentence=sentence, charts=[chart] if chart else [])
 
@@ -134,7 +130,7 @@ def _masks_by_position(rows: RowStatistics) -> Chart:
 
 def _pairs(summary: DatasetSummary) -> Section:
     heading = "Sentence pairs"
-    if not any(shard.pairs for shard in summary.shards):
+    if not summary.all_rows.labels[1:].any():
         return Section(heading=heading, sentence="There are no pairs: no example has a B.")
     negative = summary.manifest.config.negative_pairs
     rows = [
@@ -147,23 +143,70 @@ def _pairs(summary: DatasetSummary) -> Section:
     return Section(
         heading=heading,
         sentence=f"{summary.all_rows.negative_share:.2%} of the pairs are {negative}; {low:.0%} to "
-        f"{high:.0%} is balanced. A small shard may be outside by chance.",
+        f"{high:.0%} is balanced.",
         tables=[Table(heads=heads, rows=rows)],
+    )
+
+
+def _dropped(summary: DatasetSummary) -> Section:
+    """What was read, dropped and rejected, by reason, and the first rejected documents."""
+    manifest, rejected = summary.manifest, summary.rejected
+    found = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
+    listed = [(entry.where, entry.reason) for entry in rejected[:REJECTED_SHOWN]]
+    budgets = [(line,) for line in mixture_lines(manifest)]
+    tables = [
+        _count_table("read", manifest.counts),
+        _count_table("dropped, by reason", found),
+        Table(heads=("rejected", "reason"), rows=listed, is_numeric=False),
+        Table(heads=("source with a budget of tokens",), rows=budgets, is_numeric=False),
+    ]
+    truncated = sum(entry.kind == TRUNCATED for entry in rejected)
+    early = f"; sources that end early: {truncated:,}" if truncated else ""
+    more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
+    return Section(
+        heading="Dropped and rejected",
+        sentence=f"Documents read: {_documents_read(summary):,}; "
+        f"rejected: {len(rejected) - truncated:,}{early}{more}. "
+        "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
+        tables=[table for table in tables if table.rows],
+    )
+
+
+def _count_table(what: str, counts: Mapping[str, int]) -> Table:
+    rows = [(name, f"{count:,}") for name, count in counts.items()]
+    return Table(heads=(what, "count"), rows=rows)
+
+
+def _samples(summary: DatasetSummary) -> Section | None:
+    """Samples of what curation dropped; a near copy stands beside the document that was kept."""
+    if not summary.dropped:
+        return None
+    rows = [
+        (
+            f"{sample.reason.replace('_', ' ')}: {sample.value:.4g} ({sample.document[:8]})",
+            sample.text,
+            sample.kept_text,
+        )
+        for sample in sorted(summary.dropped, key=lambda sample: sample.reason)
+    ]
+    heads = ("reason: value (document)", "text", "text of the document that was kept")
+    return Section(
+        heading="Dropped documents",
+        sentence="Samples of the documents that curation dropped, with the value that decided: the "
+        "similarity of a near copy, what a rule measured, the number of excluded texts found.",
+        tables=[Table(heads=heads, rows=rows, is_numeric=False)],
     )
 
 
 def _tokens(summary: DatasetSummary) -> Section:
     counts = np.array(summary.manifest.token_counts, dtype=np.int64)
     total, used = int(counts.sum()), int((counts > 0).sum())
-    ordinary = int((~summary.tokenizer.is_special).sum())
+    tokenizer = summary.tokenizer
+    ordinary = int((~tokenizer.is_special).sum())
     unknown = fraction(summary.all_rows.unknown[0], summary.all_rows.tokens)
     order = np.argsort(-counts, kind="stable")[:used]
     rows = [
-        (
-            summary.tokenizer.shown_tokens[token],
-            f"{counts[token]:,}",
-            f"{counts[token] / total:.2%}",
-        )
+        (tokenizer.shown_tokens[token], f"{counts[token]:,}", f"{counts[token] / total:.2%}")
         for token in order[:TOKENS_SHOWN]
     ]
     return Section(
@@ -171,79 +214,9 @@ def _tokens(summary: DatasetSummary) -> Section:
         sentence=f"{used:,} of the {ordinary:,} tokens of the vocabulary occur "
         f"({fraction(used, ordinary):.1%}) among {total:,} training tokens, counted before masking "
         f"and without special tokens. {unknown:.2%} of all tokens are "
-        f"{summary.tokenizer.special_tokens[1]}.",
-        charts=[_counts_by_rank(counts[order])] if total else [],
+        f"{tokenizer.special_tokens[1]}.",
         tables=[Table(heads=("most common token", "count", "fraction"), rows=rows)] if rows else [],
     )
-
-
-def _counts_by_rank(counts: NDArray[np.int64]) -> Chart:
-    """The falling counts of the tokens that occur."""
-    ranks = np.unique(np.geomspace(1, len(counts), RANKS_SHOWN).astype(np.int64))
-    return draw_lines(
-        "zipf",
-        [Line(x=ranks, y=counts[ranks - 1])],
-        caption="Tokens by rank (log scales; Zipf's law is a straight line)",
-        x_label="rank of the token",
-        y_label="count",
-        log="xy",
-    )
-
-
-def _shards(summary: DatasetSummary) -> Section:
-    rows = [
-        (
-            shard.entry.name,
-            f"{shard.entry.rows:,}",
-            f"{shard.tokens:,}",
-            size_in_words(shard.entry.bytes),
-            f"{shard.negative_share:.1%}" if shard.pairs else "-",
-        )
-        for shard in summary.shards
-    ]
-    negatives = f"{summary.manifest.config.negative_pairs} pairs"
-    return Section(
-        heading="Shards",
-        sentence="A document's hash determines its shard, so shards are similar but not equal in "
-        "size.",
-        tables=[Table(heads=("shard", "rows", "tokens", "size", negatives), rows=rows)],
-    )
-
-
-def _time(summary: DatasetSummary) -> Section:
-    job = summary.job
-    rows = [(label, f"{job[key]:,} {unit}") for key, label, unit in MEASURED if key in job]
-    stages = dict(sorted(job.get("stages", {}).items(), key=lambda stage: (-stage[1], stage[0])))
-    total = sum(stages.values())
-    shares = [(name, f"{x:,.1f} s", f"{fraction(x, total):.0%}") for name, x in stages.items()]
-    spent = f"{total:,.1f} s, summed over all workers" if total else "not recorded"
-    tables = [
-        Table(heads=("job", ""), rows=rows),
-        Table(heads=("stage", "CPU time", "share"), rows=shares),
-    ]
-    return Section(
-        heading="Time",
-        sentence=f"CPU time of the stages: {spent}.",
-        tables=[table for table in tables if table.rows],
-    )
-
-
-def _config(summary: DatasetSummary) -> Section:
-    config = summary.manifest.config.to_dict()
-    rows = [(name, _value(value)) for name, value in config.items()]
-    return Section(
-        heading="Configuration",
-        sentence="Text, tokenizer and these options determine every byte of the shards.",
-        tables=[Table(heads=("option", "value"), rows=rows, is_numeric=False)],
-    )
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "default"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _edges(width: int) -> NDArray[np.int64]:
@@ -262,11 +235,7 @@ SECTIONS: Final[tuple[Callable[[DatasetSummary], Section | None], ...]] = (
     _lengths,
     _masks,
     _pairs,
-    dropped,
-    samples,
-    mixture,
+    _dropped,
+    _samples,
     _tokens,
-    _shards,
-    _time,
-    _config,
 )

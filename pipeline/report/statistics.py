@@ -6,11 +6,9 @@ Counts add up: a shard's are the sum of its batches', a split's the sum of its s
 """
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from shlex import quote
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,6 @@ from clozeline.pipeline.dataset.manifest import (
     REJECTED,
     TOKENIZER,
     Manifest,
-    ShardEntry,
     read_manifest,
 )
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, from_record_batch
@@ -38,13 +35,6 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 Counts = NDArray[np.int64]
 Record = TypeVar("Record")
 
-#: Key in job.json, label, unit.
-MEASURED = (
-    ("seconds", "wall time", "s"),
-    ("cpu_seconds", "CPU time", "s"),
-    ("megabytes_per_second", "text read", "MB/s"),
-    ("peak_memory_megabytes", "peak memory", "MB"),
-)
 ADVICE: Final = "delete it"
 
 
@@ -104,20 +94,11 @@ class DroppedDocument:
     kept_text: str = ""
 
 
-class ShardSummary(NamedTuple):
-    entry: ShardEntry
-    tokens: int
-    pairs: int  # rows with a B
-    negative_share: float  # of these
-
-
 @dataclass(frozen=True, kw_only=True)
 class DatasetSummary:
     manifest: Manifest
     tokenizer: Tokenizer
     splits: dict[str, RowStatistics]  # `train` and `validation`, even without rows
-    shards: list[ShardSummary]
-    job: dict[str, Any]  # job.json; empty if there is none
     rejected: list[Rejected]
     dropped: list[DroppedDocument]
 
@@ -133,20 +114,20 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
     """
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
+    if tokenizer.digest != manifest.tokenizer_digest:
+        raise InputError(
+            f"{folder / TOKENIZER} is not the tokenizer of the shards; restore it, or build them "
+            "again with `clozeline shards --overwrite`."
+        )
     width = manifest.config.max_seq_length
-    splits = {split: RowStatistics.empty(width) for split in (TRAIN, VALIDATION)}
-    shards = []
+    splits = dict.fromkeys((TRAIN, VALIDATION), RowStatistics.empty(width))
     for entry in manifest.shards:
-        rows = _shard_statistics(folder / entry.name, entry, width, tokenizer)
-        splits[entry.split] += rows
-        pairs = int(rows.labels[1:].sum())
-        shards.append(ShardSummary(entry, rows.tokens, pairs, rows.negative_share))
+        for batch in read_batches(folder / entry.name, expected=entry.checksum):
+            splits[entry.split] += count_rows(from_record_batch(batch), width, tokenizer)
     return DatasetSummary(
         manifest=manifest,
         tokenizer=tokenizer,
         splits=splits,
-        shards=shards,
-        job=read_job(folder),
         rejected=list(_records(folder / REJECTED, Rejected)),
         dropped=list(_records(folder / DROPPED, DroppedDocument)),
     )
@@ -163,12 +144,6 @@ def read_job(folder: AnyPath) -> dict[str, Any]:
     if not path.exists():
         return {}
     with json_values(path, ADVICE) as values:
-        numbers = [
-            *values.get("stages", {}).values(),
-            *(values.get(key, 0) for key, _, _ in MEASURED),
-        ]
-        if not all(0 <= number < math.inf for number in numbers):
-            raise ValueError("a time or size is negative or infinite")
         sources = [*values.get("sources", ()), *values.get("exclude", ())]
         if not all(isinstance(source, str) for source in sources):
             raise ValueError("a source is not text")
@@ -183,24 +158,6 @@ def _records(path: AnyPath, kind: type[Record]) -> Iterator[Record]:
             record = kind(**unsealed(json.loads(line), required=False))
             check_types(record)
             yield record
-
-
-def _shard_statistics(
-    path: AnyPath, entry: ShardEntry, width: int, tokenizer: Tokenizer
-) -> RowStatistics:
-    """Raises InputError for a shard that cannot be read or does not match the manifest."""
-    total = RowStatistics.empty(width)
-    batches = read_batches(path, expected=entry.checksum)
-    try:
-        for batch in batches:
-            total += count_rows(from_record_batch(batch), width, tokenizer)
-    except (IndexError, ValueError) as error:  # too long a row, an id that the vocabulary lacks
-        if isinstance(error, InputError):
-            raise
-        raise _mismatch(path) from error
-    if total.rows != entry.rows:
-        raise _mismatch(path)
-    return total
 
 
 def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStatistics:
@@ -229,10 +186,3 @@ def _unknown(examples: Examples, original: NDArray[Any], tokenizer: Tokenizer) -
     marks = zip((tokenizer.cls_id, tokenizer.sep_id), examples.cls_and_sep(), strict=True)
     others = sum(number.sum() for mark, number in marks if mark == tokenizer.unk_id)
     return int((original == tokenizer.unk_id).sum() - others)
-
-
-def _mismatch(path: AnyPath) -> InputError:
-    return InputError(
-        f"{path} does not match the manifest; `clozeline verify {quote(str(path.parent))}` lists "
-        "what is wrong."
-    )

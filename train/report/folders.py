@@ -11,9 +11,10 @@ from typing import Any
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.report.page import Chapter, check_drawable, html_page
+from clozeline.pipeline.report.page import Chapter, html_page
 from clozeline.train.store.local_folder import local_copy
 
 #: How many folders of each kind a page can show together.
@@ -41,7 +42,7 @@ def sorted_by_kind(folders: Iterable[AnyPath]) -> dict[str, list[Any]]:
 
 def page_of(by_kind: Mapping[str, Sequence[Any]], *, title: str) -> str:
     """The page as its folders are now. Raises InputError for what cannot be read."""
-    check_drawable()
+    check_packages("a report", "jinja2", "matplotlib")
     chapters = [
         _dataset_chapter(folder, read_manifest(folder).dataset_digest)
         for folder in by_kind["data set"]

@@ -24,7 +24,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.inspect import example_lines
-from clozeline.pipeline.report.shown_example import documents_of, shown_example
+from clozeline.pipeline.report.inspect import documents_of, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState, read_states
 from clozeline.train.artifacts.run import read_run
