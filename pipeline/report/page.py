@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clozeline.pipeline.common.errors import InputError, escaped
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, is_local
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.report.inspect import ShownExample
 
@@ -82,7 +82,9 @@ def html_page(title: str, chapters: Sequence[Chapter]) -> str:
 
 
 def check_page_file(path: AnyPath) -> None:
-    """Raises InputError for a file that is not a page, and would be replaced by one."""
+    """Raises InputError where no file can be, or one that is not a page: before it is made."""
+    if is_local(path) and (path.is_dir() or not path.parent.is_dir()):
+        raise InputError(f"{path} cannot be a page; give a file in an existing folder.")
     if is_file(path):
         with path.open("rb") as file:
             start = file.read(len(PAGE_START))

@@ -66,7 +66,7 @@ def _lengths(summary: DatasetSummary) -> Section:
     sentence = f"In batches padded to {longest:,} tokens, real tokens fill {rates or 'nothing'}."
     if pieces := int(rows.pieces[0]):
         unpacked = fraction(rows.tokens, pieces * longest)
-        sentence += f" Without packing {pieces:,} pieces of documents they would fill {unpacked:.1%}."
+        sentence += f" Without packing, their {pieces:,} pieces would fill {unpacked:.1%}."
     lines = [
         Line(
             x=_edges(longest)[:-1],

@@ -14,7 +14,6 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     ShardEntry,
     read_manifest,
-    write_manifest,
 )
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import read_shard
@@ -96,7 +95,6 @@ def test_the_head_has_what_the_hub_requires(small_folder):
     facts = head(read_manifest(small_folder))
     assert facts["license"] == "unknown"
     assert facts["task_categories"] == ["fill-mask"]
-    assert facts["size_categories"] == ["n<1K"]
     [config] = facts["configs"]
     assert config["config_name"] == "default"
     assert config["data_files"] == [
@@ -116,17 +114,12 @@ def manifest_of(rows):
 def test_the_card_says_what_the_data_set_holds_and_how_it_was_built(data_set):
     job = {"sources": ["/home/ann/wiki/a-*.parquet", "hf://wikimedia/wikipedia?name=20231101.lg"]}
     (data_set / "job.json").write_text(json.dumps(job))
-    manifest = replace(
-        read_manifest(data_set), counts={"documents": 12_345}, dropped={"short_document": 6_789}
-    )
-    write_manifest(data_set, manifest)
+    manifest = read_manifest(data_set)
     write_card(data_set)
     card = (data_set / CARD).read_text()
     rows = re.findall(r"^\| (.*) \|$", card, re.MULTILINE)
     size = sum((data_set / shard.name).stat().st_size for shard in manifest.of_split("train"))
     assert f"train | 57 | 5 | {size:,}" in rows
-    assert "documents | 12,345" in rows
-    assert "short_document | 6,789" in rows
     assert manifest.dataset_digest in card
     assert manifest.tokenizer_digest in card
     options = re.search(r"```json\n(.*?)```", card, re.DOTALL)[1]
@@ -177,7 +170,7 @@ def test_the_card_names_excluded_texts_without_their_folder():
 def test_a_card_that_was_edited_is_kept_and_another_is_written_again(data_set):
     assert write_card(data_set)
     first = (data_set / CARD).read_text()
-    write_manifest(data_set, replace(read_manifest(data_set), dropped={"short_document": 1}))
+    (data_set / "job.json").write_text('{"sources": ["a.txt"]}')
     assert write_card(data_set)
     assert (data_set / CARD).read_text() != first
     for mine in (first.replace("license: unknown", "license: cc-by-sa-4.0"), "# Mine\n", ""):

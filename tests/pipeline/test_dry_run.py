@@ -41,10 +41,8 @@ def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path
     folders = {"tokenizer": tokenizer, "out": tmp_path / "out"}
     manifest, _ = build_shards(SOURCE, config=CONFIG, options=options, **folders)
     shard_bytes = sum(shard.bytes for shard in manifest.shards)
-    cache_bytes = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens"))
     assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.1)
     assert found.shard_bytes == pytest.approx(shard_bytes, rel=0.1)
-    assert found.cache_bytes == pytest.approx(cache_bytes, rel=0.1)
     assert found.cpu_seconds > 0
 
 
@@ -53,21 +51,6 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
     once = estimate(*facts(tokenizer, tmp_path, source=source))
     found = estimate(*facts(tokenizer, tmp_path, replace(CONFIG, dupe_factor=3), source))
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
-
-
-@pytest.mark.parametrize("max_files", [3, 500])
-def test_all_files_of_the_token_cache_are_counted(
-    max_files: int, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", max_files)
-    texts = write(tmp_path / "excluded.txt", "\n\n".join(f"a{i} " * 40 for i in range(1500)))
-    config = replace(CONFIG, deduplicate="near", exclude=(texts,))
-    source, cache = "sample:articles?size=1MB", tmp_path / "cache"
-    found = estimate(*facts(tokenizer, tmp_path / "out", config, source, block_bytes=250_000))
-    options = JobOptions(workers=1, token_cache=cache, block_bytes=250_000)
-    build_shards(source, tokenizer=tokenizer, out=tmp_path / "out", config=config, options=options)
-    cached = sum(path.stat().st_size for path in cache.iterdir())
-    assert found.cache_bytes == pytest.approx(cached, rel=0.03)
 
 
 def by_name(lines: Sequence[str]) -> dict[str, str]:
@@ -97,9 +80,7 @@ def test_what_is_read_whole_is_not_scaled(name: str, tokenizer: Path, tmp_path: 
     folders = {"tokenizer": tokenizer, "out": tmp_path / "out"}
     options = JobOptions(workers=1, token_cache=tmp_path / "cache")
     manifest, _ = build_shards(source, config=CONFIG, options=options, **folders)
-    cached = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens"))
     assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.02)
-    assert found.cache_bytes == pytest.approx(cached, rel=0.02)
 
 
 TEXTS = articles(2000)
@@ -157,7 +138,8 @@ def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
         context.cache_path(block).touch()
     lines = by_name(list(dry_run(blocks, context, loaded, workers=2)))
     assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 2 already tokenized; about ")
-    assert lines["shards"] == f"1 for training and 0 for validation, arrow, in {tmp_path / 'out'}"
+    shards = f"1 for training and 0 for validation, arrow, about .* MB, in {tmp_path / 'out'}"
+    assert re.fullmatch(shards, lines["shards"])
     assert lines["time"].endswith("with 2 workers on this machine")
     assert re.fullmatch(r"about [\d,]+", lines["examples"])
     near = replace(context, config=replace(CONFIG, deduplicate="near"))

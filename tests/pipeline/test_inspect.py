@@ -13,8 +13,7 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.inspect import example_lines, inspect_dataset
-from clozeline.pipeline.report.inspect import shown_example
+from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, shown_example
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.test_rare_tokenizers import BYTES, adopted, bpe
 from tests.pipeline.test_steps import build, work

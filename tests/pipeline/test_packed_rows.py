@@ -20,8 +20,7 @@ from clozeline.pipeline.dataset.schema import (
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
 from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
 from clozeline.pipeline.report.dataset_card import card_text
-from clozeline.pipeline.report.inspect import example_lines, inspect_dataset
-from clozeline.pipeline.report.inspect import shown_example
+from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, shown_example
 from clozeline.pipeline.report.statistics import count_rows
 from tests.pipeline.test_examples import TALK, documents_of, examples_of
 from tests.pipeline.test_pairs import SHAPE, tokens_of_documents

@@ -37,11 +37,10 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     html = (folder / "report.html").read_text()
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
         *("Classes", "Confusion matrix", "Label efficiency", "Calibration", "Mistakes"),
-        "Configuration",
     ]
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert html.count("<svg") == 3  # two test sets, calibration
+    assert html.count("<svg") == 2  # label efficiency, calibration
     write_folder(tmp_path / "one", report((1000,)))
     invoke("report", tmp_path / "one")
     html = (tmp_path / "one" / "report.html").read_text()
@@ -57,7 +56,7 @@ def reported(found, results):
 def sections(found, predictions=PREDICTED):
     """The sections of the page by heading."""
     values = json.loads(json.dumps(found.values))
-    summary = ClassifierSummary(report=values, job={}, predictions=predictions)
+    summary = ClassifierSummary(report=values, predictions=predictions)
     return {section.heading: section for section in make_sections(SECTIONS, summary)}
 
 
@@ -88,17 +87,6 @@ def test_of_many_classes_the_most_frequent_confusions_are_shown():
     assert table.rows == [("class 39", "class 0", "1,200"), ("class 3", "class 5", "4")]
 
 
-def test_the_path_of_another_test_set_is_beside_its_chart_and_not_on_an_axis():
-    found, source = report(), "reviews/2025/" * 5 + "test-*.parquet?text=title,content"
-    results = [replace(result, also={source: result.also["imdb"]}) for result in found.results]
-    charts = sections(reported(found, results))["Label efficiency"].charts
-    assert [chart.caption for chart in charts] == [
-        "accuracy on the test rows",
-        f"accuracy on {source}",
-    ]
-    assert not any("reviews/2025/" in chart.svg for chart in charts)
-
-
 def test_a_temperature_that_was_not_fitted_is_not_named():
     found = report((1000,))
     fitted = sections(found)["Calibration"].sentence
@@ -115,3 +103,13 @@ def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
     (folder / PREDICTIONS).write_text(PREDICTED.csv(range(rows)))
     said = f"{folder / PREDICTIONS} has {rows} rows, but 100 test rows are in the report; restore"
     assert refused("report", folder).startswith(said)
+
+
+def test_a_report_with_a_damaged_part_is_one_line(tmp_path):
+    folder = write_folder(tmp_path / "c", report())
+    values = report().values
+    for damaged in ({"plan": {}}, {"finetuned": {}}, {"label_efficiency": []}, {"excluded": 5}):
+        (folder / "report.json").write_text(json.dumps(values | damaged))
+        said = refused("report", folder)
+        assert said.startswith(f"{folder / 'report.json'} cannot be read (")
+        assert said.endswith("; make it again with `clozeline finetune`.")

@@ -1,4 +1,4 @@
-"""A run with phases is one run: killed, resumed, cooled down and inspected across their borders.
+"""A run with phases is one run: killed, resumed and cooled down across their borders.
 
 12 steps: six on examples of 8 tokens, then six on 16. Checkpoints are of steps 4, 8 and 12.
 """
@@ -7,7 +7,6 @@ import json
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -23,7 +22,7 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import main
-from clozeline.train.data.batch import collate, digest_text
+from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import states_of
 from clozeline.train.evaluation.evaluate import evaluate
@@ -222,51 +221,9 @@ def test_a_run_that_starts_from_it_reads_its_own_shards(whole, folders, tmp_path
 # --- what it shows
 
 
-def test_the_examples_of_each_step_are_those_that_were_trained_on(whole, folders):
-    """Data set, position, masks and digest, although the first data set is named."""
-    read = ReadSteps(whole, folders["short"])
-    for name, steps in STEPS_OF.items():
-        for number, step in enumerate(steps):
-            size = SIZE_OF[name]
-            loader = Loader(folders[name], batch_size=size, seed=0, prefetch=0, masked_lm_prob=RATE)
-            loader.load_state_dict(loader.state_dict(number * size))
-            loaded = next(iter(loader))
-            found = read.rows(step)
-            assert (found.start, found.shards.folder) == (number * size, folders[name])
-            batch = collate(
-                found.examples,
-                np.arange(size),
-                max_seq_length=loaded.batch.input_ids.shape[1],
-                max_predictions=loaded.batch.masked_lm_positions.shape[1],
-                pad_id=found.shards.pad_id,
-            )
-            for ours, theirs in zip(
-                batch.tensors().values(), loaded.batch.tensors().values(), strict=True
-            ):
-                assert ours.equal(theirs)
-
-
-def test_steps_before_a_resumption_with_more_steps_are_not_guessed(run, folders, phases):
-    """Then phases end elsewhere: steps 7 and 8 were of the long examples, now of the short ones."""
-    long = folders["long"]
-    output_of(*command_line(long, go_back(run, 8), "--resume", max_steps=20, log_every=7))
-    read = ReadSteps(run, long)
-    read.digests.clear()  # as of steps that were not logged
-    for step in (5, 7, 8):
-        with pytest.raises(InputError, match=f"step {step} cannot be shown: its phases or its ba"):
-            read.rows(step)
-    with pytest.raises(InputError, match="between steps 4 and 8; was it resumed with another"):
-        read.rows(5)
-    assert [read.rows(step).shards.folder for step in (4, 9, 10, 11, 20)] == [
-        *[folders["short"]] * 3,
-        *[long] * 2,
-    ]
-
-
-def test_the_command_shows_steps_on_both_sides_of_a_border(whole, folders):
-    shown = output_of(*("inspect", whole, "--shards", folders["long"], "--steps", "6-7", "-n", 1))
-    assert "step 6: positions 80 to 95, epoch 1 (30 % masked), 16 examples" in shown
-    assert "step 7: positions 0 to 7, epoch 0 (30 % masked), 8 examples" in shown
+def test_its_steps_are_not_shown(whole, folders):
+    with pytest.raises(InputError, match="has read several data sets"):
+        ReadSteps(whole, folders["long"])
 
 
 def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_path):

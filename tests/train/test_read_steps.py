@@ -98,7 +98,7 @@ def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes
     for ranks in (1, 2):
         of_loader = batches(shards, ranks, **changes)
         for step in (1, 4, 5, 9, 10, 12):
-            start, _, _, examples = read.rows(step)
+            start, _, examples = read.rows(step)
             assert start == BATCH * (step - 1)
             for rank, part in enumerate(of_loader[step - 1]):
                 positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]

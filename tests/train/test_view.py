@@ -83,12 +83,12 @@ def test_a_reload_shows_what_a_run_has_logged_since(run, tmp_path):
         assert before.status == 200
         assert before.headers["Content-Type"] == "text/html; charset=utf-8"
         assert "<dd>12 of 12</dd>" in before.text
-        line = json.dumps({**read_metrics(run)[0], "step": 13, "gradient_norm": 0.0})
+        line = json.dumps({**read_metrics(run)[0], "step": 13, "mlm_loss": float("nan")})
         with (copy / METRICS).open("a") as file:
             file.write(f'{line}\n{{"step": 14, "mlm_')
         after = ask_once(url, "/").text
         assert "<dd>13 of 12</dd>" in after
-        assert "step 13: the gradient norm is 0" in after
+        assert "step 13: mlm_loss is nan" in after
         (copy / "run.json").write_text("{")
         damaged = ask_once(url, "/")
         assert (damaged.status, "run.json cannot be read" in damaged.text) == (500, True)
@@ -105,7 +105,7 @@ def test_only_the_own_address_is_answered(host):
 def test_a_taken_port_is_one_line():
     with page_server(str) as server:
         taken = server.server_port
-        with pytest.raises(InputError, match=rf"127.0.0.1:{taken} cannot be used \(.*--port"):
+        with pytest.raises(InputError, match=rf"127.0.0.1:{taken}: .*; give another --port"):
             page_server(str, port=taken)
 
 

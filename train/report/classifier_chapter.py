@@ -11,9 +11,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import refuse_malformed
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
-from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
+from clozeline.train.artifacts.classifier_folder import REPORT, read_report
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
@@ -32,7 +33,6 @@ class ClassifierSummary:
     """What the chapter is about."""
 
     report: Mapping[str, Any]  # report.json
-    job: Mapping[str, Any]  # config and digests, from classifier.json
     predictions: Predictions
 
     @property
@@ -44,21 +44,20 @@ class ClassifierSummary:
 def classifier_chapter(folder: Path) -> Chapter:
     """Raises InputError if the folder is not a classifier, or its files do not fit together."""
     summary = ClassifierSummary(
-        report=read_report(folder),
-        job=read_metadata(folder)["job"],
-        predictions=Predictions.read(folder / PREDICTIONS),
+        report=read_report(folder), predictions=Predictions.read(folder / PREDICTIONS)
     )
-    rows, tested = len(summary.predictions.texts), summary.scores.examples
-    if rows != tested:
-        raise InputError(
-            f"{folder / PREDICTIONS} has {rows:,} rows, but {tested:,} test rows are in the "
-            "report; restore it, or make it again with `clozeline finetune`."
+    with refuse_malformed(folder / REPORT, "make it again with `clozeline finetune`"):
+        rows, tested = len(summary.predictions.texts), summary.scores.examples
+        if rows != tested:
+            raise InputError(
+                f"{folder / PREDICTIONS} has {rows:,} rows, but {tested:,} test rows are in the "
+                "report; restore it, or make it again with `clozeline finetune`."
+            )
+        return Chapter(
+            name="Classifier",
+            figures=list(_figures(summary)),
+            sections=make_sections(SECTIONS, summary),
         )
-    return Chapter(
-        name="Classifier",
-        figures=list(_figures(summary)),
-        sections=make_sections(SECTIONS, summary),
-    )
 
 
 def _figures(summary: ClassifierSummary) -> Iterator[tuple[str, str]]:
@@ -127,17 +126,17 @@ def _label_efficiency(summary: ClassifierSummary) -> Section:
         heading="Label efficiency" if has_curve else "Compared models",
         sentence="Accuracy on the same test rows, mean and deviation over the seeds. "
         + ("Smaller training sets are balanced and part of the larger ones." * has_curve),
-        charts=[_curves(points, source) for source in sources] if has_curve else [],
+        charts=[_curves(points)] if has_curve else [],
         tables=[_accuracies(points, source) for source in sources],
     )
 
 
 def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Table:
     starts = [start for start in MODELS if any(point["start"] == start for point in points)]
-    cells = {
-        (point["examples"], point["start"]): mean_in_words(_seeds(point, source), ".4f")
-        for point in points
-    }
+    cells = {}
+    for point in points:
+        seeds = point["also"][source] if source else point["accuracies"]
+        cells[point["examples"], point["start"]] = mean_in_words(seeds, ".4f")
     rows = [
         (f"{size:,}", *(cells.get((size, start), "-") for start in starts))
         for size in sorted({point["examples"] for point in points})
@@ -146,36 +145,29 @@ def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Tabl
     return Table(heads=heads, rows=rows)
 
 
-def _curves(points: Sequence[Mapping[str, Any]], source: str | None) -> Chart:
+def _curves(points: Sequence[Mapping[str, Any]]) -> Chart:
     lines = []
     for number, (start, (title, marker)) in enumerate(MODELS.items()):
-        of_model = [point for point in points if point["start"] == start]
-        seeds = [_seeds(point, source) for point in of_model]
-        if seeds:
+        if of_model := [point for point in points if point["start"] == start]:
+            seeds = [point["accuracies"] for point in of_model]
             line = Line(
                 x=[point["examples"] for point in of_model],
-                y=[float(np.mean(found)) for found in seeds],
-                deviation=[float(np.std(found, ddof=len(found) > 1)) for found in seeds],
+                y=[float(np.mean(several)) for several in seeds],
+                deviation=[float(np.std(several, ddof=len(several) > 1)) for several in seeds],
                 label=title,
                 number=number,
                 marker=marker,
             )
             lines.append(line)
     return draw_lines(
-        f"label efficiency on {source}",
+        "label efficiency",
         lines,
-        caption=f"accuracy on {source or 'the test rows'}",
+        caption="accuracy on the test rows",
         x_label="labelled training rows",
         y_label="accuracy",
-        log="x",
+        log_x=True,
         percent=True,
     )
-
-
-def _seeds(point: Mapping[str, Any], source: str | None) -> Sequence[float]:
-    """The accuracy of each seed, on the test rows or on another test set."""
-    found: Sequence[float] = point["also"][source] if source else point["accuracies"]
-    return found
 
 
 def _calibration(summary: ClassifierSummary) -> Section:
@@ -226,15 +218,6 @@ def _mistakes(summary: ClassifierSummary) -> Section:
     )
 
 
-def _config(summary: ClassifierSummary) -> Section:
-    rows = [(name, str(value)) for name, value in summary.job.items()]
-    return Section(
-        heading="Configuration",
-        sentence="As recorded in classifier.json.",
-        tables=[Table(heads=("name", "value"), rows=rows, is_numeric=False)],
-    )
-
-
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
     _classes,
@@ -242,5 +225,4 @@ SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
     _label_efficiency,
     _calibration,
     _mistakes,
-    _config,
 )

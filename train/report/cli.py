@@ -12,7 +12,7 @@ from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
-from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
 from clozeline.train.store.local_folder import local_copy
 
 
@@ -90,13 +90,15 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     """
     from clozeline.pipeline.dataset.manifest import CARD, REPORT
     from clozeline.pipeline.report.dataset_card import write_card
-    from clozeline.pipeline.report.page import check_page_file, write_page
+    from clozeline.pipeline.report.page import check_page_file
     from clozeline.train.report.folders import page_of, sorted_by_kind
 
     by_kind = sorted_by_kind(folders)
     page = out or folders[0] / REPORT
     check_page_file(page)
-    write_page(page, page_of(by_kind, title=_title(folders)))
+    html = page_of(by_kind, title=_title(folders))
+    with whole_file(page) as file:
+        file.write(html.encode())
     written = [page]
     for folder in [] if out else by_kind["data set"]:
         if write_card(folder):

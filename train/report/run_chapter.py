@@ -1,11 +1,10 @@
-"""The chapter of one to four runs: curves, health warnings, comparison, configuration.
+"""The chapter of one to four runs: curves, health warnings, comparison.
 
 A run may be in any state: complete, still training or killed. A section function gets all runs,
 and returns None to leave its section out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
+from clozeline.pipeline.report.page import Chapter, Section, Table, make_sections
 from clozeline.train.monitoring.run_history import UNIGRAM, Points, RunHistory
 
 LONGEST_NAME = 20  # characters
@@ -25,34 +24,18 @@ LEAST_TO_SMOOTH = 20
 Runs = Sequence[RunHistory]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricChart:
-    """A chart of one metric over steps, in training and held out."""
-
-    name: str
-    label: str
-    is_percent: bool = False
-    unigram: str = ""  # a third line to compare with, where a run is alone in the chart
-    is_noisy: bool = True  # is smoothed
-
-
-#: In the order of the page.
-CHARTS: Final = (
-    MetricChart(
-        name="mlm_loss",
-        label="masked-LM loss in nats; the unigram loss is that of a model that knows only how "
-        "frequent each token is, on the same held-out masks",
-        unigram=UNIGRAM,
-    ),
-    MetricChart(name="nsp_loss", label="NSP loss in nats"),
-    MetricChart(name="mlm_accuracy", label="masked-LM accuracy", is_percent=True),
-    MetricChart(name="nsp_accuracy", label="NSP accuracy; chance is 50%", is_percent=True),
-    MetricChart(name="learning_rate", label="learning rate", is_noisy=False),
-    MetricChart(name="gradient_norm", label="gradient norm, before clipping"),
-    MetricChart(name="tokens_per_second", label="tokens/s, without padding"),
-    MetricChart(name="data_wait", label="part of the time that waits for data", is_percent=True),
-    MetricChart(name="mfu", label="MFU: part of the device's peak FLOPs", is_percent=True),
-)
+#: Metrics in the order of the page: caption, and whether it is a fraction.
+CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
+    "mlm_loss": ("masked-LM loss in nats; unigram: by the frequency of each token alone", False),
+    "nsp_loss": ("NSP loss in nats", False),
+    "mlm_accuracy": ("masked-LM accuracy", True),
+    "nsp_accuracy": ("NSP accuracy; chance is 50%", True),
+    "learning_rate": ("learning rate", False),
+    "gradient_norm": ("gradient norm, before clipping", False),
+    "tokens_per_second": ("tokens/s, without padding", False),
+    "data_wait": ("part of the time that waits for data", True),
+    "mfu": ("MFU: part of the device's peak FLOPs", True),
+}
 
 
 def run_chapter(runs: Sequence[Path]) -> Chapter:
@@ -66,11 +49,8 @@ def run_chapter(runs: Sequence[Path]) -> Chapter:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """The shortest path endings that distinguish the runs, cut to what fits beside a chart."""
-    paths = [run.resolve().parts for run in runs]
-    depths = range(1, 1 + max(map(len, paths)))
-    choices = [["/".join(parts[-depth:]) for parts in paths] for depth in depths]
-    names = next((names for names in choices if len({*names}) == len(names)), choices[0])
+    """The names of the folders, cut to what fits beside a chart, and numbered if two are equal."""
+    names = [run.resolve().name for run in runs]
     end = slice(1 - LONGEST_NAME, None)
     short = [name if len(name) <= LONGEST_NAME else "…" + name[end] for name in names]
     is_unique = len({*short}) == len(short)
@@ -127,36 +107,32 @@ def _health(runs: Runs) -> Section | None:
 
 
 def _curves(runs: Runs) -> Section:
-    charts = (_draw(chart, runs) for chart in CHARTS)
+    charts = []
+    for metric, (caption, is_percent) in CHARTS.items():
+        if lines := list(lines_of(metric, runs)):
+            chart = draw_lines(metric, lines, caption=caption, x_label="step", percent=is_percent)
+            charts.append(chart)
     return Section(
         heading="Curves",
         sentence="Noisy metrics are smoothed; behind the lines are the values themselves.",
-        charts=[chart for chart in charts if chart],
+        charts=charts,
     )
 
 
-def _draw(chart: MetricChart, runs: Runs) -> Chart | None:
-    lines = list(lines_of(chart, runs))
-    if not lines:
-        return None
-    return draw_lines(
-        chart.name, lines, caption=chart.label, x_label="step", percent=chart.is_percent
-    )
-
-
-def lines_of(chart: MetricChart, runs: Runs) -> Iterator[Line]:
+def lines_of(metric: str, runs: Runs) -> Iterator[Line]:
     """Training, dashed held-out and dotted unigram lines of each run; none that has no values."""
     is_alone = len(runs) == 1
-    kinds = {"training": chart.name, "held out": f"heldout/{chart.name}"}
-    if chart.unigram and is_alone:
-        kinds["unigram"] = chart.unigram
+    kinds = {"training": metric, "held out": f"heldout/{metric}"}
+    if metric == "mlm_loss" and is_alone:
+        kinds["unigram"] = UNIGRAM
     for number, run in enumerate(runs):
         for kind, name in kinds.items():
             steps, values = _thinned(run.points(name))
             if not len(steps):
                 continue
             colour = list(kinds).index(kind) if is_alone else number
-            if chart.is_noisy and kind == "training" and len(steps) >= LEAST_TO_SMOOTH:
+            is_noisy = kind == "training" and metric != "learning_rate"
+            if is_noisy and len(steps) >= LEAST_TO_SMOOTH:
                 yield Line(x=steps, y=values, number=colour, is_faint=True)
                 values = _smooth(values)
             yield Line(
@@ -208,44 +184,25 @@ def _differences(runs: Runs) -> Section | None:
     names = list(dict.fromkeys(name for config in configs for name in config))
     rows = [(name, *(config.get(name, "-") for config in configs)) for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
-    sentences = [
-        "All other settings are equal." if rows else "The configs are equal.",
-        *(f"{run.name}: {_data_against(runs[0], run)}." for run in runs[1:]),
-    ]
-    heads = ("setting", *(run.name for run in runs))
+    rows.append(("data read", "-", *(_data_against(runs[0], run) for run in runs[1:])))
     return Section(
         heading="Differences",
-        sentence=" ".join(sentences),
-        tables=[Table(heads=heads, rows=rows, is_numeric=False)] if rows else [],
+        sentence="All other settings are equal.",
+        tables=[Table(heads=("setting", *(run.name for run in runs)), rows=rows, is_numeric=False)],
     )
 
 
 def _data_against(first: RunHistory, other: RunHistory) -> str:
-    """The step from which the runs read different batches, by the digests that both logged."""
+    """The first step that is known to have read other data, by the digests that both logged."""
     in_first, in_other = (
         {line["step"]: line["data_digest"] for line in run.lines if "data_digest" in line}
         for run in (first, other)
     )
     shared = sorted(in_first.keys() & in_other.keys())
-    if not shared:
-        return f"has no logged step in common with {first.name}, so the data cannot be compared"
-    different = [step for step in shared if in_first[step] != in_other[step]]
-    if not different:
-        return (
-            f"same data as {first.name} in all {len(shared):,} steps that both logged, up to "
-            f"step {shared[-1]:,}"
-        )
-    same = [step for step in shared if step < different[0]]
-    before = f"same up to step {same[-1]:,}" if same else "no earlier step in common"
-    return f"different data from {first.name} from step {different[0]:,} on ({before})"
-
-
-def _config(runs: Runs) -> Section:
-    tables = [
-        Table(heads=("setting", run.name), rows=list(run.settings().items()), is_numeric=False)
-        for run in runs
-    ]
-    return Section(heading="Configuration", sentence="As recorded in run.json.", tables=tables)
+    different = next((step for step in shared if in_first[step] != in_other[step]), None)
+    if different is not None:
+        return f"differs from {first.name} at step {different:,}"
+    return f"the same up to step {shared[-1]:,}" if shared else "not known"
 
 
 #: In the order of the page.
@@ -254,5 +211,4 @@ SECTIONS: Final[tuple[Callable[[Runs], Section | None], ...]] = (
     _comparison,
     _curves,
     _differences,
-    _config,
 )
