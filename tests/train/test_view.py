@@ -88,7 +88,6 @@ def test_a_reload_shows_what_a_run_has_logged_since(run, tmp_path):
             file.write(f'{line}\n{{"step": 14, "mlm_')
         after = ask_once(url, "/").text
         assert "<dd>13 of 12</dd>" in after
-        assert "step 13: mlm_loss is nan" in after
         (copy / "run.json").write_text("{")
         damaged = ask_once(url, "/")
         assert (damaged.status, "run.json cannot be read" in damaged.text) == (500, True)
