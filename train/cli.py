@@ -153,30 +153,10 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-for command in (tokenizer, shards, inspect):
-    main.add_command(command)
-
-
-@main.command(
-    "verify", params=[*verify.params], help=verify.help, cls=Command, example=verify.example
-)
-@grouped_option(
-    "--loader",
-    is_flag=True,
-    help="Also check that training reads each example exactly once per epoch.",
-    group="Checks",
-)
-@click.pass_context
-def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) -> None:
-    """The checks of the pipeline, and those of the loader."""
-    context.invoke(verify, **options)
-    if loader:
-        from clozeline.train.data.loader_check import check_loader
-
-        click.echo(check_loader(options["shards"]))
-
-
-for command in (report, view, pretrain, estimate, evaluate, finetune, baseline, benchmark):
+for command in (
+    *(tokenizer, shards, inspect, verify, report, view),
+    *(pretrain, estimate, evaluate, finetune, baseline, benchmark),
+):
     main.add_command(command)
 
 

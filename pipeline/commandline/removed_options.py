@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",
         "--skip-spikes": "if a run diverges, --resume with a smaller --learning-rate",
     },
+    "verify": {"--loader": "the order of the loader is tested, not checked on each data set"},
     "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
     "finetune": {"--layer-decay": "all layers have one --learning-rate"},
     "benchmark": {"--layer-decay": "all layers have one --learning-rate"},

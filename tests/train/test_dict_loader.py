@@ -4,22 +4,15 @@ import json
 from dataclasses import replace
 from itertools import islice, product
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from clozeline.pipeline.common.errors import CheckFailedError, InputError
-from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.common.errors import InputError
 from clozeline.train.data.dict_loader import IGNORED, KEYS, DictLoader, as_dictionary
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.loader_check import check_loader
-from clozeline.train.data.order import Order
-from tests.pipeline.test_job import shards
-from tests.support.command import output_of, refused
 from tests.support.small_data import SMALL, write_data_set
 from tests.train.test_loader import ORDER, joined, load, rows_of
 
@@ -287,27 +280,3 @@ def test_ranks_with_real_workers_read_an_epoch_of_any_format_from_anywhere(
     found, state = leg(place.format(any_folder), None, **processes)
     assert found == whole
     assert state["next_position"] == sum(rows)
-
-
-# `clozeline verify --loader`: sound orders pass, and a broken one is reported
-@pytest.mark.parametrize("rows", [(7,), (13, 20, 0, 7, 17), (150, 151)])
-def test_the_guarantees_hold_on_any_shards(tmp_path, rows):
-    any_folder = write_data_set(tmp_path / "data", train=rows)
-    assert check_loader(any_folder).startswith(f"{sum(rows)} training examples are each read once")
-
-
-def test_an_order_that_reads_a_row_twice_is_reported(tmp_path, monkeypatch):
-    any_folder = write_data_set(tmp_path / "data", train=(40, 23))
-    assert len(read_shard(any_folder / read_manifest(any_folder).shards[0].name)) == 40
-    right = Order.locate
-    monkeypatch.setattr(Order, "locate", lambda self, at: right(self, np.where(at == 5, 4, at)))
-    with pytest.raises(CheckFailedError, match="does not read each training example once"):
-        check_loader(any_folder)
-
-
-def test_the_command_reads_each_row_with_the_loader_and_needs_shards(tmp_path):
-    manifest, _ = shards(tmp_path)
-    examples = manifest.num_examples("train")
-    read = output_of("verify", tmp_path / "out", "--loader")
-    assert f"{examples} training examples are each read once" in read
-    refused("verify", tmp_path, "--loader")

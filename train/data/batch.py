@@ -30,13 +30,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozeline.pipeline.common.counter_rng import (
-    GOLDEN,
-    UInt64Array,
-    mix64,
-    random_bits,
-    stream_key,
-)
 from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, ordinals
 from clozeline.pipeline.dataset.schema import Examples
 
@@ -171,24 +164,6 @@ def _attention_mask(
     return _padded(numbers, starts, is_token, 0)
 
 
-def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
-    """A 64-bit hash of each row and its position in the endless sequence, [B]; 0 for padding rows.
-
-    It covers the whole row: masked ids, masked positions and labels, where B begins and ends, the
-    next-sentence label. A sum modulo 2**64 with random weights takes one pass.
-    """
-    arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
-    lengths_b = arrays["token_type_ids"].sum(axis=1)  # row lengths follow from the padding
-    sums = np.zeros(len(batch), dtype=np.uint64)
-    for name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
-        column = arrays[name].view(np.uint64)
-        sums += np.einsum("bs,s->b", column, digest_weights(name, column.shape[1]))
-    rest = np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1).view(np.uint64)
-    sums += np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
-    hashes = mix64(mix64(positions) + sums + GOLDEN)
-    return np.where(arrays["example_weights"] > 0, hashes, np.uint64(0))
-
-
 def digest_text(*terms: int) -> str:
     """The data digest of a global batch: the sum of its rows' hashes modulo 2**64, in hex.
 
@@ -196,12 +171,6 @@ def digest_text(*terms: int) -> str:
     digits; an int64 `all_reduce` of the terms wraps around in the same way.
     """
     return f"{sum(terms) % 2**64:016x}"
-
-
-@lru_cache
-def digest_weights(name: str, width: int) -> UInt64Array:
-    """The random weight of each slot of a column in the row hash, [width]."""
-    return random_bits(stream_key(0, f"digest/{name}"), np.arange(width))
 
 
 def _bounds(
