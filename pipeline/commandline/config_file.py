@@ -7,7 +7,6 @@ max_steps = 10_000        --max-steps; a dash is as good as an underscore
 The table's name may be left out. A JSON file that a command wrote has the same under "options".
 """
 
-import json
 import tomllib
 from collections.abc import Collection
 from typing import Any
@@ -55,8 +54,7 @@ def read_config(path: str, context: click.Context) -> dict[str, Any]:
                 f"{path}: {key} is not an option of `clozeline {name}`"
                 f"{did_you_mean(key.replace('-', '_'), params)}"
             )
-        _check(value, param, context, f"{path}: {key}")
-        values[str(param.name)] = value
+        values[str(param.name)] = _as_text(value, param, context, f"{path}: {key}")
     return values
 
 
@@ -92,46 +90,25 @@ def _tables(path: str) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read as TOML ({one_line(error)}).") from error
 
 
-def _check(value: Any, param: click.Parameter, context: click.Context, where: str) -> None:
-    """Raises InputError for a value of the wrong type, or one that the option refuses."""
+def _as_text(value: Any, param: click.Parameter, context: click.Context, where: str) -> Any:
+    """The value as it would be typed, or a list of such values.
+
+    Raises InputError for a value of the wrong type, or one that the option refuses.
+    """
     takes_many = param.nargs == -1 or getattr(param, "multiple", False)
-    parts = value if takes_many and isinstance(value, list) else [value]
-    kinds, expected = _kinds(param.type)
-    if takes_many is not isinstance(value, list) or any(type(part) not in kinds for part in parts):
-        wanted = f"a list, each {expected}" if takes_many else expected
-        shown = "a table" if isinstance(value, dict) else _toml(value)
-        raise InputError(f"{where} is {shown}; give {wanted}.")
-    if any(isinstance(part, str) and "://" in part for part in parts):
-        return  # opening a store takes time, and may be done once only
-    try:
-        param.type_cast_value(context, value)
-    except click.BadParameter as error:
-        raise InputError(f"{where}: {error.message}") from error
-
-
-def _kinds(kind: Any) -> tuple[tuple[type, ...], str]:
-    """The TOML types that a click type accepts: as Python types, and in words."""
-    if isinstance(kind, click.types.BoolParamType):
-        return (bool,), "true or false"
-    if isinstance(kind, click.types.IntParamType):
-        return (int,), "a whole number"
-    if isinstance(kind, click.types.FloatParamType):
-        return (int, float), "a number"
-    if words := getattr(kind, "words", ()):  # NumberOrWord
-        number = (int,) if kind.number is int else (int, float)
-        return (*number, str), f"a number or {' or '.join(map(json.dumps, words))}"
-    return (str,), "a text in quotes"
+    parts = value if isinstance(value, list) else [value]
+    if takes_many is not isinstance(value, list) or any(isinstance(x, dict | list) for x in parts):
+        raise InputError(f"{where} is {value}; give {'a list' if takes_many else 'one value'}.")
+    texts = list(map(str, parts))
+    if not any("://" in text for text in texts):  # a store is opened once
+        try:
+            param.type_cast_value(context, texts if takes_many else texts[0])
+        except click.BadParameter as error:
+            raise InputError(f"{where}: {error.message}") from error
+    return texts if takes_many else texts[0]
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
     return value if isinstance(value, bool | int | float | None) else as_given(value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):  # as in JSON, which does not escape DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower()  # true, 5, 1e-05, inf

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from clozeline.pipeline.common.checksums import file_sha256
+from clozeline.pipeline.common.checksums import file_sha256, is_edited
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
@@ -27,7 +27,6 @@ from clozeline.pipeline.common.paths import (
     old_partials,
     remove_named,
 )
-from clozeline.pipeline.common.signed_text import is_edited
 from clozeline.pipeline.common.store import is_file, sizes_in
 from clozeline.pipeline.dataset.manifest import (
     CARD,

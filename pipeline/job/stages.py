@@ -16,7 +16,7 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.curation.near.steps import (
     compare_documents,

@@ -8,9 +8,9 @@ import json
 import re
 from typing import Any
 
+from clozeline.pipeline.common.checksums import is_edited, signed
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import CARD, Manifest, read_manifest

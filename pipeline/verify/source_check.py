@@ -2,34 +2,26 @@
 
     sources  ->  token cache in a temporary folder  ->  one shard at a time  ->  rows compared
 
-The steps are those of the job. Where rows differ, documents that do not belong there are named:
-from no source, from the other split, or from another shard.
+The steps are those of the job.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
-from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from clozeline.pipeline.dataset.manifest import Manifest
-from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
 from clozeline.pipeline.steps.context import blocks_of, scratch_context
 from clozeline.pipeline.steps.finish import Totals
 from clozeline.pipeline.steps.lost_files import choose
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows
+from clozeline.pipeline.verify.findings import Findings, differing_rows
 from clozeline.pipeline.verify.held_out import held_out_copies
-
-NOWHERE = -1  # the bucket of a document that is in no source
 
 
 @dataclass
@@ -46,7 +38,10 @@ class Rebuild:
         self.totals.add(record)
         path = self.steps.context.shard_path(bucket)
         if examples is not None and rows_sha256(examples) != record.entry.rows_sha256:
-            self._explain(bucket, examples, read_shard(path), findings)
+            rebuilt = read_shard(path)
+            if len(examples) != len(rebuilt):
+                findings.add(f"{counted(len(examples), 'row')}, the sources give {len(rebuilt):,}")
+            findings.note(differing_rows(examples, rebuilt), "rows other than the sources give")
         path.unlink()
 
     def differences(self) -> Iterator[str]:
@@ -67,56 +62,6 @@ class Rebuild:
                     f"held-out document {held_out:016x} has a near copy in training, "
                     f"{training:016x}: similarity {similarity:.3f}"
                 )
-
-    def _explain(
-        self, bucket: int, examples: Examples, rebuilt: Examples, findings: Findings
-    ) -> None:
-        every, has_b = np.arange(len(examples)), examples.next_sentence_label != NO_PAIR
-        if (pieces := examples.piece_documents) is not None:
-            parts = {"text": (pieces.values, np.repeat(every, pieces.lengths))}
-        else:
-            parts = {"A": (examples.document_a, every)}
-            parts["B"] = examples.document_b[has_b], every[has_b]
-        is_strange = False
-        for part, (hashes, rows) in parts.items():
-            for where, flags in self._strangers(bucket, hashes).items():
-                findings.note(rows[flags], f"rows whose {part} is from a document {where}")
-                is_strange |= bool(flags.any())
-        if is_strange:  # then the rows after them differ, too
-            return
-        if len(examples) != len(rebuilt):
-            findings.add(f"{counted(len(examples), 'row')}, the sources give {len(rebuilt):,}")
-        findings.note(differing_rows(examples, rebuilt), "rows other than the sources give")
-
-    def _strangers(self, bucket: int, hashes: UInt64Array) -> dict[str, Flags]:
-        """Which documents are not of the bucket, [N] each, by where they are."""
-        known, buckets = self._all_documents
-        index = np.searchsorted(known, hashes)
-        belongs = np.where(known[index] == hashes, buckets[index], NOWHERE)
-        split, _ = self.steps.context.buckets.split_of(bucket)
-        is_train = belongs < self.steps.context.buckets.num_train
-        unknown = belongs == NOWHERE
-        other_split = ~unknown & (is_train != (split == TRAIN))
-        return {
-            "in no source": unknown,
-            f"of {VALIDATION if split == TRAIN else TRAIN}": other_split,
-            "of another shard": (belongs != bucket) & ~unknown & ~other_split,
-        }
-
-    @cached_property
-    def _all_documents(self) -> tuple[UInt64Array, NDArray[np.int64]]:
-        """The hashes of all documents, sorted, and their buckets; the last one is in none.
-
-        It is the largest, so that a search for any hash finds a place in the array.
-        """
-        hashes, buckets = [np.array([2**64 - 1], np.uint64)], [np.array([NOWHERE])]
-        for bucket in range(len(self.steps.context.buckets)):
-            documents = self.steps.cache.documents(bucket).documents
-            hashes.append(documents.hashes)
-            buckets.append(np.full(len(documents), bucket))
-        joined = np.concatenate(hashes)
-        order = np.argsort(joined)
-        return joined[order], np.concatenate(buckets)[order]
 
 
 @contextmanager

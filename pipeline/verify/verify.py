@@ -187,16 +187,11 @@ def _stray_files(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
 def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     """One line about a sound data set, and what was checked."""
-    longest = LENGTH_BIN * max(
-        (len(entry.length_histogram) for entry in manifest.shards), default=0
-    )
-    limit = manifest.config.max_seq_length
-    short = f"no example has more than {longest} of max_seq_length {limit} tokens; "
     checked = f"rebuilt from {', '.join(sources)}" if sources else "not compared with its source"
     return (
         f"{counted(len(manifest.shards), 'shard')} with "
         f"{counted(manifest.num_examples(TRAIN), 'training example')} "
         f"{'is' if len(manifest.shards) == 1 else 'are'} sound: "
         f"bytes, manifest, pairs, masks; {checked}; "
-        f"{short if longest < limit else ''}dataset digest {manifest.dataset_digest[:12]}"
+        f"dataset digest {manifest.dataset_digest[:12]}"
     )

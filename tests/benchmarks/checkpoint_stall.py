@@ -17,7 +17,7 @@ import torch
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoints, save_checkpoint
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter

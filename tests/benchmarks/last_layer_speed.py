@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clozeline.model.bert import states_at
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.optim import build_optimizer
 from tests.benchmarks.measuring import in_turns

@@ -20,7 +20,7 @@ from clozeline.model.heads import BertForClassification, BertForPretraining, cou
 from clozeline.model.huggingface.config import CONFIG, model_type_of
 from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
-from clozeline.pipeline.common.checksums import SUMS, write_sums
+from clozeline.pipeline.common.checksums import SUMS, is_edited, signed, write_sums
 from clozeline.pipeline.common.config_checks import check_word
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
@@ -28,7 +28,6 @@ from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import GivenPath
-from clozeline.pipeline.common.signed_text import is_edited, signed
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report

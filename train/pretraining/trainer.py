@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
-from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.train.artifacts.checkpoint import TrainState, after_divergence
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
