@@ -98,20 +98,10 @@ def refuse_tensorflow(folder: Path) -> None:
     files = sorted(chain.from_iterable(folder.glob(pattern) for pattern in TENSORFLOW))
     if not files:
         return
-    way = (
-        "`python -m transformers.models.bert.convert_bert_original_tf_checkpoint_to_pytorch "
-        f"--tf_checkpoint_path {folder}/bert_model.ckpt --bert_config_file "
-        f"{folder}/bert_config.json --pytorch_dump_path DIR/{PICKLE}`, copy bert_config.json to "
-        "DIR/config.json and vocab.txt to DIR"
-    )
-    if files[0].suffix == ".h5":
-        way = (
-            f"`BertForPreTraining.from_pretrained('{folder}', from_tf=True)"
-            ".save_pretrained('DIR')` in Python"
-        )
     raise ValueError(
-        f"{folder} holds a TensorFlow model ({files[0].name}), which is not supported. With "
-        f"transformers 4 and TensorFlow installed, run {way}; then use DIR."
+        f"{folder} holds a TensorFlow model ({files[0].name}), which is not supported. Convert it: "
+        "`BertForPreTraining.from_pretrained(..., from_tf=True).save_pretrained('DIR')` of "
+        "transformers 4, with TensorFlow installed; then use DIR."
     )
 
 

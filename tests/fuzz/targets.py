@@ -32,7 +32,7 @@ from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_marku
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set

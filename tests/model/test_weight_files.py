@@ -168,8 +168,7 @@ DAMAGES = {
     "index": (files("model.safetensors.index.json"), "index.json cannot be read"),
     "checkpoint": (
         files("bert_model.ckpt.index", "bert_model.ckpt.meta"),
-        r"TensorFlow model \(bert_model.ckpt.index\), which is not supported. With transformers 4 "
-        "and TensorFlow installed, run `python -m transformers.models.bert.convert_bert_original",
+        r"TensorFlow model \(bert_model.ckpt.index\), which is not supported. Convert it: `Bert",
     ),
     "h5": (files("tf_model.h5"), r"from_tf=True\).save_pretrained"),
 }

@@ -18,7 +18,7 @@ from clozeline.pipeline.tokenization.accents import (
 )
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.pipeline.test_train_tokenizer import make
 from tests.support.command import output_of
 from tests.support.languages import articles_in

@@ -13,7 +13,7 @@ from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.vocabulary import Normalization, wordpiece_library
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.support.command import invoke
 
 #: Bytes that UTF-8 never has; ModernBERT's vocabulary of 50,368 tokens lacks these 13.

@@ -19,7 +19,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.tokenization.tokenizer import adopt_vocabulary, load_tokenizer
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.huggingface import read_tokenizer
 from clozeline.train.inference.fill import mask_ids
 from tests.support.command import output_of, refused
 from tests.support.small import PUNKT, lists

@@ -22,7 +22,7 @@ from clozeline.train.artifacts.checkpoint import (
     list_checkpoints,
     load_weights,
 )
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, side_cut
+from clozeline.train.artifacts.huggingface import read_tokenizer, side_cut
 from clozeline.train.export.model_card import classifier_card
 from clozeline.train.finetuning.training_loop import rows_per_step
 from clozeline.train.inference.predict import predict

@@ -15,8 +15,7 @@ from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.train.artifacts.huggingface import load_model, longest_text
-from clozeline.train.artifacts.huggingface_tokenizer import side_cut
+from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut
 from clozeline.train.artifacts.partial_folder import restore_folder
 from clozeline.train.artifacts.run import read_run_and_weights, trained_positions
 from clozeline.train.config import Truncate

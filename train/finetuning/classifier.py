@@ -27,9 +27,7 @@ from clozeline.train.artifacts.classifier_folder import (
     TOKENIZER,
     read_metadata,
 )
-from clozeline.train.artifacts.huggingface import load_model, longest_text
-from clozeline.train.artifacts.huggingface_tokenizer import side_cut
-from clozeline.train.artifacts.model_links import check_links
+from clozeline.train.artifacts.huggingface import check_links, load_model, longest_text, side_cut
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.config import Truncate
 from clozeline.train.finetuning.training_loop import predict_logits

@@ -8,8 +8,7 @@ import torch
 
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
-from clozeline.train.artifacts.model_links import check_links
+from clozeline.train.artifacts.huggingface import check_links, read_tokenizer
 from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder, evaluation_batches

@@ -3,18 +3,18 @@
 import json
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from tqdm import tqdm
 
-from clozeline.pipeline.common.errors import JobFailedError
+from clozeline.pipeline.common.errors import InputError, JobFailedError, advice
+from clozeline.pipeline.common.paths import whole_file
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.monitoring.health import Health, HealthWarning
-from clozeline.train.monitoring.json_lines import finished_lines, full_disk_in_one_line, keep_until
 
 METRICS = "metrics.jsonl"
 PROGRESS_METRICS = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
@@ -44,12 +44,21 @@ class MetricsLog:
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
-            keep_until(path, start_step, is_right=_is_right)
+            _keep_until(path, start_step)
             self._file = path.open("a")
             self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
             for line in read_metrics(run) if health else ():
                 self._warnings(line["step"], line)
-        self._progress = _Progress(start_step, max_steps, is_shown=writes)
+        self._shown: dict[str, str] = {}  # in the progress line
+        self._bar = ProgressBar(
+            desc="pretraining",
+            total=max_steps,
+            initial=start_step,
+            unit="step",
+            mininterval=0.5,
+            dynamic_ncols=True,
+            disable=not (writes and in_command()),
+        )
 
     def __enter__(self) -> Self:
         self._hook = threading.excepthook
@@ -58,21 +67,21 @@ class MetricsLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._progress.close()
+        self._bar.close()
         with ExitStack() as last:
             last.callback(setattr, threading, "excepthook", self._hook)
             if self._writes:
                 quietly = suppress(JobFailedError) if kind else nullcontext()
                 with (
                     quietly,
-                    full_disk_in_one_line(f"the metrics of {self._run}"),
+                    _full_disk_in_one_line(self._run),
                     ExitStack() as files,
                 ):
                     files.callback(self._file.close)
                     files.callback(self._board.close)
 
     def advance(self) -> None:
-        self._progress.advance()
+        self._bar.update()
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Write a line: `values` are numbers, or strings, which TensorBoard does not get.
@@ -81,16 +90,16 @@ class MetricsLog:
         """
         if not self._writes:
             return
-        with full_disk_in_one_line(f"the metrics of {self._run}"):
+        with _full_disk_in_one_line(self._run):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
             for name, value in values.items():
                 if not isinstance(value, str):
                     self._board.add_scalar(name, value, step)
             self._board.flush()  # otherwise a kill loses up to two minutes of them
-        self._progress.show(
-            {name: f"{values[name]:.3f}" for name in PROGRESS_METRICS if name in values}
-        )
+        is_first = not self._shown
+        self._shown |= {x: f"{values[x]:.3f}" for x in PROGRESS_METRICS if x in values}
+        self._bar.set_postfix(self._shown, refresh=is_first)
         for warning in self._warnings(step, values):
             self.warn(warning)
 
@@ -113,36 +122,6 @@ def _without_tensorboard(hook: Hook) -> Hook:
     return print_error
 
 
-class _Progress:
-    """The progress line, which also has the numbers of the last lines of metrics."""
-
-    def __init__(self, start_step: int, max_steps: int | None, *, is_shown: bool) -> None:
-        self._has_line = False
-        self._shown: dict[str, str] = {}
-        self._bar = ProgressBar(
-            desc="pretraining",
-            total=max_steps,
-            initial=start_step,
-            unit="step",
-            mininterval=0.5,
-            dynamic_ncols=True,
-            disable=not (is_shown and in_command()),
-        )
-
-    def advance(self) -> None:
-        self._bar.update()
-        if self._shown and not self._has_line:
-            self._bar.refresh()
-            self._has_line = True
-
-    def show(self, numbers: dict[str, str]) -> None:
-        self._shown |= numbers
-        self._bar.set_postfix(self._shown, refresh=False)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, in order; none where there is no file yet.
 
@@ -150,9 +129,38 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     line that is not of metrics.
     """
     path = run / METRICS
-    lines = finished_lines(path, is_right=_is_right) if path.exists() else ()
-    return [values for values, _ in lines]
+    return [values for values, _ in _finished_lines(path)] if path.exists() else []
 
 
-def _is_right(_: int, values: dict[str, Any]) -> bool:
-    return isinstance(values.get("step"), int)
+def _finished_lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The object of each line, and its bytes; without a last line that a kill left unfinished."""
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+            raise InputError(f"line {number} of {path} cannot be read; remove it and run again.")
+        yield values, line
+
+
+def _keep_until(path: Path, step: int) -> None:
+    """Remove the lines after a step, which a process wrote that died before it saved."""
+    if path.exists():
+        earlier = [line for values, line in _finished_lines(path) if values["step"] <= step]
+        with whole_file(path) as file:
+            file.write(b"".join(earlier))
+
+
+@contextmanager
+def _full_disk_in_one_line(run: Path) -> Iterator[None]:
+    """Raises JobFailedError where the metrics of a run cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise JobFailedError(
+            f"the metrics of {run} cannot be written ({error.strerror}); its checkpoints are "
+            f"intact. To continue, {advice(error)} and add --resume."
+        ) from error

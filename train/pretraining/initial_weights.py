@@ -22,8 +22,7 @@ from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT,
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
-from clozeline.train.artifacts.huggingface import PARTS, load_model
-from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
+from clozeline.train.artifacts.huggingface import PARTS, load_model, vocabulary_differences
 from clozeline.train.artifacts.run import RunConfig, with_dropout_of
 from clozeline.train.artifacts.snapshot import restore_moments
 from clozeline.train.config import PretrainConfig
