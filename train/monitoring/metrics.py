@@ -50,6 +50,7 @@ class MetricsLog:
             for line in read_metrics(run) if health else ():
                 self._warnings(line["step"], line)
         self._shown: dict[str, str] = {}  # in the progress line
+        self._has_line = False
         self._bar = ProgressBar(
             desc="pretraining",
             total=max_steps,
@@ -82,6 +83,9 @@ class MetricsLog:
 
     def advance(self) -> None:
         self._bar.update()
+        if self._shown and not self._has_line:  # the first numbers do not wait
+            self._bar.refresh()
+            self._has_line = True
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Write a line: `values` are numbers, or strings, which TensorBoard does not get.
@@ -97,9 +101,8 @@ class MetricsLog:
                 if not isinstance(value, str):
                     self._board.add_scalar(name, value, step)
             self._board.flush()  # otherwise a kill loses up to two minutes of them
-        is_first = not self._shown
         self._shown |= {x: f"{values[x]:.3f}" for x in PROGRESS_METRICS if x in values}
-        self._bar.set_postfix(self._shown, refresh=is_first)
+        self._bar.set_postfix(self._shown, refresh=False)
         for warning in self._warnings(step, values):
             self.warn(warning)
 
