@@ -100,6 +100,10 @@ class BeamCommand(Command):
     cls=BeamCommand,
     example='clozeline shards "articles/*.parquet" --tokenizer work/tokenizer --out work/shards',
     kept="Finished blocks and shards are kept; run the same command again to continue.",
+    common=(
+        *("num_shards", "validation", "pairs", "max_seq_length", "masked_lm_prob", "masking"),
+        *("text_columns", "deduplicate", "quality", "exclude", "workers", "overwrite", "dry_run"),
+    ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @grouped_option(

@@ -14,7 +14,7 @@ Example:
   clozeline inspect work/shards -n 5
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -25,6 +25,8 @@ from clozeline.pipeline.common.errors import causes
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
+REQUIRED = "Required"  #: shown first in the short help
+ALL = "clozeline.help_all"  #: key in click's meta
 WIDTH = 100
 
 
@@ -40,9 +42,20 @@ def grouped_option(*names: str, group: str, **attributes: Any) -> Callable[[Any]
 
 
 class Command(click.Command):
-    """A command with grouped options, an example and `--config`."""
+    """A command with grouped options, an example and `--config`.
 
-    def __init__(self, *args: Any, example: str, kept: str = "", **attributes: Any) -> None:
+    With `common`, the names of the options that most people use, `--help` shows those and the
+    required ones, and `--help-all` shows all.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        example: str,
+        kept: str = "",
+        common: Collection[str] = (),
+        **attributes: Any,
+    ) -> None:
         super().__init__(*args, **attributes)
         self.context_settings = {
             "help_option_names": ["-h", "--help"],
@@ -51,8 +64,10 @@ class Command(click.Command):
         }
         self.example = example
         self.kept = kept  # what an interrupted command has kept, and how to continue
+        self.common = common
         if all(param.name != "config" for param in self.params):
             self.params.append(_config_option())
+            self.params += [_help_all_option()] if common else []
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -64,17 +79,24 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of each group; all descriptions begin in the same column."""
-        groups: dict[str, list[tuple[str, str]]] = {}
+        is_short = bool(self.common) and not ctx.meta.get(ALL)
+        groups: dict[str, list[tuple[str, str]]] = {REQUIRED: []}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record and not isinstance(param, click.Argument):
-                groups.setdefault(group_of(param), []).append(record)
+            record, group = param.get_help_record(ctx), group_of(param)
+            if not record or isinstance(param, click.Argument):
+                continue
+            if is_short and param.required:
+                groups[REQUIRED].append(record)
+            elif not is_short or param.name in self.common or group == GENERAL:
+                groups.setdefault(group, []).append(record)
         for name in (OUTPUT, GENERAL):
             if name in groups:
                 groups[name] = groups.pop(name)
         names = [len(row[0]) for rows in groups.values() for row in rows]
         width = max((length for length in names if length <= 30), default=0)
         for name, rows in groups.items():
+            if not rows:
+                continue
             with formatter.section(name):
                 formatter.write_dl([(row[0].ljust(width), row[1]) for row in rows], col_max=width)
 
@@ -128,6 +150,25 @@ def _config_option() -> click.Option:
         help="Take options from this TOML file, or from the JSON file in which an earlier "
         "command recorded its own. Options on the command line win.",
     )
+
+
+def _help_all_option() -> click.Option:
+    return GroupedOption(
+        ["--help-all"],
+        group=GENERAL,
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        help="Show all options and exit.",
+    )
+
+
+def _show_all(context: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        context.meta[ALL] = True
+        click.echo(context.get_help())
+        context.exit()
 
 
 def _read(context: click.Context, param: click.Parameter, value: str | None) -> None:

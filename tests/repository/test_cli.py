@@ -185,17 +185,31 @@ def test_every_command_has_help_and_an_example_that_it_takes(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_stand_in_groups_of_which_the_last_are_output_and_general(name):
-    headings = re.findall(r"^([A-Z][\w -]+):$", help_of(name), re.M)
+    option = "--help-all" if main.commands[name].common else "--help"
+    headings = re.findall(r"^([A-Z][\w -]+):$", help_of(name, option=option), re.M)
     params = main.commands[name].params
     options = [x for x in params if isinstance(x, click.Option) and not x.hidden]
     assert {group_of(option) for option in options} | {"General"} == set(headings) - {"Example"}
     assert "Options" not in headings
     assert headings[-2:] == ["General", "Example"]
     assert headings.index("Output") == len(headings) - 3 if "Output" in headings else True
-    for text in (help_of(name, columns=80), help_of(name, columns=200)):
+    for text in (help_of(name, columns=columns, option=option) for columns in (80, 200)):
         assert max(map(len, text.splitlines())) <= 100
         rows = re.findall(r"^  (--?[a-z][^\n]*?  +)\S", text, re.M)
         assert len({len(row) for row in rows}) == 1, "descriptions begin in one column"
+
+
+@pytest.mark.parametrize("name", ["shards", "pretrain", "finetune"])
+def test_the_short_help_of_a_long_command_has_fifteen_options_and_the_required_ones_first(name):
+    command, text = main.commands[name], help_of(name)
+    options_shown = text.partition("\nRequired:\n")[2]
+    shown = re.findall(r"^  (?:-h, )?(--[a-z-]+)", options_shown, re.M)
+    required = [x.opts[0] for x in command.params if x.required and x.opts[0].startswith("--")]
+    assert shown[: len(required)] == required
+    assert len(shown) == 15 + len({"--config", "--help-all", "--help"})
+    every = help_of(name, option="--help-all")
+    options = [x.opts[0] for x in command.params if isinstance(x, click.Option) and not x.hidden]
+    assert all(re.search(rf"^  {option}\b", every, re.M) for option in options)
 
 
 # Completion, through the protocol between click and a shell

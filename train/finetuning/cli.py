@@ -27,6 +27,11 @@ OUT = Folder(writes=True)
     cls=Command,
     example="clozeline finetune work/run train.csv --test test.csv --out work/classifier",
     kept="Models that are trained are kept; add `--resume` to continue.",
+    common=(
+        *("test", "resume", "overwrite", "text", "text_pair", "label", "max_seq_length"),
+        *("max_examples", "epochs", "batch_size", "learning_rate", "from_scratch"),
+        *("baseline", "seeds"),
+    ),
 )
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("train", metavar="TRAIN")

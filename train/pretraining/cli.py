@@ -112,6 +112,11 @@ class RunOptions:
 @click.command(
     cls=Command,
     example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
+    common=(
+        *("preset", "from_", "resume", "overwrite", "print_recipe", "max_steps", "for_"),
+        *("batch_size", "micro_batch_size", "learning_rate", "schedule", "precision"),
+        *("eval_every", "save_every"),
+    ),
 )
 @click.argument("shards", metavar="SHARDS", type=PathOrUrl())
 @grouped_option(
