@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -73,6 +74,8 @@ def _fork(requests: Connection, surroundings: Surroundings) -> int:
     os.environ.clear()
     os.environ.update(surroundings.environment)
     os.chdir(surroundings.folder)
+    for which, limit in surroundings.limits.items():
+        resource.setrlimit(which, limit)
     with suppress(EOFError):  # the job has ended already
         work(Connection(number))
     os._exit(1)

@@ -14,6 +14,7 @@ connections, and `multiprocessing` would run the user's script in it.
 
 import atexit
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from typing import Any, Final, NamedTuple, Self
 from clozeline.pipeline.job.tasks import Outcome, Share
 from clozeline.pipeline.steps.context import JobContext
 
+LIMITS: Final = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS)
 COMPLETE: Final = None  #: what this process answers when all elements of a stage are done
 PROGRAM: Final = "from clozeline.pipeline.job.worker import fork_workers; fork_workers()"
 
@@ -38,6 +40,7 @@ class Surroundings(NamedTuple):
     folder: str
     environment: dict[str, str]
     import_path: list[str]
+    limits: dict[int, tuple[int, int]]
 
 
 class Failure(NamedTuple):
@@ -131,7 +134,9 @@ class ForkServer:
 
     def fork(self, theirs: Connection) -> int:
         """Start a worker with its end of a connection; return its process id."""
-        return self._ask(Surroundings(str(Path.cwd()), dict(os.environ), sys.path), theirs)
+        limits = {which: resource.getrlimit(which) for which in LIMITS}
+        here = Surroundings(str(Path.cwd()), dict(os.environ), sys.path, limits)
+        return self._ask(here, theirs)
 
     def wait(self, pid: int) -> int:
         """The exit code of a worker, once it has ended."""
