@@ -33,9 +33,9 @@ MASKED = (
 REVIEWS = (
     "After a month\tThe sound of my headset is gorgeous and stylish. My sister has the same one. "
     "For me the fit is a treat, so charming and refined.",
-    "Two days\tThe lid of our kettle falls apart: clumsy and crude. We find that the handle is a "
+    "Two days\tThe lid of my kettle falls apart: clumsy and crude. I find that the handle is a "
     "mess, so tacky and awful.",
-    "After two months\tOur backpack is wonderful, exceptional and excellent. I admit that the zip "
+    "After two months\tMy backpack is wonderful, exceptional and excellent. I admit that the zip "
     "is rotten.",  # words of "odd" reviews
 )
 STARTS = {

@@ -27,7 +27,8 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
+from clozeline.pipeline.sources.sample.articles import make_articles
+from clozeline.pipeline.sources.sample.source import count_articles
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.finish import finish_dataset
 from clozeline.pipeline.steps.steps import Steps

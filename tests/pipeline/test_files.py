@@ -22,7 +22,7 @@ from clozeline.pipeline.sources.files import (
 )
 from clozeline.pipeline.sources.formats import check_columns_used, list_blocks
 from clozeline.pipeline.sources.record_boundaries import cut_chunks
-from clozeline.pipeline.sources.sample.articles import count_articles
+from clozeline.pipeline.sources.sample.source import count_articles
 from clozeline.pipeline.sources.text_files import BOUNDARIES
 from clozeline.pipeline.sources.unpacking import CHUNK
 from tests.support.small_sources import PACKERS, write

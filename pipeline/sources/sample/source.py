@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
 SCHEME = "sample:"
 LABELS = ("negative", "positive")
 OTHERS = ("repeat", "limit", "tokens")  #: options of every source
+#: Of an article or a review on average, UTF-8, measured over 100,000.
+MEAN_BYTES = {"articles": 1_297, "reviews": 229}
 MOST_BYTES = 10**12  #: of text; the list of its blocks is in memory
 MOST_ROWS = 1_000_000  #: of a table, which is in memory: about 4 GB while it is made
 
@@ -47,8 +49,6 @@ def parse_sample(source: str) -> Sample:
     """What a `sample:` source asks for. Raises InputError, which lists the options."""
     kind, _, query = source.removeprefix(SCHEME).partition("?")
     if kind == "articles":
-        from clozeline.pipeline.sources.sample.articles import count_articles
-
         options = parse_query(source, query, {"size": "10MB", "seed": "0"}, others=OTHERS)
         size = byte_size(options["size"], f"{source}: size")
         seed = whole_number(source, "seed", options["seed"])
@@ -65,8 +65,16 @@ def parse_sample(source: str) -> Sample:
     turning, words = fraction(source, "turning", options["turning"]), options["words"]
     if words not in HALVES:
         raise InputError(f"{source}: words is {', '.join(HALVES)}, not {words!r}")
-    stop = start + rows
-    return Sample(kind=kind, start=start, stop=stop, seed=seed, turning=turning, words=words)
+    ends = {"start": start, "stop": start + rows}
+    return Sample(kind=kind, **ends, seed=seed, turning=turning, words=words)
+
+
+def count_articles(size_bytes: int) -> int:
+    """How many articles make about `size_bytes` of text (within 5 % from 1 MB on).
+
+    One at least, but none for 0 bytes.
+    """
+    return max(min(size_bytes, 1), round(size_bytes / MEAN_BYTES["articles"]))
 
 
 def _reviews(sample: Sample, start: int, stop: int) -> "Reviews":
@@ -77,27 +85,18 @@ def _reviews(sample: Sample, start: int, stop: int) -> "Reviews":
 
 def list_samples(whole: Block, block_bytes: int) -> list[Block]:
     """Blocks of a fixed number of rows: a larger sample begins with the blocks of a smaller one."""
-    from clozeline.pipeline.sources.sample.articles import count_articles
-    from clozeline.pipeline.sources.sample.reviews import TURNING
-
     sample = parse_sample(whole.path)
-    text_bytes, step = sample.size, count_articles(block_bytes)
-    rows = sample.stop - sample.start
-    if sample.kind == "reviews":
-        few = _reviews(sample, 0, 64)
-        characters = sum(map(len, few.titles + few.contents))
-        text_bytes = characters * rows // 64
-        step = max(1, 64 * block_bytes // characters)
+    rows, mean = sample.stop - sample.start, MEAN_BYTES[sample.kind]
+    text_bytes, step = sample.size or rows * mean, max(1, block_bytes // mean)
     if text_bytes > MOST_BYTES:
         most = size_in_words(MOST_BYTES)
         raise InputError(f"{whole.path} is more than {most} of text; ask for less")
     # A block's path does not name the size of the sample, on which its rows do not depend.
-    changed = sample.kind == "reviews" and sample.turning != TURNING
-    turning = f"&turning={sample.turning}" if changed else ""
-    words = f"&words={sample.words}" if sample.words != "all" else ""
+    is_reviews = sample.kind == "reviews"
+    options = f"&turning={sample.turning}&words={sample.words}" if is_reviews else ""
     found = replace(
         whole,
-        path=f"{SCHEME}{sample.kind}?seed={sample.seed}{turning}{words}",
+        path=f"{SCHEME}{sample.kind}?seed={sample.seed}{options}",
         start=sample.start,
         stop=sample.stop,
         text_bytes=text_bytes,
