@@ -25,7 +25,7 @@ SAME_WORDS = "sample:reviews?rows=500&start=200000&turning=0&words=even"
 OTHER_WORDS = "sample:reviews?rows=500&start=300000&turning=0&words=odd"
 
 MASKED = (
-    "It was founded in 1873 as a small [MASK] on the river.",
+    "It was founded in 1312 by a man who had been given the [MASK] by the Duke.",
     "My kettle's lid is elegant and [MASK].",
     "My kettle's lid is clumsy and [MASK].",
 )

@@ -36,12 +36,6 @@ BEAMS_OPTION = re.compile("--(runner|[a-z]+_[a-z_]+)")
     "--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.", group="Output"
 )
 @options_of(TokenizerOptions)
-@grouped_option(
-    "--compare",
-    type=FOLDER,
-    help="Also measure this tokenizer folder on the same text.",
-    group="Vocabulary",
-)
 @grouped_option("--overwrite", is_flag=True, help="Replace an existing tokenizer.", group="Output")
 def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     """Learn or adopt a vocabulary and a sentence splitter.
@@ -58,8 +52,6 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     if made.rejected:
         click.echo(f"note: {escaped(made.rejected)}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
-    for line in made.quality:
-        click.echo(line, err=True)
     click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
     given = sources or ("SOURCE...",)
     words = ("shards", *given, *_also_of_shards(**options))

@@ -6,8 +6,8 @@ Ids equal those of the `tokenizers` library, but are found several times as fast
 which data meets them:
 
 - before: `train_tokenizer` is the command, with its `options`; `learn` makes a vocabulary of text,
-  or `vocabulary` and `tokenizer_spec` read one; `accents` and `quality` say what it loses and how
-  well it fits; `transformers_files` go beside it; `tokenizer` is all of it, loaded;
+  or `vocabulary` and `tokenizer_spec` read one; `accents` says what it loses; `transformers_files`
+  go beside it; `tokenizer` is all of it, loaded;
 - for each block: `documents` takes text to sentences and ids; `encoder` encodes them, with
   `word_memo` for models other than WordPiece; `document_pieces` are what the other steps read;
 - after: `token_texts` shows tokens as text.

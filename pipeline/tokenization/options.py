@@ -8,7 +8,7 @@ import click
 from clozeline.pipeline.commandline.config_options import AT_LEAST_ONE, option
 from clozeline.pipeline.common.paths import AnyPath
 
-Model = Literal["wordpiece", "bpe", "unigram"]
+Model = Literal["wordpiece", "bpe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,7 @@ class TokenizerOptions:
     )
     model: Model = option(
         "wordpiece",
-        "Learn BERT's WordPiece, byte-level BPE as ModernBERT's, or Unigram as XLM-R's; the last "
-        "two keep case and accents. Unigram differs from run to run: its trainer adds in random "
-        "order.",
+        "Learn BERT's WordPiece, or byte-level BPE as ModernBERT's, which keeps case and accents.",
         group="Vocabulary",
     )
     cased: bool | None = option(

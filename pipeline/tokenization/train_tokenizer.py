@@ -40,7 +40,6 @@ from clozeline.pipeline.tokenization.accents import (
 )
 from clozeline.pipeline.tokenization.learn import MIN_ALPHABET, learn_vocabulary
 from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
-from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
     TOKENIZER_JSON,
@@ -48,7 +47,6 @@ from clozeline.pipeline.tokenization.tokenizer import (
     PunktJson,
     Tokenizer,
     adopt_vocabulary,
-    load_tokenizer,
 )
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 
@@ -59,9 +57,6 @@ SAMPLE_BYTES = 2_000_000  # read to decide whether accents are letters, and to c
 ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
 MEGABYTE = 1_000_000
-QUALITY_BYTES = 1_000_000  #: of text on which a vocabulary is measured
-QUALITY_TEXTS = 1000  #: of the text it was learned from, if there is no other
-MAX_UNKNOWN = 0.5  #: unknown tokens a word; a vocabulary with more is for other text
 LONG_TEXT = 1 << 20  # bytes; with less, the work after reading takes no time
 
 
@@ -73,7 +68,6 @@ class Made(NamedTuple):
     accents: str  #: whether accents are stripped, and why; or that the vocabulary decides
     warning: str | None
     rejected: str | None  #: how many documents, and why the first one
-    quality: list[str]  #: of this tokenizer, and of the one it is compared with
 
 
 @dataclass(frozen=True)
@@ -159,7 +153,6 @@ def make_tokenizer(
     text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
     max_megabytes: int = TokenizerOptions.max_megabytes,
     allow_truncated: bool = TokenizerOptions.allow_truncated,
-    compare: GivenPath | None = None,
     overwrite: bool = False,
 ) -> Made:
     """Write a tokenizer folder: learned from `sources` (`vocab_size`) or adopted (`vocab`).
@@ -186,21 +179,15 @@ def make_tokenizer(
         allow_truncated=allow_truncated,
     )
     out, names = path_of(out), list(each_given(sources))
-    if compare and not names:
-        raise InputError("--compare measures on the text of sources; give some, or leave it out.")
-    other = load_tokenizer(compare) if compare else None
     with naming_store(out):
         _check_out(out, overwrite=overwrite)
         with locked_folder(out):
-            made = _learn_or_adopt(names, options, other)
+            made = _learn_or_adopt(names, options)
             made.tokenizer.save(out, overwrite=overwrite)
     return made
 
 
-def _learn_or_adopt(
-    sources: Sequence[str], options: TokenizerOptions, other: Tokenizer | None
-) -> Made:
-    """The tokenizer, and its quality beside that of the `other` one."""
+def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     if options.vocab is not None:  # report a bad one before the long work
         _adopt(options, punkt=None)
     blocks = _mixed(sources, options.text_columns) if sources else []
@@ -219,8 +206,7 @@ def _learn_or_adopt(
     if isinstance(tokenizer.normalization, Normalization):
         stripped = tokenizer.normalization.strip_accents
         accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
-    quality = _qualities(corpus, options, [tokenizer, other] if other else [tokenizer])
-    return Made(tokenizer, origin, accents, warning, corpus.rejected_in_words(), quality)
+    return Made(tokenizer, origin, accents, warning, corpus.rejected_in_words())
 
 
 def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
@@ -272,29 +258,6 @@ def _learn(corpus: Corpus, options: TokenizerOptions, *, punkt: PunktJson) -> tu
         alphabet=max(MIN_ALPHABET, _alphabet(counts)),
     )
     return tokenizer, reason
-
-
-def _qualities(
-    corpus: Corpus, options: TokenizerOptions, tokenizers: Sequence[Tokenizer]
-) -> list[str]:
-    """A line for each tokenizer, on text that was not learned from, as far as there is any."""
-    if not corpus.blocks:
-        return []
-    learned = options.max_megabytes * MEGABYTE if options.vocab is None else 0
-    texts = list(corpus.texts(learned + QUALITY_BYTES, reading_for="the quality"))
-    sizes = np.cumsum([len(text.encode()) for text in texts])
-    unseen = texts[int(np.searchsorted(sizes, learned)) + 1 :] if learned else texts
-    where = "on other text" if unseen else "on the text it was learned from"
-    texts = unseen or texts[-QUALITY_TEXTS:]
-    names = [where if learned else "on the sources", "the other tokenizer"]
-    found = [quality_of(tokenizer, texts) for tokenizer in tokenizers]
-    if options.vocab and tokenizers[0].spec and found[0].unknown > MAX_UNKNOWN * found[0].words:
-        raise InputError(
-            f"{options.vocab}: {found[0].words:,} words of the sources give {found[0].unknown:,} "
-            f"times {tokenizers[0].special_tokens[1]}, since it lacks their characters; give "
-            "another one, or learn one with --vocab-size."
-        )
-    return [f"{name}: {quality}" for name, quality in zip(names, found, strict=False)]
 
 
 def _alphabet(counts: Counter[str]) -> int:

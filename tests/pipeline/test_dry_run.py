@@ -83,7 +83,7 @@ def test_what_is_read_whole_is_not_scaled(name: str, tokenizer: Path, tmp_path: 
     assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.02)
 
 
-TEXTS = articles(2000)
+TEXTS = articles(2370)
 HTML = [hashlib.sha512(text.encode()).hexdigest() * 20 for text in TEXTS]
 ESCAPED = [json.dumps(text)[1:-1] for text in TEXTS]
 QUOTED = [text.replace('"', '""') for text in TEXTS]

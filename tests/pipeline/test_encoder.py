@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import sys
 import types
 import unicodedata
@@ -14,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import JobFailedError
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.sentences.spans import SLAB_BYTES, without_gaps
-from clozeline.pipeline.tokenization.documents import tokenize_documents
+from clozeline.pipeline.tokenization.documents import clean_texts, tokenize_documents
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder, _warn
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import (
@@ -25,6 +27,7 @@ from clozeline.pipeline.tokenization.vocabulary import (
     Normalization,
 )
 from tests.support.small import small_splitter
+from tests.support.small_jobs import ROOT, articles, clozeline, write_texts, write_tokenizer
 
 DATA = Path(os.environ.get("CLOZELINE_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CLOZELINE_DATA is not set")
@@ -234,6 +237,37 @@ def test_ids_that_differ_from_the_librarys_end_the_job():
         JobFailedError, match=r"document 0f: .* differ .* \[\d+\] instead of \[\d+, "
     ):
         encoder.check(["the é"], ids[:1], name="0f")
+
+
+#: A compiled tokenizer, as a damaged wheel might install it: the first id of a call is another one.
+WRONG_WHEEL = """
+import numpy, tokenizers
+class WordPieceTokenizer:
+    def __init__(self, library): self.library = library
+    def from_json(text): return WordPieceTokenizer(tokenizers.Tokenizer.from_str(text))
+    def encode_batch(self, texts, **options):
+        ids = self.library.encode(texts[0].decode(), add_special_tokens=False).ids
+        return numpy.array([1, *ids[1:]], numpy.uint32), None
+"""
+
+
+def test_a_job_with_other_ids_names_the_document_and_both_lists_and_leaves_no_data_set(tmp_path):
+    texts = articles(20)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
+    wheel = tmp_path / "nanotoken"
+    wheel.mkdir()
+    (wheel / "__init__.py").write_text("")
+    (wheel / "nanotoken_rs.py").write_text(WRONG_WHEEL)
+    words = ("shards", write_texts(tmp_path / "a.jsonl", texts), "--tokenizer", tokenizer)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = clozeline(*words, "--out", tmp_path / "out", env=env)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    said = re.search(r"document (\w{16}): .* set: \[1, (.+)\] instead of \[\d+, (.+)\];", last)
+    assert said[2] == said[3]
+    first = clean_texts(texts[:1], DataConfig().min_characters)
+    assert int(said[1], 16) == hash_documents(first)[0][0]
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_the_first_document_and_a_thousandth_are_compared():

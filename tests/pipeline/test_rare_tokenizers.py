@@ -11,7 +11,6 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.report.statistics import count_rows
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
-from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
 from clozeline.pipeline.verify.findings import ShardRows
@@ -130,17 +129,6 @@ def test_a_vocabulary_of_special_tokens_alone_is_refused(tmp_path):
     """There would be no token to replace a masked one at random."""
     with pytest.raises(InputError, match="no words: all 6 tokens are special"):
         adopted(unigram([*SPECIAL_TOKENS, "[unused0]"], unk_id=1), tmp_path)
-
-
-def test_single_letters_are_counted_whatever_bytes_they_are_of(tmp_path):
-    """U+00A9 stands for a byte here, and is not a letter."""
-    of_bytes = adopted(bpe([*SPECIAL_TOKENS, *BYTES], pre_tokenizers.ByteLevel(False)), tmp_path)
-    assert quality_of(of_bytes, ["\u00e9 !"]).single == 2
-    vocabulary = numbered([*SPECIAL_TOKENS, *BYTES, "\u00c3\u00a9"])
-    library = tokenizers.Tokenizer(models.BPE(vocabulary, [("\u00c3", "\u00a9")]))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(False)
-    (tmp_path / "merged").mkdir()
-    assert quality_of(adopted(library, tmp_path / "merged"), ["\u00e9 !"]).single == 1
 
 
 @pytest.mark.parametrize(

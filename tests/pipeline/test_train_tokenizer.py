@@ -1,7 +1,6 @@
 """The tokenizer command: adopted or learned once, and kept whole in its folder."""
 
 import os
-import random
 from pathlib import Path
 
 import nltk.data
@@ -19,7 +18,7 @@ from tests.pipeline.test_steps import TEXT
 from tests.support.command import refused
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
-from tests.support.small_jobs import articles, clozeline_ok, write_texts
+from tests.support.small_jobs import articles
 
 DATA = os.environ.get("CLOZELINE_DATA")
 
@@ -69,12 +68,6 @@ def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary):
     assert tokenizer.normalization.lowercase
     cased, *_ = make(tmp_path / "cased", corpus, vocab=vocabulary, cased=True)
     assert not cased.normalization.lowercase
-
-
-@pytest.fixture
-def small_megabyte(monkeypatch):
-    """A megabyte is 50 kB."""
-    monkeypatch.setattr("clozeline.pipeline.tokenization.train_tokenizer.MEGABYTE", 50_000)
 
 
 @pytest.mark.parametrize(("character", "files"), [("a", 2.75), ("é", 1.375), ("字", 0.915)])
@@ -155,9 +148,8 @@ def test_overwrite_without_space_leaves_the_old_tokenizer_whole(tmp_path, corpus
     assert contents(tmp_path / "out").keys() == before.keys() - {"vocab.txt"}
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, corpus):
-    made = make(tmp_path / "out", corpus, vocab_size=300, model=model)
+def test_a_learned_bpe_encodes_its_text_and_fills_up_to_64(tmp_path, corpus):
+    made = make(tmp_path / "out", corpus, vocab_size=300, model="bpe")
     tokenizer = made.tokenizer
     assert tokenizer.vocab_size % 64 == 0
     assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
@@ -168,29 +160,15 @@ def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, co
     assert not set(ids) & {tokenizer.mask_id, tokenizer.tokens.index("[unused1]")}
     assert not any(tokenizer.tokens[i].startswith("[unused") for i in tokenizer.replacement_ids)
     assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
-    assert "tokens a word" in made.quality[0]
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_no_learned_piece_has_a_line_end(model):
+def test_no_learned_piece_has_a_line_end():
     """Each line of a document is encoded by itself, without the whitespace around it."""
     ends = ("\n", "\r\n", " \n\n\t")
     texts = [end.join(text.split(". ")) for text in articles(30) for end in ends]
-    tokens = learn_vocabulary(iter(texts), model=model, vocab_size=640).tokens
-    marks = set("\n\r\t" if model == "unigram" else "ĊčĉĠ")
+    tokens = learn_vocabulary(iter(texts), model="bpe", vocab_size=640).tokens
+    marks = set("ĊčĉĠ")
     assert [token for token in tokens if len(token) > 1 and marks & set(token[1:])] == []
-    assert model == "bpe" or not marks & set(tokens)
-
-
-@pytest.mark.parametrize("width", [40, 80_000])
-def test_text_without_spaces_does_not_kill_the_unigram_trainer(width, tmp_path):
-    """The library goes down by a call for each piece of a word, and out of the stack: SIGSEGV."""
-    letters, rng = [chr(0x4E00 + i) for i in range(3000)], random.Random(0)
-    lines = ["".join(rng.choices(letters, k=width)) for _ in range(160_000 // width)]
-    half = len(lines) // 2
-    source = write_texts(tmp_path / "a.jsonl", ["\n".join(lines[:half]), "\n".join(lines[half:])])
-    options = ("--out", tmp_path / "out", "--model=unigram", "--vocab-size=4000")
-    clozeline_ok("tokenizer", source, *options)
 
 
 @pytest.mark.parametrize(("model", "prefix"), [("wordpiece", "##"), ("bpe", "")])
@@ -229,34 +207,12 @@ def test_rejected_documents_are_told_with_the_first_one(tmp_path):
     assert make(tmp_path / "other", tmp_path / "b.jsonl", **options).rejected is None
 
 
-def test_quality_is_measured_on_other_text_beside_another_tokenizer(tmp_path, small_megabyte):
-    source = tmp_path / "text.txt"
-    source.write_text("\n\n".join(articles(45)))  # 70 kB
-    make(tmp_path / "bpe", source, vocab_size=400, model="bpe", max_megabytes=1)
-    options = {"vocab_size": 2000, "max_megabytes": 1, "compare": tmp_path / "bpe"}
-    mine, other = make(tmp_path / "out", source, **options).quality
-    assert mine.startswith("on other text: 1.")
-    assert other.startswith("the other tokenizer: 3.")
-
-
-def test_an_adopted_vocabulary_without_the_characters_of_the_text_is_refused(tmp_path):
-    (tmp_path / "latin.txt").write_text(TEXT)
-    (tmp_path / "greek.txt").write_text("η γάτα κάθισε στο χαλί. κοιμήθηκε.\n" * 20)
-    make(tmp_path / "made", tmp_path / "latin.txt", vocab_size=60, model="unigram")
-    said = r"made: 120 words of the sources give \d+ times \[UNK\], since it lacks their"
-    with pytest.raises(InputError, match=said):
-        make(tmp_path / "out", tmp_path / "greek.txt", vocab=tmp_path / "made")
-    assert not (tmp_path / "out" / "tokenizer.json").exists()
-    make(tmp_path / "out", tmp_path / "latin.txt", vocab=tmp_path / "made")
-
-
 REFUSED = {
     "--text-columns b does nothing": {"vocab_size": 200, "text_columns": ("b",)},
     "give one of --vocab FILE and --vocab-size N": {},
     "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},
     "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
     "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
-    "--vocab-size 20 has no room for the characters": {"vocab_size": 20, "model": "unigram"},
     "--max-megabytes is for a vocabulary to learn": {"vocab": "vocab.txt", "max_megabytes": 5},
 }
 
@@ -273,9 +229,3 @@ def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(tmp_path, cor
     said = refused("tokenizer", f"{corpus}?tokens=5M", "--vocab-size", "200", "--out", out)
     assert said.startswith(f"{corpus}: tokens= is for `clozeline shards`")
     assert not out.exists()
-
-
-def test_a_comparison_needs_text(tmp_path, vocabulary):
-    with pytest.raises(InputError, match="--compare measures on the text of sources; give some"):
-        make(tmp_path / "out", vocab=vocabulary, compare=tmp_path)
-    assert not (tmp_path / "out").exists()
