@@ -198,6 +198,7 @@ def test_the_weights_of_one_checkpoint_are_downloaded(
     for _ in range(2):
         with opened(checkpoints, writes=writes, **asked) as folder:
             assert {x for x in contents(folder) if x.endswith(".safetensors")} == downloaded
+        assert not folder.with_name("run.aside-1").exists()  # they are known the next time
     assert contents(checkpoints).keys() == before
     with opened(checkpoints) as folder:
         shutil.rmtree(folder / STEP_1)

@@ -26,7 +26,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,7 @@ class RemoteFolder:
     """
 
     def __init__(self, url: str, *, weights: Collection[str] = (), step: int | None = None) -> None:
-        self._weights, self._step = weights, step
-        remote = path_of(url)
+        remote, self._weights, self._step = path_of(url), weights, step
         assert not is_local(remote), "it is a URL"
         self.remote, self.local = remote, copy_path(url)
         folder, name = self.local.parent, self.local.name
@@ -113,10 +112,13 @@ class RemoteFolder:
         """Sync the copy, unless a writer of this machine keeps it newer."""
         with self._syncing:
             self._owner, self._known = self._read_memory()
-            with suppress(Timeout), self._writing.acquire(blocking=False):
-                self.download(is_newer=self._is_newer(), writes=False)
-                self._write_memory()
-            self._download_weights(is_resumed=False)
+            try:
+                with self._writing.acquire(blocking=False):
+                    self.download(is_newer=self._is_newer(), writes=False)
+                    self._download_weights(is_resumed=False)
+                    self._write_memory()
+            except Timeout:  # the writer keeps the memory
+                self._download_weights(is_resumed=False)
         yield
 
     @contextmanager
@@ -216,8 +218,8 @@ class RemoteFolder:
     def _is_intact(self, state: str, weights: Iterable[str]) -> bool:
         try:
             with json_values(self.local / state, "remove it") as values:
-                sums = [values["files"][Path(name).name] for name in weights]
-                return sums == [file_sha256(self.local / name) for name in weights]
+                sums = {name: values["files"][Path(name).name] for name in weights}
+            return all(file_sha256(self.local / name) == sums[name] for name in sums)
         except (InputError, OSError):  # training resumes from the one before it
             return False
 
