@@ -12,7 +12,6 @@ import math
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -47,7 +46,6 @@ from clozeline.pipeline.job.out_folder import (
     check_folder,
     finished_dataset,
     holds_another,
-    is_of_tasks,
     prepare_folders,
     remove_leftovers,
 )
@@ -160,12 +158,7 @@ class Job:
         """The data set, if it is complete and not to be replaced. Raises InputError, StoreError."""
         with naming_store(self.out_dir):
             check_folder(self.context)
-            if not self.options.overwrite:
-                return finished_dataset(self.context)
-            is_begun = self.options.task and is_of_tasks(self.context, job_digest(self.context))
-            with suppress(InputError):  # of a damaged manifest, which a task writes again
-                return finished_dataset(self.context, by_content=True) if is_begun else None
-            return None
+            return None if self.options.overwrite else finished_dataset(self.context)
 
 
 def plan_job(
@@ -198,7 +191,6 @@ def plan_job(
         tokenizer_digest=loaded.digest,
         vocab_size=loaded.vocab_size,
         sources_digest=sources_digest(blocks, others),
-        timeless_digest=sources_digest(blocks, others, times=False),
         allow_truncated=options.allow_truncated,
         excluded=excluded,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,

@@ -25,12 +25,8 @@ from clozeline.pipeline.sources.formats import has_scheme
 from clozeline.pipeline.steps.context import JobContext
 
 LOG = "job.log"
-TIMELESS = "timeless_digest"  #: key of job.json
 #: Errors that a worker's traceback may name.
-PASSED_ON = (
-    *("InputError", "CorruptDataError", "DamagedFileError", "StoreError", "JobFailedError"),
-    "UnfinishedError",
-)
+PASSED_ON = r"\b(InputError|CorruptDataError|StoreError|JobFailedError|UnfinishedError)"
 JAVA_FRAME = re.compile(r"\s*(at .+\(.*\)|\.\.\. \d+ more)")
 
 
@@ -77,7 +73,6 @@ def measured(
     elapsed = time.time() - started
     read_bytes = progress.done_bytes - progress.kept_bytes
     return {
-        "rejected": progress.rejected,
         "beam_args": beam_args,
         "seconds": round(elapsed, 2),
         "cpu_seconds": round(worker_seconds + sum(u.ru_utime + u.ru_stime for u in usage), 2),
@@ -93,7 +88,6 @@ def described(
     return {
         "sources": list(sources),
         "exclude": [_absolute(source) for source in context.config.exclude],
-        TIMELESS: context.timeless_digest,
         "blocks": len(blocks),
         "shards": len(context.buckets),
         "text_bytes": sum(block.text_bytes for block in blocks),
@@ -110,11 +104,8 @@ def _absolute(source: str) -> str:
 
 def error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
     """Our own error, which a runner often passes on only as the text of a traceback."""
-    names = "|".join(
-        ("InputError", "CorruptDataError", "StoreError", "JobFailedError", "UnfinishedError")
-    )
     text = "".join(traceback.format_exception(error))
-    found = re.findall(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
+    found = re.findall(PASSED_ON + r": (.*?)(?: \[while running|\n|\Z)", text)
     if not found:
         return None
     name, message = found[-1]  # a traceback has the causes first

@@ -21,7 +21,6 @@ from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import (
     PARTIAL,
-    AnyPath,
     make_folder,
     names_in,
     old_partials,
@@ -40,7 +39,7 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
-from clozeline.pipeline.job.job_log import LOG, TIMELESS
+from clozeline.pipeline.job.job_log import LOG
 from clozeline.pipeline.steps.context import NEW_TOKENIZER, JobContext, portable_config
 from clozeline.pipeline.steps.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
@@ -66,12 +65,12 @@ def check_folder(context: JobContext) -> None:
         )
 
 
-def finished_dataset(context: JobContext, *, by_content: bool = False) -> Manifest | None:
+def finished_dataset(context: JobContext) -> Manifest | None:
     """The manifest, if the folder already holds the whole data set that this job would build.
 
-    None if there is no data set, or if files of it are missing or of another size, or `by_content`
-    if shards have changed: then the job builds them again. Raises InputError if there is another
-    data set: of another config or tokenizer, or of other sources.
+    None if there is no data set, or if files of it are missing or of another size: then the job
+    builds them again. Raises InputError if there is another data set: of another config or
+    tokenizer, or of other sources.
     """
     out = context.out_dir
     if not is_file(out / MANIFEST):
@@ -84,9 +83,7 @@ def finished_dataset(context: JobContext, *, by_content: bool = False) -> Manife
         )
     sizes = sizes_in(out)
     is_whole = all(sizes.get(shard.name) == shard.bytes for shard in manifest.shards)
-    if not (is_whole and _has_tokenizer(context)) or (by_content and _damaged(context, manifest)):
-        return None
-    return manifest
+    return manifest if is_whole and _has_tokenizer(context) else None
 
 
 def holds_another(context: JobContext) -> bool:
@@ -94,11 +91,6 @@ def holds_another(context: JobContext) -> bool:
     with suppress(InputError):
         return bool(_differences(context, read_manifest(context.out_dir)))
     return False
-
-
-def is_of_tasks(context: JobContext, digest: str) -> bool:
-    """Whether tasks of the job with this digest were the last to begin in the folder."""
-    return bool(_read_json(context, JOB).get(TASKS) == digest)
 
 
 def begin_job(context: JobContext, tokenizer: Tokenizer) -> JobContext:
@@ -133,21 +125,13 @@ def prepare_folders(
     """Make the folders of the job, and remove what another config left there.
 
     With `tasks`, what job.json says of the job, only its first task removes shards, and then all of
-    them: the others take a shard that exists for one of this job, and repair a damaged manifest,
-    shard or tokenizer.
+    them: the others take a shard that exists for one of this job.
     """
     make_folder(context.out_dir)
     make_folder(context.cache_dir)
-    if tasks and is_of_tasks(context, tasks[TASKS]):
+    if tasks and _read_json(context, JOB).get(TASKS) == tasks[TASKS]:  # another task has begun
         if not _has_tokenizer(context):
             _write_tokenizer(context, tokenizer)
-        manifest = context.out_dir / MANIFEST
-        try:
-            if is_file(manifest):
-                for shard in _damaged(context, read_manifest(context.out_dir)):
-                    shard.unlink()  # its task builds it again
-        except InputError:
-            manifest.unlink()
         return
     wanted = set(context.shard_names)
     gone = sorted(_owned_shards(context) - (set() if tasks or context.replaces else wanted))
@@ -196,13 +180,6 @@ def _has_tokenizer(context: JobContext) -> bool:
         return False
 
 
-def _damaged(context: JobContext, manifest: Manifest) -> list[AnyPath]:
-    """The shards that are there and do not have the content that the manifest says."""
-    owned = _owned_shards(context)
-    sums = {context.out_dir / s.name: s.sha256 for s in manifest.shards if s.name in owned}
-    return [path for path, sha256 in sums.items() if is_file(path) and file_sha256(path) != sha256]
-
-
 def _differences(context: JobContext, manifest: Manifest) -> list[str]:
     """What is not as in the data set that this job builds, for a message."""
     found = differences(
@@ -210,15 +187,9 @@ def _differences(context: JobContext, manifest: Manifest) -> list[str]:
         {**asdict(portable_config(context.config)), "tokenizer": context.tokenizer_digest},
     )
     if manifest.sources_digest != context.sources_digest:
-        if _read_json(context, JOB).get(TIMELESS) == context.timeless_digest:
-            found.append(
-                "the source files have the same names and sizes, but other times of change; if "
-                "`clozeline verify` with each --source finds the same text, keep the data set"
-            )
-        else:
-            found.append(
-                "other sources or excluded texts, or another size or time of change of their files"
-            )
+        found.append(
+            "other sources or excluded texts, or another size or time of change of their files"
+        )
     return found
 
 

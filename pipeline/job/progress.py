@@ -3,7 +3,7 @@
 This works on every runner, even if its workers are on other machines, and needs no Beam metrics.
 Memory is that of this machine.
 
-    tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s, blocks 9/16, rejected 0, ...]
+    tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s, blocks 9/16, ...]
       building:   0%|     | 0/5 [00:14<?, ?shard/s]
 """
 
@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from clozeline.pipeline.common.errors import InputError, StoreError
+from clozeline.pipeline.common.errors import StoreError
 from clozeline.pipeline.common.memory import tree_memory
 from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.pipeline.common.store import naming_store
-from clozeline.pipeline.dataset.cache_file import read_counts
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.steps.context import JobContext
 
@@ -42,7 +41,6 @@ class Progress:
         self.done_blocks: set[str] = set()
         self.done_shards: set[str] = set()
         self.kept_bytes = 0  #: of text that an earlier process has read
-        self.rejected = 0
         self.peak_memory = 0  #: bytes, of all processes on this machine
 
     @property
@@ -56,26 +54,15 @@ class Progress:
         with suppress(StoreError, OSError), naming_store(self.context.cache_dir):
             self.peak_memory = max(self.peak_memory, tree_memory())
             names = names_in(self.context.cache_dir)
-            finished = {name for name, files in self.files.items() if files <= names}
-            self._add_blocks(sorted(finished - self.done_blocks))
+            self.done_blocks = {name for name, files in self.files.items() if files <= names}
             if len(self.done_blocks) == len(self.blocks):  # before, none of this job is built
                 self.done_shards = self.shards & names_in(self.context.out_dir)
         return time.monotonic() - started
 
-    def _add_blocks(self, names: Sequence[str]) -> None:
-        paths = [self.context.cache_dir / name for name in names]
-        try:
-            self.rejected += sum(len(counts.rejected_documents) for counts in read_counts(paths))
-        except InputError:  # one is damaged: the worker that reads it raises the error
-            for name in names if len(names) > 1 else ():
-                self._add_blocks([name])
-        else:
-            self.done_blocks.update(names)
-
     def as_text(self) -> str:
         """What the bars do not show."""
         return (
-            f"blocks {len(self.done_blocks)}/{len(self.blocks)}, rejected {self.rejected:,}, "
+            f"blocks {len(self.done_blocks)}/{len(self.blocks)}, "
             f"peak memory {self.peak_memory / 1e9:.2f} GB"
         )
 

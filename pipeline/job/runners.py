@@ -53,7 +53,7 @@ class JobOptions:
     overwrite: bool = option(
         False,
         "Replace a finished data set that has another config or other sources, once all text is "
-        "read and gives an example; with --task, at once.",
+        "read and gives an example.",
         group="Output",
     )
 
@@ -70,6 +70,11 @@ class JobOptions:
         if self.task is not None and Task.parse(self.task) and self.workers > 1:
             raise ValueError(
                 f"a task is one process, and workers is {self.workers}; use more tasks."
+            )
+        if self.overwrite and self.task is not None:
+            raise ValueError(
+                "--overwrite replaces the data set of a whole job; tasks build what is missing: "
+                "remove damaged files, or a data set that they are to replace."
             )
         if self.overwrite and not self.has_cache:
             raise ValueError(

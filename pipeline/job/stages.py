@@ -100,9 +100,6 @@ class Step(OfJob):
         """The next element, and what was counted."""
         raise NotImplementedError
 
-    def is_made(self, element: Any) -> bool:
-        return all(file.exists() for file in self.files(self.steps, element))
-
     def process(self, element: Any) -> Iterator[object]:
         if element is EMPTY:
             yield EMPTY
@@ -155,24 +152,41 @@ class TokenizeBlock(Step):
         return self.context.token_file(element), counts
 
 
-class MergeBlocks(Step):
-    """The names of token files -> the TokenFile that they are merged into."""
+class FileStep(Step):
+    """An element -> the name of the one file that is written for it."""
+
+    def path(self, element: Any) -> AnyPath:
+        raise NotImplementedError
+
+    def write(self, element: Any) -> object:
+        raise NotImplementedError
+
+    def files(self, steps: Steps, element: Any) -> list[AnyPath]:
+        return [self.path(element)]
+
+    def make(self, element: Any) -> tuple[str, Counts]:
+        path = self.path(element)
+        if not path.exists():
+            self.write(element)
+        return path.name, Counts()
+
+
+class MergeBlocks(FileStep):
+    """The names of token files -> the file that they are merged into."""
 
     done = "groups of blocks merged"
 
     def elements(self) -> Sequence[Sequence[str]]:
         return self.context.merged
 
-    def files(self, steps: Steps, element: Sequence[str]) -> list[AnyPath]:
-        return [self.context.cache_dir / merged_name(element)]
+    def path(self, element: Sequence[str]) -> AnyPath:
+        return self.context.cache_dir / merged_name(element)
 
-    def make(self, element: Sequence[str]) -> tuple[str, Counts]:
-        if not self.is_made(element):
-            self.steps.merge(element)
-        return merged_name(element), Counts()
+    def write(self, element: Sequence[str]) -> None:
+        self.steps.merge(element)
 
 
-class PairDocuments(Step):
+class PairDocuments(FileStep):
     """A partition of the band keys -> its pairs."""
 
     done = "partitions paired"
@@ -180,33 +194,26 @@ class PairDocuments(Step):
     def elements(self) -> Sequence[int]:
         return range(self.context.partitions)
 
-    def files(self, steps: Steps, element: int) -> list[AnyPath]:
-        return [self.context.near.pairs_path(element)]
+    def path(self, element: int) -> AnyPath:
+        return self.context.near.pairs_path(element)
 
-    def make(self, element: int) -> tuple[str, Counts]:
-        if not self.is_made(element):
-            pair_documents(self.context.near, element)
-        return self.context.near.pairs_path(element).name, Counts()
+    def write(self, element: int) -> None:
+        pair_documents(self.context.near, element)
 
 
-class CompareDocuments(Step):
+class CompareDocuments(PairDocuments):
     """A partition of the pairs -> its edges."""
 
     done = "partitions compared"
 
-    def elements(self) -> Sequence[int]:
-        return range(self.context.partitions)
+    def path(self, element: int) -> AnyPath:
+        return self.context.near.edges_path(element)
 
-    def files(self, steps: Steps, element: int) -> list[AnyPath]:
-        return [self.context.near.edges_path(element)]
-
-    def make(self, element: int) -> tuple[str, Counts]:
-        if not self.is_made(element):
-            compare_documents(self.context.near, element)
-        return self.context.near.edges_path(element).name, Counts()
+    def write(self, element: int) -> None:
+        compare_documents(self.context.near, element)
 
 
-class ConnectDocuments(Step):
+class ConnectDocuments(FileStep):
     """All edges -> the documents of each shard that are dropped."""
 
     done = "graphs of near-duplicates connected"
@@ -214,17 +221,19 @@ class ConnectDocuments(Step):
     def elements(self) -> Sequence[str]:
         return [self.context.near.drops_path.name]
 
-    def files(self, steps: Steps, element: str) -> list[AnyPath]:
-        return [self.context.near.drops_path]
+    def path(self, element: str) -> AnyPath:
+        return self.context.near.drops_path
+
+    def write(self, element: str) -> None:
+        connect_documents(self.context.near)
 
     def make(self, element: str) -> tuple[str, Counts]:
-        if not self.is_made(element):
-            connect_documents(self.context.near)
+        name, _ = super().make(element)
         [counts] = read_counts([self.context.near.drops_path])
-        return element, counts
+        return name, counts
 
 
-class CountDocuments(Step):
+class CountDocuments(FileStep):
     """Shard -> its documents that may be used."""
 
     done = "buckets counted"
@@ -232,16 +241,14 @@ class CountDocuments(Step):
     def elements(self) -> Sequence[Shard]:
         return shards(self.context)[: self.context.buckets.num_train]
 
-    def files(self, steps: Steps, element: Shard) -> list[AnyPath]:
-        return [documents_path(self.context, element.bucket)]
+    def path(self, element: Shard) -> AnyPath:
+        return documents_path(self.context, element.bucket)
 
-    def make(self, element: Shard) -> tuple[Shard, Counts]:
-        if not self.is_made(element):
-            self.steps.count_documents(element.bucket)
-        return element, Counts()
+    def write(self, element: Shard) -> None:
+        self.steps.count_documents(element.bucket)
 
 
-class ChooseMixture(Step):
+class ChooseMixture(FileStep):
     """The documents of all shards -> the use of each source's."""
 
     done = "mixtures chosen"
@@ -249,13 +256,11 @@ class ChooseMixture(Step):
     def elements(self) -> Sequence[str]:
         return [mixture_path(self.context).name]
 
-    def files(self, steps: Steps, element: str) -> list[AnyPath]:
-        return [mixture_path(self.context)]
+    def path(self, element: str) -> AnyPath:
+        return mixture_path(self.context)
 
-    def make(self, element: str) -> tuple[str, Counts]:
-        if not self.is_made(element):
-            choose_documents(self.context)
-        return element, Counts()
+    def write(self, element: str) -> None:
+        choose_documents(self.context)
 
 
 class ReplaceDataSet(Step):

@@ -209,8 +209,10 @@ class ShardOfTexts(WritesShards):
 class FinishTexts(WritesShards):
     """(0, all ShardFiles) -> the manifest; shards without a document are made here."""
 
-    def process(self, element: tuple[int, Iterable[ShardFile]]) -> Iterator[Manifest]:
-        made = {file.shard: file for file in element[1]}
+    def process(self, element: tuple[int, Iterable[ShardFile | None]]) -> Iterator[Manifest]:
+        made = {file.shard: file for file in element[1] if file}
+        if not made:
+            raise InputError(f"{self.name}: there is no document; give text that is not empty.")
         for shard in set(range(len(self.context.buckets))) - made.keys():
             made[shard], _ = self.make(shard, [])
         files = [made[shard] for shard in sorted(made)]
@@ -234,10 +236,16 @@ class WriteTexts(beam.PTransform[Any, Any]):
 
     def expand(self, documents: Any) -> PCollection[Any]:
         keyed = documents | "KeyByShard" >> beam.ParDo(KeyByShard(self.context))
-        manifest: PCollection[Any] = (
+        files = (
             keyed
             | "AllTexts" >> beam.GroupByKey()
             | "Examples" >> beam.ParDo(ShardOfTexts(self.context))
+        )
+        # Without a document the last step would not run, and nothing would say so.
+        nothing = documents.pipeline | "Nothing" >> beam.Create([(0, None)])
+        manifest: PCollection[Any] = (
+            (files, nothing)
+            | "OrNothing" >> beam.Flatten()
             | "AllShards" >> beam.GroupByKey()
             | "Manifest" >> beam.ParDo(FinishTexts(self.context))
         )

@@ -39,7 +39,6 @@ class JobContext:
     tokenizer_digest: str
     vocab_size: int
     sources_digest: str
-    timeless_digest: str = ""  #: as `sources_digest`, without the times of change of local files
     allow_truncated: bool = False
     blocks: tuple[Block, ...] = ()  #: what is tokenized; a block that is given twice is here once
     tokenized: tuple[str, ...] = ()  #: the names of their files in the token cache
@@ -225,21 +224,17 @@ def job_digest(context: JobContext) -> str:
     return json_digest([config, context.tokenizer_digest, context.sources_digest, inputs])
 
 
-def sources_digest(
-    blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] = (), *, times: bool = True
-) -> str:
+def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] = ()) -> str:
     """A digest of the files that the blocks are cut from, whatever their order and the block size.
 
     A local file counts by name, size and modification time, in whatever folder; a URL as a whole.
-    The blocks of each source of --exclude count, too; `times` of change may be left out.
+    The blocks of each source of --exclude count, too.
     """
-    if others := [sources_digest(part, times=times) for part in excluded]:
-        return json_digest([sources_digest(blocks, times=times), others])
+    if others := [sources_digest(part) for part in excluded]:
+        return json_digest([sources_digest(blocks), others])
     files: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
-        is_timeless = not times and Path(block.path).is_absolute()
-        version = block.version.partition("-")[0] if is_timeless else block.version  # its size
-        key = (block.path, block.format, version, block.query)
+        key = (block.path, block.format, block.version, block.query)
         files.setdefault(key, []).append(block)
     found = [
         [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]

@@ -15,7 +15,6 @@ from clozeline.pipeline.common.memory import process_peak, tree_memory
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.stages import replace_data_set
-from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.steps.token_cache import write_cache_file
 from tests.pipeline.test_job import OPTIONS, shards
@@ -25,29 +24,25 @@ from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
 
 
-def finish_block(context, block, *, rejected=0):
+def finish_block(context, block):
     """The token cache file of a block of one document."""
-    counts = Counts(rejected=[{"where": "a", "reason": "b"}] * rejected)
-    counts.rejected.append({"where": "a", "reason": "c", "kind": TRUNCATED})  # not a document
-    chunks, size = [(tokenized([[[[7, 8]]]]), counts)], context.vocab_size
+    chunks, size = [(tokenized([[[[7, 8]]]]), Counts())], context.vocab_size
     write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, vocab_size=size)
 
 
-def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
+def test_finished_blocks_are_counted(tmp_path):
     blocks, context = work(tmp_path)
     progress = Progress(blocks, context)
     seen = []
-    for number, block in enumerate(blocks[:3]):
+    for block in blocks[:3]:
         progress.poll()
-        seen.append((progress.done_bytes, progress.rejected))
-        finish_block(context, block, rejected=number)
+        seen.append(progress.done_bytes)
+        finish_block(context, block)
     progress.poll()
     sizes = [block.text_bytes for block in blocks]
-    assert seen == [(0, 0), (sizes[0], 0), (sum(sizes[:2]), 1)]
-    assert (progress.done_bytes, progress.rejected) == (sum(sizes[:3]), 3)
-    words = re.fullmatch(
-        rf"blocks 3/{len(blocks)}, rejected 3, peak memory ([0-9.]+) GB", progress.as_text()
-    )
+    assert seen == [0, sizes[0], sum(sizes[:2])]
+    assert progress.done_bytes == sum(sizes[:3])
+    words = re.fullmatch(rf"blocks 3/{len(blocks)}, peak memory ([0-9.]+) GB", progress.as_text())
     assert words
     assert float(words[1]) == pytest.approx(progress.peak_memory / 1e9, abs=0.01)
 
@@ -105,15 +100,6 @@ def test_text_that_an_earlier_job_read_is_not_part_of_the_speed(tmp_path):
     assert speeds[0] > speeds[1] == 0
 
 
-def test_a_damaged_token_cache_file_does_not_stop_the_progress(tmp_path):
-    blocks, context = work(tmp_path)
-    context.cache_path(blocks[0]).write_bytes(b"ARROW1")
-    finish_block(context, blocks[1])
-    progress = Progress(blocks, context)
-    progress.poll()
-    assert progress.done_bytes == blocks[1].text_bytes
-
-
 def test_the_last_line_shows_that_everything_is_done(tmp_path):
     blocks, context = work(tmp_path)
     progress, terminal = Progress(blocks, context), io.StringIO()
@@ -145,7 +131,6 @@ def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
     assert 0 < sum(job["stages"].values()) <= job["cpu_seconds"]
     assert 50 < job["peak_worker_megabytes"] < 2000
     assert 50 < job["peak_memory_megabytes"] < 2000
-    assert job["rejected"] == 0
 
 
 def test_a_stage_counts_the_work_of_its_thread_and_no_waiting():

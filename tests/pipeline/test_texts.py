@@ -26,7 +26,7 @@ from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_graph import counters_of
 from tests.support.command import invoke, output_of, refused
-from tests.support.files import times
+from tests.support.files import contents, times
 from tests.support.printed_commands import blocks
 from tests.support.small_jobs import (
     ROOT,
@@ -263,6 +263,23 @@ def test_an_element_that_is_no_text_is_named(corpus, tmp_path, element, message)
     write = WriteDataSet(tmp_path / "out", tokenizer=corpus / "tokenizer", num_shards=1)
     with pytest.raises(InputError, match=f"^WriteDataSet: {message}"):
         write_one(element, write)
+
+
+def test_no_document_at_all_is_said_and_nothing_is_replaced(corpus, tmp_path):
+    good = {"tokenizer": corpus / "tokenizer", "num_shards": 1}
+    write_one("A text about rivers.\n\nIt has two lines.", WriteDataSet(tmp_path / "out", **good))
+    before = contents(tmp_path / "out")
+    for write in (
+        WriteDataSet(tmp_path / "new", **good),
+        WriteDataSet(tmp_path / "out", overwrite=True, **good),
+    ):
+        with (
+            pytest.raises(InputError, match=r"^WriteDataSet: there is no document; give text"),
+            pipeline() as root,
+        ):
+            root | beam.Create([]) | write
+    assert contents(tmp_path / "out") == before
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_tokenizer_that_workers_cannot_see_is_named(corpus, tmp_path):
