@@ -29,8 +29,7 @@ Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"]
 #: A value of --schedule: the decay of `wsd` or `wsd-sqrt` from a step of another run.
 COOL_DOWN = "cool-down"
-Cut = Literal["end", "start", "middle"]  # what a text of too many tokens loses
-Truncate = Literal[Cut, "nothing"]
+Truncate = Literal["end", "start", "middle"]  # what a text of too many tokens loses
 
 FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 LARGEST_LEARNING_RATE = 1e30  # an update may be 1e8 times as large, and must be a float32

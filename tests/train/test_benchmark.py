@@ -132,12 +132,6 @@ def test_results_are_kept_also_of_tables_that_have_moved(done, run, tasks, tmp_p
         benchmark(run, tasks[1:], out=out, config=replace(config, seed=3))
 
 
-def test_pairs_are_not_read_in_windows(run, tasks, tmp_path):
-    with pytest.raises(InputError, match=r"^task BOTH: truncate nothing is for one text"):
-        benchmark(run, tasks, out=tmp_path / "out", config=replace(CONFIG, truncate="nothing"))
-    assert not (tmp_path / "out").exists()
-
-
 def test_one_process_at_a_time_writes_a_benchmark(run, tasks, tmp_path):
     out = tmp_path / "out"
     with locked_folder(out), pytest.raises(InputError, match=f"{out} is in use by process"):

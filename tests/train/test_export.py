@@ -194,15 +194,10 @@ def test_an_exported_classifier_predicts_the_same_in_transformers(
         assert float(shown) == pytest.approx(row.max().item(), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("truncate", "how"), [("middle", "without their middle"), ("nothing", "in windows")]
-)
-def test_a_classifier_that_no_tokenizer_there_reads_for_is_not_exported(
-    truncate, how, modern, rows, tmp_path
-):
-    finetuned(modern, rows, tmp_path / "it", "--truncate", truncate)
+def test_a_classifier_that_no_tokenizer_there_reads_for_is_not_exported(modern, rows, tmp_path):
+    finetuned(modern, rows, tmp_path / "it", "--truncate", "middle")
     said = refused("export", tmp_path / "it", "--out", tmp_path / "out")
-    assert f"reads long texts {how}, as no tokenizer of transformers does; fine-tune with " in said
+    assert "reads long texts without their middle, as no tokenizer of transformers does" in said
     assert "--truncate start, or export it with --format onnx" in said
     assert not (tmp_path / "out").exists()
 

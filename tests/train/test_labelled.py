@@ -245,47 +245,6 @@ def test_without_its_middle_a_quarter_of_what_is_kept_is_the_start(rows, max_seq
             assert found[begin:after] == first[begin:quarter] + last[quarter:after]
 
 
-def test_of_a_text_of_which_nothing_is_cut_literally():
-    """Seven tokens in windows of three, and eight windows of a text that has room for no more."""
-    encoder = Encoder(TOKENIZER, max_seq_length=5, truncate="nothing")
-    rows = encoder.encode(Texts(["a b c a b s ,", "a", "a " * 25]))
-    assert rows.windows.tolist() == [0, 3, 4, 12]
-    assert rows.is_cut.tolist() == [False, False, True]
-    tokens = [
-        " ".join(TOKENIZER.tokens[i] for i in rows.input_ids.take([window]).values)
-        for window in range(4)
-    ]
-    assert tokens == ["[CLS] a b c [SEP]", "[CLS] c a b [SEP]", "[CLS] b [UNK] , [SEP]",
-                      "[CLS] a [SEP]"]  # fmt: skip
-    assert encoder.truncate(Texts(["a " * 25])).first == ["a " * 23 + "a"]
-    assert rows.take(np.array([2, 0])).windows.tolist() == [0, 8, 11]
-    assert [part.tolist() for part in rows.parts(np.array([1, 0, 2, 1]), 4)] == [[1, 0], [2], [1]]
-
-
-@given(st.lists(st.text("ab ", max_size=90), min_size=1, max_size=6), st.integers(4, 14))
-def test_windows_cover_a_text_evenly_and_are_as_few_as_can_be(texts, max_seq_length):
-    room = max_seq_length - 2
-    rows, cut, whole = (
-        Encoder(TOKENIZER, max_seq_length=length, truncate=truncate).encode(Texts(texts))
-        for length, truncate in ((max_seq_length, "nothing"), (8 * room + 2, "end"), (99, "end"))
-    )
-    assert rows.is_cut.tolist() == (cut.lengths < whole.lengths).tolist()
-    for row in range(len(texts)):
-        tokens = cut.input_ids.take([row]).values.tolist()[1:-1]
-        windows = range(*rows.windows[row : row + 2].tolist())
-        assert len(windows) == max(1, math.ceil(len(tokens) / room))
-        last, steps = max(0, len(tokens) - room), max(1, len(windows) - 1)
-        starts = [number * last // steps for number in range(len(windows))]
-        for window, start in zip(windows, starts, strict=True):
-            found = rows.input_ids.take([window]).values.tolist()
-            assert found == [TOKENIZER.cls_id, *tokens[start : start + room], TOKENIZER.sep_id]
-        assert all(after - start <= room for start, after in pairwise(starts))
-        assert starts[-1] + room >= len(tokens)
-        assert rows.lengths[row] == sum(
-            len(rows.input_ids.take([window]).values) for window in windows
-        )
-
-
 @given(
     st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6),
     st.integers(8, 14),

@@ -79,7 +79,7 @@ def classifier(tmp_path_factory):
     (folder / "rows.csv").write_text("\n".join(["text,label", *words]) + "\n")
     output_of("finetune", folder / "run", folder / "rows.csv", "--out", folder / "classifier",
               "--no-baseline", "--epochs=1", "--learning-rate=3e-3",
-              "--truncate=nothing")  # fmt: skip
+              "--truncate=middle")  # fmt: skip
     path = folder / "classifier" / "classifier.json"
     write_json(path, json.loads(path.read_bytes()) | {"temperature": 0.5})
     path.with_name(SUMS).unlink()

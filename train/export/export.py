@@ -168,11 +168,10 @@ def _check_expressible(source: Path, loaded: _Source) -> None:
             f"{source} reads a prompt before each text, which only a WordPiece tokenizer of "
             "transformers can add; export it with --format onnx."
         )
-    if loaded.truncate in ("middle", "nothing"):
-        manner = "without their middle" if loaded.truncate == "middle" else "in windows"
+    if loaded.truncate == "middle":
         raise InputError(
-            f"{source} reads long texts {manner}, as no tokenizer of transformers does; fine-tune "
-            "with --truncate start, or export it with --format onnx."
+            f"{source} reads long texts without their middle, as no tokenizer of transformers "
+            "does; fine-tune with --truncate start, or export it with --format onnx."
         )
 
 

@@ -16,7 +16,7 @@ from clozeline.pipeline.commandline.config_options import (
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.train.config import Cut
+from clozeline.train.config import Truncate
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder
 
@@ -102,7 +102,7 @@ class BaselineOptions:
     max_tokens: int | None = option(
         None, "Truncate each row to this many tokens.", group="Data", type=click.IntRange(min=3)
     )
-    truncate: Cut = option("end", "What a longer row loses.", group="Data")
+    truncate: Truncate = option("end", "What a longer row loses.", group="Data")
     tokenizer: AnyPath | None = option(
         None, "Count --max-tokens with this tokenizer. Default: words.", group="Data"
     )

@@ -55,7 +55,6 @@ from clozeline.train.finetuning.results import (
 )
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.calibration import softmax
-from clozeline.train.labelled.encoding import MOST_WINDOWS
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.rows import lone_labels
 from clozeline.train.monitoring.health import HELDOUT
@@ -281,12 +280,9 @@ def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
     is_cut, notes = job.rows.is_cut, lone_labels(job.train)
     if is_cut.mean() >= MANY_CUT:
-        windows, lost = "", job.start.truncate
-        if lost == "nothing":
-            windows, lost = f"{MOST_WINDOWS} windows of ", "end"
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
-            f"{windows}{job.start.max_seq_length} tokens and lose their {lost}; see "
+            f"{job.start.max_seq_length} tokens and lose their {job.start.truncate}; see "
             "--max-seq-length and --truncate."
         )
     if "pooler" in job.start.absent and job.start.pooling == "cls":

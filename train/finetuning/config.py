@@ -44,8 +44,7 @@ class FinetuneConfig:
     truncate: Truncate | None = _data(
         None,
         "What a longer text loses: its `end`, its `start`, or its `middle`, with three times as "
-        "much left of the end as of the start; or `nothing`: the model reads it in up to 8 windows "
-        "of the maximum length, and their mean decides. Defaults to `end`, or `start` where a "
+        "much left of the end as of the start. Defaults to `end`, or `start` where a "
         "Hugging Face tokenizer cuts there.",
     )
     test_share: float = _data(
@@ -136,10 +135,6 @@ class FinetuneConfig:
         for name in ("prompt", "label_words"):
             if (text := getattr(self, name)) is not None and not text.strip(" ;"):
                 raise ValueError(f"{name} is {text!r}; leave it out, or give words.")
-        if self.truncate == "nothing" and self.text_pair:
-            raise ValueError(
-                "truncate nothing is for one text; of a pair, cut the end, the start or the middle."
-            )
         if self.words_of_classes and not self.prompt:
             raise ValueError("label_words are for the [MASK] of a prompt; give --prompt, too.")
         if self.prompt and self.pooling:

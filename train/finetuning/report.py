@@ -54,9 +54,6 @@ class FinetuneReport:
         rows: int = self.values["examples"]
         return rows
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.values
-
     def lines(self) -> list[str]:
         """For a terminal: the classes, the compared models, label efficiency, calibration."""
         result, calibration = self.finetuned, Calibration(**self.values["calibration"])

@@ -68,11 +68,10 @@ def train_classifier(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * factor
         own = batch[world.rank :: world.size]
-        for part in rows.parts(own, size) if len(own) else ():
+        if len(own):
             with autocast(precision, device):
-                logits = model(*(tensor.to(device) for tensor in rows.inputs(part)))
-            logits = rows.mean_logits(logits.float(), part)
-            loss = loss_of(logits, targets[part].to(device))
+                logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
+            loss = loss_of(logits.float(), targets[own].to(device))
             (loss / weights[batch].sum()).backward()
         sum_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
@@ -110,7 +109,7 @@ def predict_logits(
     for batch, inputs in evaluation_batches(rows, device, rank=world.rank, ranks=world.size):
         with autocast(resolve_precision(precision, device), device):
             logits = model(*(tensor.to(device) for tensor in inputs))
-        found[batch] = rows.mean_logits(logits.float(), batch).cpu().numpy()
+        found[batch] = logits.float().cpu().numpy()
         if progress is not None:
             progress.update(len(batch))
     if was_training:

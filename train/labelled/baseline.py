@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.config import Cut
+from clozeline.train.config import Truncate
 from clozeline.train.labelled.encoding import Encoder, first_and_last
 from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
@@ -33,7 +33,7 @@ def baseline(
     text_pair: str | None = None,
     label: str = "label",
     max_tokens: int | None = None,
-    truncate: Cut = "end",
+    truncate: Truncate = "end",
     tokenizer: Path | None = None,
 ) -> Scores:
     """Train bag-of-words on one file and test it on another.
@@ -100,7 +100,7 @@ def fit_bag_of_words(
     return predict
 
 
-def _kept_words(count: int, truncate: Cut, texts: Texts) -> Texts:
+def _kept_words(count: int, truncate: Truncate, texts: Texts) -> Texts:
     """At most `count` words of each row, both texts of a pair joined."""
     rows = [text.split() for text in texts.joined()]
     first, _ = first_and_last(count, truncate)

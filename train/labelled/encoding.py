@@ -4,13 +4,10 @@
                                     truncated to 8:   [CLS] great [SEP] i liked it a [SEP]
                                     its start cut:    [CLS] great [SEP] liked it a lot [SEP]
     "Great", a prompt               ->  [CLS] it was [MASK] . great [SEP]
-    "I liked it a lot", of which 6 tokens fit and nothing is cut
-                                    ->  [CLS] i liked it a [SEP], [CLS] liked it a lot [SEP]
 
-B batch, W windows, S sequence. A pair that is too long loses tokens of its longer text, one at a
+B batch, S sequence. A pair that is too long loses tokens of its longer text, one at a
 time. Where the middle is cut, a quarter of what is kept is the start of the text (Sun et al. 2019,
-"How to Fine-Tune BERT for Text Classification?": 128 and 382 of 510 tokens). Where nothing is cut,
-a long text has several windows, as few as cover it, evenly spread; its logits are their mean.
+"How to Fine-Tune BERT for Text Classification?": 128 and 382 of 510 tokens).
 Batches are padded to one of four fixed widths: short texts cost less, and there are still few
 shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU). In evaluation on a
 CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second.
@@ -32,7 +29,6 @@ from clozeline.pipeline.common.ragged import (
     Ragged,
     concatenate,
     offsets_of,
-    ordinals,
     slice_indices,
 )
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
@@ -45,8 +41,7 @@ TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's ful
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 MOST_PROMPT = 32  # tokens
 #: How many quarters of what is kept are the start of a text that is cut; the rest is its end.
-QUARTERS: dict[Truncate, int] = {"end": 4, "start": 0, "middle": 1, "nothing": 4}
-MOST_WINDOWS = 8  # of a text of which nothing is cut; beyond them it loses its end
+QUARTERS: dict[Truncate, int] = {"end": 4, "start": 0, "middle": 1}
 WIDTHS = 4
 CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
@@ -57,11 +52,10 @@ Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
 @dataclass(frozen=True)
 class Encoded:
-    """N rows of token ids, in windows: row n has windows[n] to windows[n + 1], mostly one."""
+    """N rows of token ids."""
 
-    input_ids: Ragged  # uint32, of each window
-    length_a: NDArray[np.int64]  # of each window: tokens of [CLS] A [SEP], with a prompt
-    windows: Offsets  # [N + 1]
+    input_ids: Ragged  # uint32
+    length_a: NDArray[np.int64]  # [N], tokens of [CLS] A [SEP], with a prompt
     is_cut: NDArray[np.bool_]  # [N], whether a row lost tokens
     max_seq_length: int
     pad_id: int
@@ -72,30 +66,22 @@ class Encoded:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """The number of tokens of each row, int64 [N]."""
-        return np.diff(self.input_ids.offsets[self.windows])
+        return self.input_ids.lengths
 
     def take(self, rows: Rows) -> "Encoded":
-        windows = self._windows_of(rows)
         return replace(
             self,
-            input_ids=self.input_ids.take(windows),
-            length_a=self.length_a[windows],
-            windows=offsets_of(self._counts(rows)),
+            input_ids=self.input_ids.take(rows),
+            length_a=self.length_a[rows],
             is_cut=self.is_cut[rows],
         )
 
-    def parts(self, rows: Rows, most: int) -> list[Rows]:
-        """The rows in parts of some `most` windows each; memory grows with the windows."""
-        parts = (np.cumsum(self._counts(rows)) - 1) // most
-        return np.split(rows, np.flatnonzero(np.diff(parts)) + 1)
-
     def inputs(self, rows: Rows, *, is_tight: bool = False) -> Inputs:
-        """input_ids and token_type_ids, int64 [W, S], and attention_mask, bool [W, S].
+        """input_ids and token_type_ids, int64 [B, S], and attention_mask, bool [B, S].
 
-        S is the smallest of the widths that fits all windows of the rows; with `is_tight` that of
-        the longest one, rounded up to a multiple of 8.
+        S is the smallest of the widths that fits all rows; with `is_tight` that of the longest
+        one, rounded up to a multiple of 8.
         """
-        rows = self._windows_of(rows)
         lengths = self.input_ids.lengths[rows]
         longest = int(lengths.max())
         width = -(-longest // CPU_WIDTH) * CPU_WIDTH if is_tight else self._width(longest)
@@ -109,21 +95,6 @@ class Encoded:
             torch.from_numpy(is_b.astype(np.int64)),
             torch.from_numpy(is_token),
         )
-
-    def mean_logits(self, logits: Tensor, rows: Rows) -> Tensor:
-        """The mean over the windows of each row: [W, C] to [B, C]."""
-        if len(logits) == len(rows):
-            return logits
-        counts = torch.from_numpy(self._counts(rows)).to(logits.device)
-        row = torch.repeat_interleave(torch.arange(len(rows), device=logits.device), counts)
-        sums = logits.new_zeros(len(rows), logits.shape[1]).index_add(0, row, logits)
-        return sums / counts[:, None]
-
-    def _counts(self, rows: Rows) -> NDArray[np.int64]:
-        return np.diff(self.windows)[rows]
-
-    def _windows_of(self, rows: Rows) -> Rows:
-        return slice_indices(self.windows[rows], self._counts(rows))
 
     def _width(self, longest: int) -> int:
         widths = [-(-self.max_seq_length * n // WIDTHS) for n in range(1, WIDTHS + 1)]
@@ -161,11 +132,10 @@ class Encoder:
     def encode(self, texts: Texts) -> Encoded:
         """The token ids of all texts; needs at least one."""
         parts = [self._encode(part) for part in texts.parts(TEXTS_PER_CALL)]
-        input_ids, length_a, counts, is_cut = zip(*parts, strict=True)
+        input_ids, length_a, is_cut = zip(*parts, strict=True)
         return Encoded(
             concatenate(list(input_ids)),
             np.concatenate(length_a),
-            offsets_of(np.concatenate(counts)),
             np.concatenate(is_cut),
             self._max_seq_length,
             self._tokenizer.pad_id,
@@ -182,17 +152,13 @@ class Encoder:
             columns[0] = [text.removeprefix(" ") for text in columns[0]]
         return Texts(*columns)
 
-    def _encode(self, texts: Texts) -> tuple[Ragged, Offsets, Offsets, NDArray[np.bool_]]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated, of each window; its length up to B.
+    def _encode(self, texts: Texts) -> tuple[Ragged, Offsets, NDArray[np.bool_]]:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; its length up to B; whether it is cut.
 
-        Then the number of windows of each text, and whether it is cut. A prompt follows [CLS].
+        A prompt follows [CLS].
         """
         pieces, before = self._pieces(texts), len(self._before)
         is_cut = np.any([k < p.lengths for p, k in pieces], axis=0)
-        counts = np.ones(len(texts), np.int64)
-        if self._truncate == "nothing":
-            found, counts = windows_of(*pieces[0], self._room(1))
-            pieces = [(found, found.lengths)]
         kept = [k for _, k in pieces]
         offsets = offsets_of(before + sum(kept) + len(kept))
         values = np.full(offsets[-1], self._tokenizer.sep_id, dtype=np.uint32)
@@ -204,22 +170,16 @@ class Encoder:
             last = slice_indices(p.offsets[1:] - tail, tail)
             values[slice_indices(starts + head, tail)] = p.values[last]
             starts = starts + k + 1
-        return Ragged(values, offsets), before + kept[0] + 1, counts, is_cut
+        return Ragged(values, offsets), before + kept[0] + 1, is_cut
 
     def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
         encoded = map(self._columns.encode, self._in_row(texts))
         pieces = [Ragged(values, offsets_of(lengths)) for values, lengths in encoded]
         first, *second = (p.lengths for p in pieces)
-        room = self._room(len(pieces))
-        if self._truncate == "nothing":
-            room *= MOST_WINDOWS
+        room = self._max_seq_length - len(self._before) - len(pieces)
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
-
-    def _room(self, texts: int) -> int:
-        """The tokens that so many texts may have in a window."""
-        return self._max_seq_length - len(self._before) - texts
 
     def _in_row(self, texts: Texts) -> list[list[str]]:
         """The columns as they are read: after a prompt the first token may depend on a space."""
@@ -237,19 +197,6 @@ class Encoder:
         for row, encoding in zip(rows, encodings, strict=True):
             texts[row] = _kept_text(texts[row], encoding, int(head[row]), int(tail[row]))
         return texts
-
-
-def windows_of(texts: Ragged, kept: Offsets, room: int) -> tuple[Ragged, Offsets]:
-    """The first `kept` tokens of each text in windows of at most `room`; how many each text has.
-
-    abcdefg in 3 -> abc, cde, efg
-    """
-    counts = np.maximum(-(-kept // room), 1)
-    width = np.repeat(np.minimum(kept, room), counts)
-    steps = np.repeat(np.maximum(counts - 1, 1), counts)
-    starts = ordinals(counts) * (np.repeat(kept, counts) - width) // steps
-    values = texts.values[slice_indices(np.repeat(texts.offsets[:-1], counts) + starts, width)]
-    return Ragged(values, offsets_of(width)), counts
 
 
 def first_and_last(kept: Count, truncate: Truncate) -> tuple[Count, Count]:
@@ -300,8 +247,7 @@ def evaluation_batches(
     is_cpu = device.type == "cpu"
     size, lengths = CPU_BATCH if is_cpu else EVALUATION_BATCH, rows.lengths
     for batch in _by_length(np.arange(len(lengths)), lengths, size)[rank::ranks]:
-        for part in rows.parts(batch, size):
-            yield part, rows.inputs(part, is_tight=is_cpu)
+        yield batch, rows.inputs(batch, is_tight=is_cpu)
 
 
 def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[Rows]:
