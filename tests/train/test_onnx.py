@@ -136,7 +136,8 @@ def test_pairs_of_empty_texts_have_the_same_probabilities(classifier, tmp_path):
               "--text-pair", "second", "--no-baseline", "--epochs", 1, "--out", pairs)  # fmt: skip
     texts = ["\t", "the cat\t", "\tthe dog", " \t ", "the cat\tthe dog"]
     wanted = [found.probabilities["cat"] for found in predict(pairs, texts)]
-    assert len(set(wanted)) == 4  # " " is empty, too
+    # " " is empty, too; the rows of a batch may differ in the last digit.
+    assert len({round(probability, 6) for probability in wanted}) == 4
     out = tmp_path / "onnx"
     output_of("export", pairs, "--format", "onnx", "--out", out)
     for size in (1, len(texts)):
