@@ -1,22 +1,40 @@
 """`clozeline` and `python -m clozeline`: run a command.
 
-Ctrl-C during the imports is not an error.
+An interrupt has one meaning from the first import on: exit code 75 (run the same command again)
+where a command keeps its work, else 130 for Ctrl-C and 143 for SIGTERM.
 """
 
 import os
+import signal
 import sys
 
-INTERRUPTED = 130  #: 128 + SIGINT, as in a shell
+#: Commands that keep their work, as their `kept` says; asked before they are imported.
+RESUMABLE = ("shards", "pretrain", "finetune")
+STOPPED = 75  #: as `pipeline.common.errors` has it
 
 
 def run() -> None:
     """Import the commands, then run one."""
     _open_closed_streams()
     try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        os.register_at_fork(after_in_child=_end_at_sigterm)
         from clozeline.train.cli import main
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        is_resumable = len(sys.argv) > 1 and sys.argv[1] in RESUMABLE
+        print("\nInterrupted." + " Run the same command again." * is_resumable, file=sys.stderr)
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        sys.exit(STOPPED if is_resumable else 128 + number)
     main(prog_name="clozeline")
+
+
+def _interrupt(number: int, _: object) -> None:
+    """What Python does at SIGINT, with the number of the signal."""
+    raise KeyboardInterrupt(number)
+
+
+def _end_at_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _open_closed_streams() -> None:

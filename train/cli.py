@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 
 from clozeline.pipeline.cli import shards, tokenizer, verify
-from clozeline.pipeline.commandline.command import Command, grouped_option, is_interrupted
+from clozeline.pipeline.commandline.command import Command, end_of_interrupted, grouped_option
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
     LocalPath,
@@ -108,7 +108,11 @@ class InOrder(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return self._invoke(ctx)
-        except click.ClickException:
+        except (KeyboardInterrupt, Exception) as error:
+            if end := end_of_interrupted(error, self.commands.get(ctx.invoked_subcommand or "")):
+                raise end from error
+            if not isinstance(error, click.ClickException):
+                raise
             # Processes of torchrun meet the same bad input, and the first that ends ends the
             # others: one of each machine says what is wrong.
             if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("LOCAL_RANK") != "0":
@@ -135,8 +139,6 @@ class InOrder(click.Group):
             message = f"there is not enough memory ({one_line(error) or 'MemoryError'})."
             raise failure(message, ClozelineError.exit_code) from error
         except Exception as error:
-            if is_interrupted(error):
-                raise click.Abort from error
             if missing := missing_package(error):
                 raise failure(str(missing), missing.exit_code) from error
             raise

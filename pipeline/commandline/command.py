@@ -14,6 +14,7 @@ Example:
   clozeline inspect work/shards -n 5
 """
 
+import signal
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,7 +22,7 @@ import click
 
 from clozeline.pipeline.commandline.config_file import plain_values, read_config
 from clozeline.pipeline.commandline.removed_options import removed_option
-from clozeline.pipeline.common.errors import causes
+from clozeline.pipeline.common.errors import STOPPED, causes
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
@@ -105,18 +106,19 @@ class Command(click.Command):
             for line in self.example.splitlines():
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BaseException as error:
-            if self.kept and is_interrupted(error):
-                click.echo(f"\nInterrupted. {self.kept}", err=True)
-            raise
 
+def end_of_interrupted(error: BaseException, command: click.Command | None) -> SystemExit | None:
+    """How a command ends if Ctrl-C or SIGTERM is the cause of the error; prints what is kept.
 
-def is_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the cause: a library may turn it into an import error of its own."""
-    return any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
+    A library may turn the interrupt into an import error of its own.
+    """
+    found = [cause for cause in causes(error) if isinstance(cause, KeyboardInterrupt)]
+    if not found:
+        return None
+    kept = getattr(command, "kept", "")
+    click.echo(f"\nInterrupted. {kept}".rstrip(" "), err=True)
+    number = found[0].args[0] if found[0].args else signal.SIGINT
+    return SystemExit(STOPPED if kept else 128 + number)
 
 
 def group_of(param: click.Parameter) -> str:

@@ -19,6 +19,10 @@ CLEANED: Mapping[str, str] = {
     "lists the lines, and iconv converts a file in another encoding",
     "nul": "NUL characters were removed",
 }
+HINTS: Mapping[str, str] = {
+    "hard_wrapped": "their lines end at one width and in the middle of sentences; if they are "
+    "wrapped, add ?lines=wrapped to the source",
+}
 
 
 def dropped_lines(manifest: Manifest) -> Iterator[str]:
@@ -37,7 +41,15 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
         yield from _line("dropped", *found, unit, words, of=of.get(reason, "of"))
     for reason, words in CLEANED.items():
         yield from _line("cleaned", read[reason], totals["empty"], "documents", words)
+    for reason, words in HINTS.items():
+        yield from _line("found", read[reason], totals["empty"], "documents", words)
     yield from unmasked_lines(manifest)
+    if read["documents"] == 1 and manifest.config.pairs in ("segments", "sentences"):
+        yield (
+            "all of the text is one document, so no B is random and each next_sentence_label is 0: "
+            "separate documents by blank lines, add ?document=line to the source if each line is "
+            "one, or choose other --pairs"
+        )
 
 
 def unmasked_lines(manifest: Manifest) -> Iterator[str]:

@@ -14,6 +14,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "redirect": ("documents", "redirects"),
     "other_namespace": ("documents", "pages that are not articles"),
     "other_model": ("documents", "pages that are not wikitext"),
+    "other_record": ("documents", "WARC records that are not text"),
     "short_document": ("documents", "every paragraph is shorter than --min-characters"),
     "no_tokens": ("documents", "nothing but control characters"),
     "duplicate_document": ("documents", "the same text as another document"),

@@ -30,7 +30,7 @@ from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.common.store import read_ranges
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 11
+CACHE_VERSION = 12
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"

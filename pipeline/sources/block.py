@@ -36,13 +36,14 @@ class Block:
     repeat: int = 1  #: its documents make this many times as many examples
     share: str = ""  #: the source with ?tokens= whose budget its documents share
     tokens: int | None = None  #: how many tokens the source gives
+    reading: tuple[str, ...] = ()  #: how it is read, such as "document=line"
     query: str = ""  #: those of its source's options that every source has, such as "repeat=2"
 
     @property
     def identity(self) -> str:
         """All that the documents depend on, except text columns and `max_document_bytes`."""
         span = f"{self.start}-{self.stop}"
-        parts = [self.path, self.format, self.compression or "", span, self.version]
+        parts = [self.path, self.format, self.compression or "", span, self.version, *self.reading]
         return "|".join(parts if self.documents is None else [*parts, str(self.documents)])
 
 

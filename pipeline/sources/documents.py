@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 TRUNCATED = "truncated"  # sources that end early
+HOLES = "templates_removed_in_sentences"
+HARD_WRAPPED = "hard_wrapped"
 NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte
 
 
@@ -30,7 +32,9 @@ class Documents:
 
     `texts` are valid Unicode without NUL, and their lines end with "\\n". `counts` are documents by
     reason: "invalid_utf8" and "nul" were cleaned and kept; "empty", "redirect",
-    "other_namespace" and "other_model" were left out. "truncated" counts sources that end early.
+    "other_namespace" and "other_model" were left out; "templates_removed_in_sentences" counts
+    templates of kept pages, and "hard_wrapped" kept documents whose lines end at one width.
+    "truncated" counts sources that end early.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -68,10 +72,11 @@ class Documents:
         self.reject(where, reason, kind=TRUNCATED)
         self.count(TRUNCATED)
 
-    def count(self, reason: str) -> None:
-        """Count a document that is left out, or one that was cleaned."""
-        self.counts[reason] += 1
-        self._events.append((len(self.texts), reason))
+    def count(self, reason: str, number: int = 1) -> None:
+        """Count a document that is left out, or what was cleaned in one."""
+        if number:
+            self.counts[reason] += number
+            self._events += [(len(self.texts), reason)] * number
 
     def first(self, limit: int) -> "Documents":
         """The first `limit` texts, and what was rejected and counted before the last of them."""

@@ -31,7 +31,7 @@ INVALID_SHARE = 0.001  #: of all bytes
 OTHER_TEXT = (
     (
         rb"WARC/[0-9.]+\r?\n",
-        "a WARC or WET file",
+        "a WARC file",
         "extract its text, as with trafilatura",
     ),
     (rb"<(?:!doctype\s+html|html|head|body)\b", "HTML", "extract its text, as with trafilatura"),

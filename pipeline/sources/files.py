@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
+from clozeline.pipeline.sources.source_query import COMMON
 from clozeline.pipeline.sources.unpacking import Unpacked
 
 BUFFER = 1 << 20  #: bytes of a request, at least; twice as many from a store, which answers slowly
@@ -80,8 +81,9 @@ def find_files(source: str) -> list[File]:
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
         is_query = re.search(r"\?\w+=", source)
-        options = ", or the option: text, repeat, limit or tokens" if is_query else ""
-        raise InputError(f"{source} matches no file; check the path{options}")
+        options = f", or the option: {', '.join(COMMON)}" if is_query else ""
+        brackets = "; a [ that is part of a name is written [[]" if "[" in path else ""
+        raise InputError(f"{source} matches no file; check the path{options}{brackets}")
     return files
 
 

@@ -27,7 +27,7 @@ from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unico
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
-from clozeline.pipeline.sources.source_query import split_options
+from clozeline.pipeline.sources.source_query import READING, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
@@ -65,6 +65,12 @@ FORMATS = (
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_wikiextractor,
         matches=text_files.is_wikiextractor,
+    ),
+    Format(
+        name="wet",
+        list_blocks=text_files.list_byte_ranges,
+        read_block=text_files.read_wet,
+        matches=text_files.is_wet,
     ),
     Format(
         name="mediawiki",
@@ -142,9 +148,12 @@ def list_blocks(
             "repeat": options.repeat,
             "share": name if options.tokens else "",
             "tokens": options.tokens,
+            "reading": options.reading,
             "query": options.query,
         }
-        wholes = [replace(whole, **chosen) for whole in find_sources(name)]
+        wholes = [replace(whole, **chosen) for whole in find_sources(name, options.reading)]
+        for whole in wholes:
+            _check_reading(whole)
         for whole in wholes if options.text_columns else ():
             if not BY_NAME[whole.format].has_columns:
                 raise InputError(f"{whole.path} has no columns; give it without text=")
@@ -160,6 +169,17 @@ def list_blocks(
         why = " (a table has a header and no rows)" if is_table else ""
         raise InputError(f"nothing to read in {named}{why}; give a source that is not empty.")
     return [replace(block, index=index) for index, block in enumerate(found)]
+
+
+def _check_reading(whole: Block) -> None:
+    """Raises InputError for an option that the format of the file does not know."""
+    for option in whole.reading:
+        formats = READING[option.partition("=")[0]][1]
+        if whole.format not in formats:
+            raise InputError(
+                f"{whole.path} is {whole.format}; ?{option} is for {' and '.join(formats)}, so "
+                "leave it out"
+            )
 
 
 def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> None:
@@ -277,14 +297,15 @@ def _up_to(limit: int, chunks: Iterator[Documents]) -> Iterator[Documents]:
             return
 
 
-def find_sources(source: str) -> list[Block]:
+def find_sources(source: str, reading: Sequence[str] = ()) -> list[Block]:
     """What a path, glob or URL names: one block for each file, of all its bytes.
 
     Raises InputError for a missing file, a glob without a match and an unknown format.
     """
     if format := has_scheme(source):
         return [Block(path=source, format=format.name, stop=0, version="")]
-    return [whole_file(file) for file in files.find_files(source)]
+    is_text = "format=text" in reading
+    return [whole_file(file, is_text=is_text) for file in files.find_files(source)]
 
 
 def has_scheme(source: str) -> Format | None:
@@ -292,8 +313,10 @@ def has_scheme(source: str) -> Format | None:
     return next((row for row in FORMATS if row.scheme and source.startswith(row.scheme)), None)
 
 
-def whole_file(file: files.File) -> Block:
+def whole_file(file: files.File, *, is_text: bool = False) -> Block:
     """All bytes of a file as one block; its format by name, else by the first bytes.
+
+    With `is_text` it is plain text, whatever it looks like.
 
     Raises InputError for an unknown format, a JSON array, text that is not UTF-8, and text in name
     only.
@@ -303,6 +326,8 @@ def whole_file(file: files.File) -> Block:
     by_name = (f for f in FORMATS if f.file_name and re.search(f.file_name, name, re.IGNORECASE))
     by_head = (f for f in FORMATS if f.matches and f.matches(name, head))
     format = next(chain(by_name, by_head), None)
+    if is_text or text_files.is_wet(name, head):  # whatever its name
+        format = BY_NAME["text" if is_text else "wet"]
     if (format is None or format.name == "jsonl") and text_files.is_json_array(head):
         raise InputError(
             f"{file.path} is one JSON array; convert it to an object per line: "
@@ -310,10 +335,11 @@ def whole_file(file: files.File) -> Block:
         )
     if format is None:
         raise InputError(
-            f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "
-            f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(files.COMPRESSIONS)}"
+            f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, WET, "
+            f"WikiExtractor's wiki_00 or MediaWiki's .xml, or as .{' .'.join(files.COMPRESSIONS)}; "
+            "?format=text reads UTF-8 of any kind as plain text"
         )
-    if format.name == "text":
+    if format.name == "text" and not is_text:
         check_running_text(file.path, head)
     if format.encodings:
         check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)

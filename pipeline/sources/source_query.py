@@ -14,7 +14,14 @@ from urllib.parse import unquote
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import token_number
 
-COMMON = ("text", "repeat", "limit", "tokens")
+#: How text is read: a value besides the default, and the formats that know it.
+READING = {
+    "document": ("line", ("text",)),
+    "lines": ("wrapped", ("text",)),
+    "holes": ("drop", ("mediawiki",)),
+    "format": ("text", ("text",)),
+}
+COMMON = ("text", "repeat", "limit", "tokens", *READING)
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
 QUERY = re.compile(rf"\?((?:{'|'.join(COMMON)})=[^?]*)$")
 LOCAL = ("file", "local", "hf")  #: schemes of URLs that may name a folder of this machine
@@ -29,6 +36,7 @@ class SourceOptions:
     repeat: int = 1  #: how many times as many examples are made
     limit: int | None = None  #: only the first documents
     tokens: int | None = None  #: how many tokens of its documents are used
+    reading: tuple[str, ...] = ()  #: those of READING that are given, such as "document=line"
     query: str = ""  #: the options as they were given, in a fixed order
 
 
@@ -66,9 +74,17 @@ def _parse_options(source: str, query: str) -> SourceOptions:
     tokens = token_number(given["tokens"], f"{source}: tokens") if "tokens" in given else None
     if {"repeat", "tokens"} <= given.keys():
         raise InputError(f"{source}: give one of repeat and tokens")
+    for name, (value, _) in READING.items():
+        if given.get(name, value) != value:
+            raise InputError(f"{source}: {name} is '{value}' or left out, not '{given[name]}'")
     ordered = "&".join(f"{name}={given[name]}" for name in COMMON if name in given)
     return SourceOptions(
-        text_columns=columns, repeat=repeat, limit=limit, tokens=tokens, query=ordered
+        text_columns=columns,
+        repeat=repeat,
+        limit=limit,
+        tokens=tokens,
+        reading=tuple(f"{name}={given[name]}" for name in READING if name in given),
+        query=ordered,
     )
 
 

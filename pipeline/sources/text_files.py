@@ -24,7 +24,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_evenly
-from clozeline.pipeline.sources.documents import Documents, decode_utf8, fix_unicode
+from clozeline.pipeline.sources.documents import HARD_WRAPPED, Documents, decode_utf8, fix_unicode
 from clozeline.pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
 from clozeline.pipeline.sources.text_columns import check_columns
 
@@ -42,10 +42,16 @@ BOUNDARIES = {
     "jsonl": re.compile(rb"\n[ \t\r\n]*"),
     "text": re.compile(LINE_END + rb"[ \t]*" + LINE_END + rb"[ \t\r\n]*"),
     "wikiextractor": re.compile(rb"\n[ \t\r\n]*(?=<doc )"),
+    "wet": re.compile(rb"[\r\n]+(?=WARC/1\.[01]\r?\n)"),
+    "document=line": re.compile(LINE_END + rb"[ \t\r\n]*"),
+    "lines=wrapped": re.compile(LINE_END + rb"(?:[ \t]*" + LINE_END + rb"){2}[ \t\r\n]*"),
 }
+BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
+WRAPPED_LINES = 5  #: the fewest from which one can tell
+WIDTHS = range(40, 101)  #: characters of wrapped lines
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
 # In a truncated file, what follows the last of these is not a whole document.
-DOCUMENT_ENDS = {"jsonl": b"\n", "text": b"", "wikiextractor": b"</doc>"}
+DOCUMENT_ENDS = {"jsonl": b"\n", "text": b"", "wet": b"", "wikiextractor": b"</doc>"}
 
 TITLE = re.compile(r' title="(.*)">\s*$')  # WikiExtractor does not escape quotes in it
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -68,6 +74,15 @@ def is_wikiextractor(name: str, head: bytes) -> bool:
     """Whether this is WikiExtractor's output, without its --json."""
     named = WIKIEXTRACTOR_NAME.search(name) is not None
     return _begin(head).startswith(b"<doc ") or (named and not is_json_lines(name, head))
+
+
+def is_wet(name: str, head: bytes) -> bool:
+    """Whether these are WARC records of plain text, as in Common Crawl's WET files."""
+    types = re.findall(rb"\nWARC-Type:[ \t]*(\w+)", head)
+    return _begin(head).startswith(b"WARC/1") and set(types[:2]) | {b"warcinfo"} == {
+        b"warcinfo",
+        b"conversion",
+    }
 
 
 def is_plain_text(name: str, head: bytes) -> bool:
@@ -97,7 +112,7 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
     with files.open_unpacked(block.path, block.compression) as stream:
         for offset, data in cut_chunks(
             stream,
-            BOUNDARIES[block.format],
+            _boundary(block),
             start=block.start,
             stop=stop,
             chunk_bytes=chunk_bytes,
@@ -106,7 +121,9 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
             documents = Documents()
             if isinstance(data, TooLong):
                 where = f"{block.path}: byte {offset:,}"
-                documents.reject(where, f"longer than --max-document-bytes {longest:,}")
+                by_line = "" if block.reading else "; if each line is a document: ?document=line"
+                hint = by_line if block.format == "text" else ""
+                documents.reject(where, f"longer than --max-document-bytes {longest:,}{hint}")
             elif files.damage(stream):
                 data = _up_to_last(DOCUMENT_ENDS[block.format], data)
             end = offset + len(data)
@@ -119,18 +136,58 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
             yield 0, b"", documents
 
 
+def _boundary(block: Block) -> re.Pattern[bytes]:
+    """What separates the documents of a block."""
+    return BOUNDARIES[next((key for key in block.reading if key in BOUNDARIES), block.format)]
+
+
 def _up_to_last(end: bytes, data: bytes) -> bytes:
     found = data.rfind(end)
     return data[: found + len(end)] if found >= 0 else b""
 
 
 def read_plain_text(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """Documents separated by blank lines."""
+    """Documents separated by blank lines.
+
+    With "document=line" each line is one; with "lines=wrapped" a blank line separates paragraphs
+    and two or more documents, and the lines of a paragraph are joined.
+    """
+    boundary = _boundary(block)
+    is_wrapped = "lines=wrapped" in block.reading
     for _, data, documents in _chunks(block, chunk_bytes):
-        blank_lines = BOUNDARIES["text"] if b"\r" in data else PLAIN_BLANK_LINES
-        for document in blank_lines.split(data):
+        is_plain = boundary is BOUNDARIES["text"] and b"\r" not in data
+        for document in (PLAIN_BLANK_LINES if is_plain else boundary).split(data):
             if text := decode_utf8(document).strip():
-                documents.keep(text)
+                documents.keep(_unwrapped(text) if is_wrapped else text)
+                if not is_wrapped and is_hard_wrapped(text):
+                    documents.count(HARD_WRAPPED)
+        yield documents
+
+
+def _unwrapped(text: str) -> str:
+    """ "a\nb\n\nc"  ->  "a b\nc" """
+    paragraphs = BLANK_LINES.split(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return "\n".join(" ".join(map(str.strip, part.split("\n"))) for part in paragraphs)
+
+
+def is_hard_wrapped(text: str) -> bool:
+    """Whether most lines end at one width, and in the middle of a sentence."""
+    lines = text.splitlines()[:-1]
+    if len(lines) < WRAPPED_LINES - 1 or (width := max(map(len, lines))) not in WIDTHS:
+        return False
+    cut = [line for line in lines if len(line) > 0.8 * width and line.rstrip()[-1:].isalnum()]
+    return len(cut) > 0.6 * len(lines)
+
+
+def read_wet(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """The texts of WARC's `conversion` records; others, such as `warcinfo`, are counted."""
+    for _, data, documents in _chunks(block, chunk_bytes):
+        for record in BOUNDARIES["wet"].split(data):
+            head, _, body = record.replace(b"\r\n", b"\n").partition(b"\n\n")
+            if re.search(rb"\nWARC-Type:[ \t]*conversion", head):
+                documents.keep(decode_utf8(body).strip())
+            elif head.strip():
+                documents.count("other_record")
         yield documents
 
 

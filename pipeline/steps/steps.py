@@ -41,7 +41,7 @@ from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
+from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import check_whole, read_block
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.mixture import (
@@ -65,7 +65,7 @@ from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Counted, but kept and not dropped.
-KEPT = ("invalid_utf8", "nul", TRUNCATED)
+KEPT = ("invalid_utf8", "nul", HARD_WRAPPED, HOLES, TRUNCATED)
 TEXTS = 2000  #: tokenized at once
 
 

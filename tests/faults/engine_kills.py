@@ -3,8 +3,9 @@
     python -m tests.faults.engine_kills --cache work/engines [--only flink]
 
 A process of the cluster is started again, as a supervisor would. A job that fails is run again.
-Shards and manifest must be those of a local job. Each row: what was killed, in which phase, the
-exit codes of the commands, and what the first failure said.
+Also: the task manager of a job without a token cache, and all token files, deleted while shards are
+built. Shards and manifest must be those of a local job. Each row: what was killed, in which phase,
+the exit codes of the commands, and what the first failure said.
 """
 
 import sys
@@ -47,21 +48,38 @@ VICTIMS: Final[dict[str, dict[str, tuple[str, int | None]]]] = {
 }
 
 
+TOKENS: Final = "token files"  #: deleted, not killed
+
+
 def trial(
-    trials: Trials, engine: Engine, victim: str, phase: str, *, restarts: bool = True
+    trials: Trials,
+    engine: Engine,
+    victim: str,
+    phase: str,
+    *,
+    restarts: bool = True,
+    has_cache: bool = True,
 ) -> bool:
     """Kill a process of a running job, run the command until it ends well, print a row."""
     what = victim if restarts else f"{victim}, without restarts"
+    what += "" if has_cache else ", without a token cache"
+    line = [*([] if has_cache else ["--token-cache=none"]), *trials.on(engine)]
     out = trials.folder / f"{engine.name}-{what}-{phase}".replace(" ", "-")
     if not restarts:
         name, text = engine.config
         engine = replace(engine, config=(name, text.replace("fixed-delay\n", "none\n")))
-    part, number = VICTIMS[engine.name][victim]
+    part, number = VICTIMS[engine.name].get(victim, ("", None))
     codes, failures = [], []
     with Cluster(engine, trials.cache, trials.folder / f"{out.name}-cluster") as cluster:
-        job = trials.start(out, *trials.on(engine))
+        job = trials.start(out, *line)
         wait_until(lambda: has_begun(out, phase), f"{phase} for a kill", seconds=SECONDS)
-        job.kill() if not part else kill_first(part)
+        if victim == TOKENS:
+            for file in Path(f"{out}.cache").glob("*.tokens"):
+                file.unlink()
+        elif part:
+            kill_first(part)
+        else:
+            job.kill()
         if number is not None:
             cluster.start(number)
         for _ in range(3):  # runs: the first one, and again until one ends well
@@ -70,7 +88,7 @@ def trial(
             failures += [line for line in said.splitlines() if line.startswith("Error: ")]
             if job.returncode == 0:
                 break
-            job = trials.start(out, *trials.on(engine))
+            job = trials.start(out, *line)
     same = digests(out) == digests(trials.folder / "local")
     print(
         f"| {engine.name} | {what} | {phase} | {', '.join(map(str, codes))} | "
@@ -106,6 +124,8 @@ def main() -> None:
                 right.append(trial(trials, engine, victim, phase))
         if engine.name == "flink":
             right.append(trial(trials, engine, "task manager", "tokenizing", restarts=False))
+            right.append(trial(trials, engine, "task manager", "building", has_cache=False))
+            right.append(trial(trials, engine, TOKENS, "building"))
     sys.exit(not all(right))
 
 

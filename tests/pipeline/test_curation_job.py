@@ -53,7 +53,7 @@ FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 FILES_OF_PHASES = (".excluded", ".words", ".pairs", ".edges", ".drops", ".mixture", ".shard.json")
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=64)
 NEAR = replace(CONFIG, deduplicate="near")
-BUDGET = "?tokens=70k"  #: of the corpus of `curated`
+BUDGET = "?tokens=40k"  #: of the corpus of `curated`
 #: dataset_digest, and SHA-256 of the manifest without what depends on the source's file, before
 #: there was any curation.
 DEFAULT = (

@@ -116,7 +116,7 @@ def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
         ("{}/*.parquet", "*.parquet matches no file; check the path"),
         (
             "{}/a.txt?txt=body",
-            "matches no file; check the path, or the option: text, repeat, limit or tokens",
+            "matches no file; check the path, or the option: text, repeat, limit, tokens",
         ),
         ("{}", "is a folder; name its files, as in '{}/*'"),
         ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),

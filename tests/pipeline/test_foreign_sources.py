@@ -32,7 +32,7 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
     ("name", "data", "named"),
     [
         ("a.warc.wet.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n"), "a WARC"),
-        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a WARC or WET file"),
+        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a WARC file"),
         ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>Rome</p>", "HTML"),
         ("a.text.bz2", bz2.compress(b"<HTML lang=en><body>Rome</body>"), "HTML"),
         ("a.txt", rb"{\rtf1\ansi Rome}", "RTF"),
@@ -142,3 +142,103 @@ def test_hidden_files_match_only_where_a_pattern_names_them(tmp_path):
         else:
             found = [file.path for file in find_files(f"{tmp_path}/{pattern}")]
             assert found == [f"{tmp_path}/{name}" for name in names], pattern
+
+
+def record(kind, text, mark="\r\n"):
+    """A record of a WARC file."""
+    head = mark.join([f"WARC/1.0{mark}WARC-Type: {kind}", "Content-Type: text/plain"])
+    return f"{head}{mark * 2}{text}{mark * 2}".encode()
+
+
+@pytest.mark.parametrize("mark", ["\r\n", "\n"])
+@pytest.mark.parametrize("name", ["crawl.warc.wet.gz", "crawl.txt", "crawl"])
+@pytest.mark.parametrize("block_bytes", [60, 1 << 20])
+def test_the_texts_of_wet_records_are_the_documents(tmp_path, name, mark, block_bytes):
+    texts = ["Rome is old.\n\nIt has hills.", "WARC is a format.", "Oslo.\nA line."]
+    records = [record("warcinfo", "software: x", mark)]
+    records += [record("conversion", text, mark) for text in texts]
+    data = b"".join(records)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    found = read(tmp_path / name, block_bytes=block_bytes)
+    assert (found.texts, found.counts["other_record"]) == (texts, 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome",
+        b"<!doctype html>\n<p>Rome</p>",
+        b"%!PS-Adobe Rome",
+        b"[1] Rome",
+    ],
+)
+def test_what_is_said_to_be_text_is_read_as_text(tmp_path, data):
+    (tmp_path / "page").write_bytes(data)
+    assert read(f"{tmp_path}/page?format=text").texts == [data.decode()]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n \n\n"])
+@pytest.mark.parametrize("block_bytes", [4, 1 << 20])
+def test_each_line_is_a_document_where_that_is_said(tmp_path, end, block_bytes):
+    (tmp_path / "a.txt").write_bytes(f"One.{end}Two words.{end}Three.".encode())
+    found = read(f"{tmp_path}/a.txt?document=line", block_bytes=block_bytes)
+    assert found.texts == ["One.", "Two words.", "Three."]
+
+
+WRAPPED = (
+    "It was a bright cold day in the town of many hills and\n"
+    "every clock of it was striking at the same time, which\n"
+    "nobody who lived in one of its old narrow houses would\n"
+    "have thought to be of interest to a visitor who had no\n"
+    "watch of his own and came from far away to see a river."
+)
+
+
+def test_wrapped_lines_are_noticed_and_joined_where_that_is_said(tmp_path):
+    (tmp_path / "a.txt").write_text(f"{WRAPPED}\n\nA second part\nof it.\n\n\nAnother.")
+    found = read(tmp_path / "a.txt")
+    assert found.counts == {"hard_wrapped": 1}
+    assert len(found.texts) == 3
+    joined = read(f"{tmp_path}/a.txt?lines=wrapped")
+    first = WRAPPED.replace("\n", " ")
+    assert (joined.texts, joined.counts) == ([f"{first}\nA second part of it.", "Another."], {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A sentence that ends here, with its mark, in each line of the poem.\n" * 9,
+        "\n".join(["short", "lines", "of", "a", "list", "that", "has", "none"]),
+        "\n".join(WRAPPED.replace("\n", " ") for _ in range(8)),
+        WRAPPED[:120],
+    ],
+)
+def test_other_lines_are_not_taken_for_wrapped_ones(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text)
+    assert read(tmp_path / "a.txt").counts == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "line"),
+    [
+        ("?document=page", "document is 'line' or left out, not 'page'"),
+        ("?lines=hard", "lines is 'wrapped' or left out, not 'hard'"),
+        ("?holes=keep", "holes is 'drop' or left out, not 'keep'"),
+        ("?holes=drop", "is text; ?holes=drop is for mediawiki, so leave it out"),
+    ],
+)
+def test_a_wrong_way_of_reading_is_one_line(tmp_path, query, line):
+    (tmp_path / "a.txt").write_text("Rome")
+    with pytest.raises(InputError, match=re.escape(line)) as error:
+        list_blocks([f"{tmp_path}/a.txt{query}"])
+    assert "\n" not in str(error.value)
+
+
+def test_a_bracket_in_the_name_of_a_folder_is_explained(tmp_path):
+    folder = tmp_path / "corpus[1]"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Rome")
+    with pytest.raises(InputError, match=re.escape("a [ that is part of a name is written [[]")):
+        find_files(f"{folder}/*.txt")
+    escaped = str(folder).replace("[", "[[]")
+    assert [file.path for file in find_files(f"{escaped}/*.txt")] == [f"{folder}/a.txt"]

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
+import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
@@ -20,7 +21,7 @@ from clozeline.pipeline.curation.near.steps import (
     pair_documents,
 )
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.job.graph import run_graph
+from clozeline.pipeline.job.graph import data_set, run_graph
 from clozeline.pipeline.job.tasks import Task, TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.steps.lost_files import with_files
@@ -30,7 +31,7 @@ from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT, work
 from tests.support.command import invoke, output_of, refused
 from tests.support.small import PUNKT, small_tokenizer
-from tests.support.small_jobs import shard_digests
+from tests.support.small_jobs import ROOT, shard_digests
 
 NEAR = replace(CONFIG, deduplicate="near", validation=0.0)
 
@@ -134,6 +135,32 @@ def test_a_file_of_the_token_cache_that_is_lost_is_made_again(curated, lost, dam
     assert shard_digests(context.out_dir) == whole
 
 
+class Deleting:
+    """A share that is everything; before each shard it deletes the token files."""
+
+    is_of_task = False
+
+    def of(self, stage, steps):
+        for element in stage.elements():
+            if stage.label == "BuildShard":
+                tokens = list(steps.context.cache_dir.glob("*.tokens"))
+                assert tokens
+                for path in tokens:
+                    path.unlink()
+            yield element
+
+
+def test_token_files_that_are_deleted_in_the_middle_of_a_job_are_made_again(tmp_path):
+    blocks, context = work(tmp_path)
+    run_graph(context.reading(blocks), Deleting())
+    made = shard_digests(context.out_dir)
+    for folder in (context.out_dir, context.cache_dir):
+        for path in [path for path in folder.iterdir() if path.is_file()]:
+            path.unlink()
+    run_graph(context.reading(blocks))
+    assert shard_digests(context.out_dir) == made
+
+
 def test_a_job_without_text_ends_in_one_line(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ValueError, match="there is no document in the sources"):
@@ -230,6 +257,23 @@ def test_the_picture_of_the_graph_is_the_pipeline_and_nothing_else_is_written(
         "text.txt",
         "tokenizer",
     ]
+
+
+def test_the_pipelines_in_the_manual_are_those_of_the_graph(tmp_path):
+    _, context = work(tmp_path, NEAR)
+    every = replace(
+        context,
+        excluded=(("a", ()),),
+        merged=(("a", "b"),),
+        budgets=(("a", 5),),
+        replaces=True,
+    )
+    page = (ROOT / "docs/manual/cluster.md").read_text().splitlines()
+    for job in (replace(context, config=CONFIG), every):
+        root = beam.Pipeline()
+        data_set(root, job)
+        line = " | ".join(part.label for part in root.transforms_stack[0].parts)
+        assert line in page
 
 
 def test_without_a_program_that_draws_it_is_said_how_to_do_without(

@@ -18,6 +18,7 @@ from clozeline.pipeline.sources.mediawiki.markup import (
     MAX_PARSED,
     over_budget,
     strip_markup,
+    strip_page,
 )
 from clozeline.pipeline.sources.mediawiki.namespaces import (
     link_patterns,
@@ -358,3 +359,70 @@ def test_magic_words_of_every_script_are_removed(word):
 )
 def test_other_words_between_underscores_stay(word):
     assert strip_markup(f"a {word} b") == f"a {word} b"
+
+
+SHOWN = {
+    "the borders are {{convert|1007|km|mi}}, of": "the borders are 1007 km, of",
+    "from {{cvt|5|to|9|km2|sqmi|abbr=on}} of": "from 5 to 9 km² of",
+    "is {{convert|6|ft|2|in|m}} tall": "is 6 ft 2 in tall",
+    "at {{convert|20|C|F}} it": "at 20 °C it",
+    "the {{lang|de|[[Rom|Romus]]}} of": "the Romus of",
+    "the {{lang-fr|l'été}} of": "the l'été of",
+    "{{nowrap|a {{lang|la|b}} c}} d": "a b c d",
+    "a {{w|Rome}} and {{w|Rome|the city}}": "a Rome and the city",
+    "{{quote|text=Veni, vidi.|author=C}}": "Veni, vidi.",
+    "{{blockquote|Veni, vici.}}": "Veni, vici.",
+    "{{nihongo|Tokyo|東京|Tōkyō}} is": "Tokyo is",
+    "a{{snd}}b{{'}}s c{{ndash}}d": "a – b's c–d",
+    "{{as of|2010}} and {{as of|2011|lc=y}}": "As of 2010 and as of 2011",
+    "a {{abbr|ca.|circa}} b {{unknown|c}}.": "a ca. b.",
+    "[[File:a.jpg|b {{lang|de|c}}]]d": "d",
+}
+
+
+@pytest.mark.parametrize("markup", SHOWN)
+def test_a_template_that_shows_an_argument_shows_it(markup):
+    assert strip_markup(markup) == SHOWN[markup]
+
+
+@pytest.mark.parametrize(
+    ("markup", "holes", "rest"),
+    [
+        ("The town has {{population|7}} people. It is old.", 1, "It is old."),
+        ("A hill of {{height}}, as they say. Yes, it is.", 1, "Yes, it is."),
+        ("A fact.{{cn}} Another fact.{{sfn|a}}", 0, "A fact. Another fact."),
+        ("It is old {{cite web|a}} and known.", 0, "It is old and known."),
+        ("{{infobox|a}}\nThe town is old.", 0, "The town is old."),
+        ("One of {{a}} and {{b}} here. Two of {{c}} there. Three.", 3, "Three."),
+    ],
+)
+def test_what_is_missing_in_sentences_is_counted_and_such_sentences_can_be_left_out(
+    markup, holes, rest
+):
+    assert strip_page(markup)[1] == holes
+    assert strip_page(markup, drop_holes=True) == (rest, holes)
+
+
+CONVERTED = {
+    "a-{zh-hans:b; zh-hant:c}-d": "abd",
+    "a-{zh:b; zh-hant:c}-d": "abd",
+    "a-{zh-hant:c; zh:b;}-d": "abd",
+    "a-{b}-c": "abc",
+    "a-{R|b}-c": "abc",
+    "a-{H|zh-cn:b; zh-tw:c}-d": "ad",
+    "-{T|zh-cn:b; zh-tw:c}-d": "d",
+    "a-{A|sr-ec:b; sr-el:c}-d": "abd",
+    "a-{zh-hans:-{b}-c; zh-hant:d}-e": "abce",
+    "a-{zh-hans|b}-c": "abc",
+    "no -{ end of it": "no -{ end of it",
+}
+
+
+@pytest.mark.parametrize("markup", CONVERTED)
+def test_language_conversion_shows_what_a_reader_sees(markup):
+    assert strip_markup(markup) == CONVERTED[markup]
+
+
+def test_elements_of_translation_and_sound_are_only_marks():
+    markup = "<translate>a <tvar name=1>b</tvar></translate> <phonos file=x>c</phonos><maplink />d"
+    assert strip_markup(markup) == "a b cd"

@@ -11,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -220,22 +219,6 @@ def test_a_misspelt_beam_option_names_the_nearest():
     known = ["--flink_master", "--parallelism"]
     assert _end(["--flink_mastr=a:1"], known=known) == "; did you mean --flink_master?"
     assert _end(["--something_else", "x"], known=known) == "."
-
-
-def test_an_interrupt_during_the_imports_is_no_traceback():
-    code = (
-        "import sys, builtins\n"
-        "real = builtins.__import__\n"
-        "def stop(name, *rest):\n"
-        "    if name == 'click':\n"
-        "        raise KeyboardInterrupt\n"
-        "    return real(name, *rest)\n"
-        "builtins.__import__ = stop\n"
-        "from clozeline.__main__ import run\n"
-        "run()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, b"")
 
 
 LIMITED = """

@@ -3,18 +3,22 @@
 import importlib.metadata
 import json
 import re
+import signal
 import subprocess
+import sys
 
 import click
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
+from clozeline.__main__ import RESUMABLE
 from clozeline.model.config import PRESETS
 from clozeline.pipeline.commandline.command import Command, group_of
+from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.cli import main
+from clozeline.train.cli import InOrder, main
 from tests.support.command import invoke, output_of, refused
 from tests.support.printed_commands import parse
 from tests.support.small_jobs import (
@@ -146,17 +150,45 @@ def test_a_user_error_is_one_line_and_exit_code_2(tmp_path):
     assert "No such command 'shard'" in invoke("shard").stderr
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ImportError("a library's")])
-def test_an_interrupted_command_says_what_is_kept(error):
+@pytest.mark.parametrize("kept", ["The soup is kept.", ""])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_has_one_line_and_one_meaning(kept, is_wrapped, number):
     def interrupted():
-        raise error from KeyboardInterrupt()
+        cause = KeyboardInterrupt(number)
+        if is_wrapped:
+            raise ImportError("a library's") from cause
+        raise cause
 
-    command = Command("cook", callback=interrupted, example="cook", kept="The soup is kept.")
-    result = CliRunner().invoke(command, [])
-    assert result.exit_code == 1
-    assert "\nInterrupted. The soup is kept.\n" in result.stderr
-    assert "same command again" in main.commands["shards"].kept
-    assert "--resume" in main.commands["finetune"].kept
+    command = Command("cook", callback=interrupted, example="cook", kept=kept)
+    result = CliRunner().invoke(InOrder(commands={"cook": command}), ["cook"])
+    assert result.exit_code == (STOPPED if kept else 128 + number)
+    assert result.stderr == f"\nInterrupted. {kept}".rstrip(" ") + "\n"
+
+
+def test_commands_that_keep_their_work_are_known_before_they_are_imported():
+    kept = [name for name, command in main.commands.items() if getattr(command, "kept", "")]
+    assert (*kept,) == RESUMABLE
+    assert all("same command again" in main.commands[name].kept for name in kept)
+
+
+@pytest.mark.parametrize(("name", "code"), [("shards", STOPPED), ("verify", 143)])
+def test_sigterm_during_the_imports_means_the_same(name, code):
+    program = (
+        "import builtins, os, signal, sys\n"
+        "real = builtins.__import__\n"
+        "def stop(name, *rest):\n"
+        "    if name == 'click':\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = stop\n"
+        "from clozeline.__main__ import run\n"
+        "run()\n"
+    )
+    line = [sys.executable, "-c", program, name]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    again = " Run the same command again." * (code == STOPPED)
+    assert (done.returncode, done.stderr) == (code, f"\nInterrupted.{again}\n")
 
 
 # Help: options in groups, aligned, an example that the command takes

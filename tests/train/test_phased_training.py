@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -21,7 +20,6 @@ from clozeline.train.artifacts.checkpoint import (
     step_of,
 )
 from clozeline.train.artifacts.run import read_run
-from clozeline.train.cli import main
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import states_of
@@ -304,16 +302,6 @@ def test_other_held_out_documents_are_a_warning(folders, tmp_path, capsys):
     short = write_data_set(tmp_path / "short", train=(20,), config=all_of_it)
     train(folders["long"], tmp_path / "run", max_steps=2, phase=(f"{short}@0.5",))
     assert "documents held out there are trained on here" in capsys.readouterr().err
-
-
-def test_a_schedule_by_time_has_no_steps_to_show(folders, phases, tmp_path):
-    long = folders["long"]
-    train(long, tmp_path / "run", model=STILL, for_="1s", max_steps=1, **phases)
-    shown = CliRunner().invoke(
-        main, ["inspect", str(tmp_path / "run"), "--shards", str(long), "--steps", "1"]
-    )
-    assert shown.exit_code == 2
-    assert "its schedule followed the time, so its steps are not known" in shown.output
 
 
 def test_data_of_another_length_is_still_reported_by_its_digest(folders, tmp_path):

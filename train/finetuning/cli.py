@@ -26,7 +26,7 @@ OUT = Folder(writes=True)
 @click.command(
     cls=Command,
     example="clozeline finetune work/run train.csv --test test.csv --out work/classifier",
-    kept="Models that are trained are kept; add `--resume` to continue.",
+    kept="Trained models are kept; run the same command again with --resume to continue.",
     common=(
         *("test", "resume", "overwrite", "text", "text_pair", "label", "max_seq_length"),
         *("max_examples", "epochs", "batch_size", "learning_rate", "from_scratch"),

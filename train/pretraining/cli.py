@@ -112,6 +112,7 @@ class RunOptions:
 @click.command(
     cls=Command,
     example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
+    kept="Checkpoints are kept; run the same command again with --resume to continue.",
     common=(
         *("preset", "from_", "resume", "overwrite", "print_recipe", "max_steps", "for_"),
         *("batch_size", "micro_batch_size", "learning_rate", "schedule", "precision"),

@@ -14,10 +14,10 @@ limited, by counts and not by time, so that every machine gives the same text. W
 slowest of all pages that were designed to be slow takes two seconds
 (`tests/benchmarks/markup_speed.py --worst`), so no page needs a timeout.
 
-Templates are not expanded: "{{convert|5|km}}" leaves a gap, as it does with mwparserfromhell's
-`strip_code`. But here a reference ends at its end tag whatever it holds, markup that was never
-closed loses only its marks, a block element begins a line, and what a template leaves in
-parentheses, "(; born", is cleaned up.
+Templates are not expanded, but those that show an argument show it (`templates`); any other leaves
+a gap, and gaps inside sentences are counted. Unlike with mwparserfromhell, a reference ends at its
+end tag whatever it holds, markup that was never closed loses only its marks, a block element begins
+a line, and what a template leaves in parentheses, "(; born", is cleaned up.
 
 Hidden namespaces are recognized by the names in the dump's header and those of `namespaces`.
 """
@@ -27,9 +27,19 @@ import html.entities
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from clozeline.pipeline.sources.mediawiki.emphasis import strip_emphasis
 from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
+from clozeline.pipeline.sources.mediawiki.templates import (
+    MAX_ARGUMENTS,
+    MAX_SHOWN,
+    Part,
+    is_shown,
+    leaves_a_hole,
+    shown_parts,
+    template_name,
+)
 
 MAX_BYTES = 2 << 20  #: of UTF-8 per page; MediaWiki saves no larger one
 MAX_DEPTH = 100  #: of nested braces and brackets; MediaWiki expands 40
@@ -41,14 +51,14 @@ MAX_PARSED = 50_000  #: characters per page
 # Elements removed with their content. It is opaque: braces in a formula are not a template.
 DROPPED_TAGS = (
     "ref|references|math|chem|ce|gallery|timeline|score|hiero|graph|imagemap|inputbox|categorytree"
-    "|templatedata|templatestyles|syntaxhighlight|source|pre|mapframe|includeonly|indicator|section"
+    "|templatedata|templatestyles|syntaxhighlight|source|pre|mapframe|maplink|includeonly|indicator|section"
 )
 # Elements of which only the tags are removed; unknown ones are text, as MediaWiki shows them.
 BLOCK_TAGS = "p|div|center|blockquote|ul|ol|li|dl|dt|dd|tr|td|th|caption|h[1-6]|hr|poem"
 INLINE_TAGS = (
     "abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|langconvert|mark|noinclude"
     "|nowiki|onlyinclude|q|rb|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|table|tbody"
-    "|thead|time|tt|u|var|wbr|maplink"
+    "|thead|time|tt|u|var|wbr|phonos|translate|tvar|languages"
 )
 
 TOKEN = re.compile(
@@ -88,6 +98,15 @@ JUNK_IN_PARENTHESES = re.compile(
 
 WORD = re.compile(r"[^\W_]")  # a line of punctuation alone is what templates left behind
 
+HOLE = "\1"  # in place of a template whose words are missing from a sentence
+SENTENCE_END = re.compile(r"(?<=[^\W\d_]{3}[.!?]) +(?=[^\Wa-z])|(?<=[。!?।])(?=[^\W\d_])")
+
+# -{text}-, -{zh-hans:A; zh-hant:B}-, -{A|zh-cn:A; zh-tw:B}-, -{H|X=>zh-hans:A}-
+CONVERSION = re.compile(r"-\{(?!\{)((?:(?!-\{(?!\{)|\}-).){0,4000})\}-", re.DOTALL)
+CONVERSION_FLAGS = re.compile(r"\s*([A-Z+-](?:\s*;\s*[A-Z+-])*|[a-z]{2,3}(?:-[a-z;\s-]*)?)\s*\|")
+VARIANT = re.compile(r"(?:^|;)\s*(?:[^;:]*=>\s*)?([a-z]{2,3}(?:-[a-z]{2,8})*)\s*:", re.DOTALL)
+HIDING_FLAGS = frozenset("HT-")
+
 Span = tuple[int, int, str]  # start, stop, and the replacement
 
 
@@ -114,9 +133,70 @@ def strip_markup(markup: str, links: LinkPatterns | None = None) -> str:
     No empty lines, no spaces around a line. Linear in the page, except for the parser's part, which
     `over_budget` bounds: call that first. `links` has the names of the page's wiki.
     """
+    return strip_page(markup, links)[0]
+
+
+def strip_page(
+    markup: str, links: LinkPatterns | None = None, *, drop_holes: bool = False
+) -> tuple[str, int]:
+    """The text as by `strip_markup`, and how many templates were removed inside sentences.
+
+    With `drop_holes`, the text is without those sentences.
+    """
     links = links or link_patterns()
-    text = "\n" + markup.replace("\0", "") + "\n"
-    text = _without(text, _Scan(text).spans)
+    text = "\n" + markup.replace("\0", "").replace(HOLE, "") + "\n"
+    spans = _Scan(text).spans
+    holes = sum(instead == HOLE for *_, instead in spans)
+    text = _without(text, spans, hole=HOLE if drop_holes else "")
+    if "-{" in text:
+        text = _converted(text)
+    text = _text_of(text, links)
+    if drop_holes and HOLE in text:
+        text = "\n".join(filter(WORD.search, map(_without_holes, text.split("\n"))))
+    return text, holes
+
+
+def _without_holes(line: str) -> str:
+    """The line without the sentences in which a template was removed."""
+    if HOLE not in line:
+        return line
+    ends = [end.end() for end in SENTENCE_END.finditer(line)]
+    sentences = (line[i:j] for i, j in pairwise([0, *ends, len(line)]))
+    return "".join(sentence for sentence in sentences if HOLE not in sentence).strip()
+
+
+def _converted(text: str) -> str:
+    """Without the marks of language conversion, innermost first, as MediaWiki shows them.
+
+    -{zh-hans:A; zh-hant:B}-  ->  A,    -{H|zh-cn:A; zh-tw:B}-  ->  (nothing)
+    """
+    for _ in range(MAX_DEPTH // 10):
+        text, found = CONVERSION.subn(_variant, text)
+        if not found:
+            break
+    return text
+
+
+def _variant(conversion: re.Match[str]) -> str:
+    """What a conversion shows: the variant of the wiki as such ("zh"), else the first one."""
+    rule = conversion[1]
+    if flags := CONVERSION_FLAGS.match(rule):
+        if HIDING_FLAGS & set(map(str.strip, flags[1].split(";"))):
+            return ""
+        rule = rule[flags.end() :]
+    variants = list(VARIANT.finditer(rule))
+    if not variants:
+        return rule
+    stops = [*(variant.start() for variant in variants[1:]), len(rule)]
+    texts = {
+        variant[1]: rule[variant.end() : stop].strip().rstrip(";").rstrip()
+        for variant, stop in reversed(list(zip(variants, stops, strict=True)))
+    }
+    return texts[min(reversed(texts), key=lambda code: "-" in code)]
+
+
+def _text_of(text: str, links: LinkPatterns) -> str:
+    """The text of a page whose templates, elements and tables are removed."""
     if "''" in text:  # before links: a link with a quoted label may stand in quotes
         text = "\n".join(map(strip_emphasis, text.split("\n")))
     text = links.shown.sub(r"\1", text)
@@ -183,9 +263,44 @@ class _Scan:
             start, run = self.pop("open")
             taken = 3 if min(run, length) == 3 else 2
             run, length = run - taken, length - taken
-            self.drop(start + run, stop - length)
+            if taken == 3:
+                self.drop(start + run, stop - length)
+            else:
+                self.drop_template(start + run, stop - length)
             if run >= 2:
                 self.push("open", start, run)
+
+    def drop_template(self, start: int, stop: int) -> None:
+        """Drops {{..}}, but for what it shows."""
+        name = template_name(self.text, start + 2, stop - 2)
+        if is_shown(name) and stop - start <= MAX_SHOWN:
+            first = len(self.spans)
+            while first and self.spans[first - 1][0] >= start:
+                first -= 1
+            inside = self.spans[first:]
+            cuts = _argument_cuts(self.text, start + 2, stop - 2, inside)
+            parts = shown_parts(name, self.text, cuts, stop - 2) if cuts is not None else None
+            if parts:
+                del self.spans[first:]
+                self.show(start, stop, parts, inside)
+                return
+        self.drop(start, stop, HOLE if leaves_a_hole(self.text, start, stop) else "")
+
+    def show(self, start: int, stop: int, parts: list[Part], inside: list[Span]) -> None:
+        """Drops a template but for these parts; the spans inside of them stay."""
+        position = start
+        for part in parts:
+            if part.instead is not None:
+                self.spans.append((position, part.stop, part.instead))
+            else:
+                if part.start > position:
+                    self.spans.append((position, part.start, ""))
+                self.spans += [
+                    span for span in inside if part.start <= span[0] and span[1] <= part.stop
+                ]
+            position = part.stop
+        if stop > position:
+            self.spans.append((position, stop, ""))
 
     def drop_comment(self, token: re.Match[str]) -> int:
         end = self.text.find("-->", token.end())
@@ -212,8 +327,10 @@ class _Scan:
     def drop(self, start: int, stop: int, instead: str = "") -> None:
         while self.spans and self.spans[-1][0] >= start:
             self.spans.pop()
-        if self.spans and self.spans[-1][1:] == (start, instead):  # neighbours: one gap, not two
-            start = self.spans.pop()[0]
+        if self.spans and self.spans[-1][1] == start:  # neighbours: one gap, not two
+            *_, before = self.spans[-1]
+            if {before, instead} <= {"", HOLE}:
+                start, instead = self.spans.pop()[0], max(before, instead)
         self.spans.append((start, stop, instead))
 
 
@@ -239,11 +356,34 @@ def _hidden_links(text: str, links: LinkPatterns) -> list[Span]:
     return spans
 
 
-def _without(text: str, spans: list[Span]) -> str:
+def _argument_cuts(text: str, start: int, stop: int, inside: list[Span]) -> list[int] | None:
+    """Where the arguments of a template begin, behind its bars; None if there are too many.
+
+    The bars of links and of what stands in removed spans are none of its own.
+    """
+    if text.count("|", start, stop) > MAX_ARGUMENTS:
+        return None
+    cuts = [start + len("formatnum:")] if text.startswith("formatnum:", start) else []
+    position = start
+    spans = iter([*inside, (stop, stop, "")])
+    left, right, _ = next(spans)
+    begin = start
+    while (bar := text.find("|", position, stop)) >= 0:
+        while right <= bar:
+            left, right, _ = next(spans)
+        if left > bar and text.count("[[", begin, bar) <= text.count("]]", begin, bar):
+            cuts.append(bar + 1)
+            begin = bar + 1
+        position = bar + 1
+    return cuts
+
+
+def _without(text: str, spans: list[Span], hole: str = "") -> str:
     """The text with its spans replaced; one of the spaces around a removed span is left."""
     parts: list[str] = []
     position = 0
     for start, stop, instead in spans:
+        instead = hole if instead == HOLE else instead
         if text[start - 1] == " " and text[stop : stop + 1] in " ,.;" and not instead:
             start -= 1
         elif text[start - 1] == "'":

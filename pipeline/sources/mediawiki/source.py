@@ -12,9 +12,9 @@ from contextlib import suppress
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, group_parts
-from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.documents import HOLES, Documents
 from clozeline.pipeline.sources.mediawiki import dump
-from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_page
 from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
@@ -118,6 +118,9 @@ def _keep_article(page: dump.Page, documents: Documents, block: Block, links: Li
         documents.reject(where, f"over the page budget: {reason}")
     else:
         try:
-            documents.keep(strip_markup(page.text, links))
+            text, holes = strip_page(page.text, links, drop_holes="holes=drop" in block.reading)
         except Exception as error:  # whatever the parser fails on, it is one page of a dump
             documents.reject(where, f"markup: {one_line(error)}")
+        else:
+            documents.count(HOLES, holes)
+            documents.keep(text)

@@ -53,14 +53,16 @@ class RowRng:
 
     def between(self, name: str, low: ArrayLike, high: ArrayLike) -> Integers:
         """Whole numbers in [low, high): int64 [rows]."""
-        return low + uniform_below(self.bits(name)[:, 0], np.subtract(high, low))
+        first = np.asarray(low, dtype=np.int64)
+        return first + uniform_below(self.bits(name)[:, 0], np.subtract(high, first))
 
     def options(self, name: str, limits: ArrayLike) -> Integers:
         """Whole numbers below `limits`, which broadcast to [rows, width]: int64."""
         # A product of floats is the same on every machine; a power need not be.
         uniform = (self.bits(name, np.shape(limits)[1]) >> np.uint64(11)) * 2.0**-53
-        skewed: NDArray[np.float64] = uniform * uniform if self.is_skewed else uniform
-        return (skewed * limits).astype(np.int64)
+        skewed = uniform * uniform if self.is_skewed else uniform
+        chosen: Integers = (skewed * np.asarray(limits)).astype(np.int64)
+        return chosen
 
     def pick(self, name: str, options: Sequence[T]) -> list[T]:
         return self.pick_of(name, [options], np.zeros_like(self.rows))

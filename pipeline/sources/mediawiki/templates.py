@@ -1,0 +1,210 @@
+# ruff: noqa: RUF001, RUF002 (templates print dashes and signs)
+"""Templates inside sentences: what a reader sees in their place, where the page itself says it.
+
+    {{lang|de|Rom}}  ->  Rom    {{convert|5|to|9|km|mi}}  ->  5 to 9 km    {{snd}}  ->  " – "
+
+A template is a page of its wiki, so what most of them show is unknown here. The table has those
+that stand in running text and show an argument, the same in many wikis. Of a measure only the
+first value is given, not its conversion.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+MAX_SHOWN = 20_000  #: characters of a template that shows its text, so that nesting stays linear
+MAX_ARGUMENTS = 60
+
+# The arguments that may be the text, the first that is given; "last" is the last without a name.
+ARGUMENT_NAMES = {
+    "1": (
+        "nowrap|nobr|nobreak|j|nobold|noitalic|small|smaller|big|larger|sup|sub|sc|sc2|smallcaps|smc"
+        "|abbr|abbrv|tooltip|hover title|math|mvar|em|strong|kbd|var|code|tt|mono|bigmath|overline"
+        "|underline|angbr|vanchor|visible anchor|anchored|flag|flagu|flagcountry|country|railgauge"
+        "|track gauge|formatnum|μονάδα|columns-list|plainlist|flatlist|unicode|nastaliq|rtl-lang"
+        "|keypress|not a typo|proper name|typo|sic|hebrew|vert header|longitem|normal|resize"
+    ),
+    "last": "lang|lang-|langr|transl|transliteration|translit|script|polytonic|vol-|wikt-lang|тл",
+    "2|1": "langx|w|color|colour|font color|fontcolor|text color|background color|link-interwiki",
+    "lt|4|1": "ill|interlanguage link|ill-wd",
+    "3|1": "redwd",
+    "1|3|2": "nihongo|nihongo2|nihongo3|nihongo krt",
+    "text|quote|content|1": (
+        "quote|blockquote|quotation|cquote|bquote|quote box|rquote|quote text|centered pull quote"
+        "|poemquote|poem quote|verse translation|zitat|cita|citat|citation bloc|цитата"
+    ),
+}
+KEYS = {name: keys for keys, names in ARGUMENT_NAMES.items() for name in names.split("|")}
+LANGUAGE_NAME = re.compile(r"(lang-|vol-)[a-z]{2,3}(-[a-z]{2,8}){0,3}")
+
+PRINTED = {
+    " – ": "snd|spnd|spaced ndash|sndash|spaced en dash|– ",
+    " — ": "spaced mdash|smdash|snds",
+    "–": "ndash|en dash|–|endash",
+    "—": "mdash|em dash|—|emdash",
+    " · ": "·|dot|middot|•|bull|bullet|\\",
+    " ": "nbsp|space|spaces|thinsp|thin space|pad|nnbsp|hair space|hsp|zwsp|sp",
+    "&#39;": "'|`|apostrophe|okina",
+    "&#39;s": "'s",
+    '"': '"',
+    "&#124;": "!|pipe",
+    "&#61;": "=",
+    "&#42;": "*|asterisk",
+}
+LITERALS = {name: literal for literal, names in PRINTED.items() for name in names.split("|")}
+PREFIXES = {
+    "as of": "As of ",
+    "circa": "c. ",
+    "c.": "c. ",
+    "ca.": "c. ",
+    "us$": "US$",
+    "usd": "US$",
+}
+PREFIXES |= {sign: sign for sign in "£€¥$₹"}
+PREFIXES |= {
+    ship.lower(): f"{ship} " for ship in ("HMS", "USS", "SS", "RMS", "HMAS", "HMCS", "USCGC")
+}
+PREFIXES |= {"gbp": "£", "inr": "₹", "euro": "€"}
+JOINED = {"chem": "", "ship": " ", "bibleref": " ", "bibleverse": " ", "hlist": ", ", "ubl": ", "}
+JOINED |= {"unbulleted list": ", "}
+
+MEASURES = ("convert", "cvt", "conv", "convertir", "unité", "unité/2", "unidad", "val", "nombre")
+NUMBER = re.compile(r"[-+−±]?[0-9][0-9.,/+⁄ \xa0]*|\S*\{\{.*", re.DOTALL)
+RANGES = {"-": "–", "–": "–", "to": " to ", "and": " and ", "or": " or ", "x": " × ", "by": " by "}
+RANGES |= {"×": " × ", "*": " × ", "xx": " × ", "to(-)": " to ", "+/-": " ± ", "±": " ± "}
+UNITS = {"C": "°C", "F": "°F", "K": "K", "sqmi": "sq mi", "sqft": "sq ft", "cuft": "cu ft"}
+UNITS |= {"cumi": "cu mi", "usgal": "US gal", "impgal": "imp gal", "acre": "acres", "nmi": "nmi"}
+SMALLER_UNITS = ("in", "oz", "lb", "ft", "yd", "min", "s")
+
+FRACTIONS = ("frac", "fraction", "sfrac")
+SHOWN = frozenset((*KEYS, *LITERALS, *PREFIXES, *JOINED, *MEASURES, *FRACTIONS))
+
+# What shows nothing, or a mark: without it, no words are missing.
+NOTE = re.compile(
+    r"cit|cite|sfn|harv|efn|refn?$|#tag|r$|rp$|cn$|fact|note|notelist|anchor|ipa|flagicon|flagdeco"
+    r"|coord|webarchive|dead link|clarify|when|who|by whom|which|page needed|defaultsort|clear"
+    r"|пост|πηγή|main$|see also|reflist|audio|listen|[a-z]{2,3} icon"
+)
+
+
+class Part(NamedTuple):
+    """What is shown of a template: these characters of the page, or something instead of them."""
+
+    start: int
+    stop: int
+    instead: str | None = None
+
+
+def template_name(text: str, start: int, stop: int) -> str:
+    """The name of the template whose content begins there: "Lang_x |de" -> "lang x"."""
+    head = text[start : min(stop, start + 60)]
+    name = head.partition("|")[0].replace("_", " ").strip().lower()
+    return "formatnum" if name.startswith("formatnum:") else name
+
+
+def is_shown(name: str) -> bool:
+    """Whether the template may show something that the page says."""
+    return name in SHOWN or LANGUAGE_NAME.fullmatch(name) is not None
+
+
+def leaves_a_hole(text: str, start: int, stop: int) -> bool:
+    """Whether words are missing from a sentence without the template at text[start:stop]."""
+    before, after = text[max(start - 2, 0) : start], text[stop : stop + 2]
+    if len(before) < 2 or before[1] not in " \xa0" or before[0] in " \n.!?:|*#;" or not after:
+        return False
+    if after[0] not in ",.;)" and not after.strip(" \xa0")[:1].isalnum():
+        return False
+    return not NOTE.match(template_name(text, start + 2, stop))
+
+
+def shown_parts(name: str, text: str, cuts: Sequence[int], stop: int) -> list[Part] | None:
+    """What a template shows, in order; None if that is unknown, or nothing.
+
+    `cuts` are where its arguments begin, each behind a bar, and `stop` is where the last one ends.
+    """
+    if (literal := LITERALS.get(name)) is not None:
+        return [Part(stop, stop, literal)]
+    arguments = _arguments(text, cuts, stop)
+    values = [part for key, part in arguments.items() if key.isdigit()]
+    if name in MEASURES:
+        return _measure(text, values, arguments)
+    if name in JOINED:
+        return _joined(values, JOINED[name])
+    if name in FRACTIONS and values:
+        return _joined(values, "/") if len(values) < 3 else _mixed(values)
+    if (prefix := PREFIXES.get(name)) is not None and values:
+        is_small = "lc" in arguments
+        first = values[0]
+        return [Part(first.start, first.start, prefix.lower() if is_small else prefix), first]
+    keys = "last" if LANGUAGE_NAME.fullmatch(name) else KEYS.get(name, "")
+    if keys == "last":
+        return values[-1:] or None
+    return next(([arguments[key]] for key in keys.split("|") if key in arguments), None)
+
+
+def _arguments(text: str, cuts: Sequence[int], stop: int) -> dict[str, Part]:
+    """The arguments that are not empty, by name or number, without blanks around them."""
+    arguments: dict[str, Part] = {}
+    number = 0
+    for start, after in pairwise([*cuts, stop + 1]):
+        end = after - 1  # before the bar
+        named = re.compile(r"\s*([\w .-]{1,30}?)\s*=").match(text, start, end)
+        number += named is None
+        begin = named.end() if named else start
+        value = text[begin:end]
+        begin += len(value) - len(value.lstrip())
+        if stripped := value.strip():
+            key = named[1].lower() if named else str(number)
+            arguments[key] = Part(begin, begin + len(stripped))
+    return arguments
+
+
+def _joined(values: Sequence[Part], mark: str) -> list[Part] | None:
+    parts: list[Part] = []
+    for value in values:
+        if parts:
+            parts.append(Part(value.start, value.start, mark))
+        parts.append(value)
+    return parts or None
+
+
+def _mixed(values: Sequence[Part]) -> list[Part]:
+    """{{frac|2|1|3}}  ->  2 1/3"""
+    whole, above, below = values[:3]
+    space, slash = Part(above.start, above.start, " "), Part(below.start, below.start, "/")
+    return [whole, space, above, slash, below]
+
+
+def _measure(text: str, values: Sequence[Part], arguments: dict[str, Part]) -> list[Part] | None:
+    """5|to|9|km|mi  ->  5 to 9 km,    6|ft|2|in|m  ->  6 ft 2 in,    5.2|u=km  ->  5.2 km"""
+    words = [text[value.start : value.stop] for value in values]
+    parts: list[Part] = []
+    expected = True  # a number
+    for i, (word, value) in enumerate(zip(words, values, strict=True)):
+        after = words[i + 1 : i + 3]
+        if expected:
+            if not NUMBER.fullmatch(word):
+                break
+            parts.append(value)
+        elif word.lower() in RANGES and after and NUMBER.fullmatch(after[0]):
+            parts.append(Part(value.start, value.stop, RANGES[word.lower()]))
+        elif not NUMBER.fullmatch(word):
+            more = after[1:] and NUMBER.fullmatch(after[0]) and after[1] in SMALLER_UNITS
+            parts.append(Part(value.start, value.stop, f" {_unit(word)}{' ' if more else ''}"))
+            if not more:
+                break
+        else:
+            break
+        expected = not expected
+    unit = arguments.get("u") or arguments.get("ul")
+    if unit and len(parts) == 1 and unit.start > parts[0].stop:
+        parts.append(Part(unit.start, unit.stop, f" {_unit(text[unit.start : unit.stop])}"))
+    return parts or None
+
+
+def _unit(code: str) -> str:
+    """km2  ->  km²,   C  ->  °C,   km/h  ->  km/h"""
+    return UNITS.get(code) or re.sub(
+        r"(?<=[a-z])[23]\b", lambda power: "²³"[int(power[0]) - 2], code
+    )
