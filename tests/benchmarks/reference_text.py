@@ -14,7 +14,8 @@ from typing import Any
 
 import mwparserfromhell
 
-from clozeline.pipeline.sources.mediawiki.markup import BLOCK_TAGS
+from clozeline.pipeline.sources.mediawiki.markup import BLOCK_TAGS, strip_markup
+from clozeline.pipeline.sources.mediawiki.templates import is_shown, template_name
 
 BLOCK = re.compile(BLOCK_TAGS)
 HIDDEN = re.compile(r"\[\[\s*(?:File|Image|Category)\s*:", re.IGNORECASE)
@@ -96,12 +97,20 @@ def _end_lines(tree: Any) -> None:
 
 
 #: What strip_code keeps and a reader would not miss, and the lines that it runs together.
+def _show_templates(tree: Any) -> None:
+    for template in tree.filter_templates(recursive=tree.RECURSE_OTHERS):
+        markup = str(template)
+        if is_shown(template_name(markup, 2, len(markup) - 2)):
+            tree.replace(template, strip_markup(f"x{markup}x")[1:-1])
+
+
 CLASSES: dict[str, Callable[[Any], None]] = {
     "text of references": _empty("ref", "references"),
     "cells of tables": _empty("table"),
     "captions of files, categories": _hide_links,
     "blocks of code": _empty("source", "syntaxhighlight", "pre"),
     "block elements run into one line": _end_lines,
+    "templates that show an argument": _show_templates,
 }
 
 
