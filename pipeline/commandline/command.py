@@ -31,6 +31,11 @@ ALL = "clozeline.help_all"  #: key in click's meta
 WIDTH = 100
 
 
+def _initials(option: str) -> str:
+    """--learning-rate  ->  --lr"""
+    return "--" + "".join(word[:1] for word in option.strip("-").split("-"))
+
+
 class GroupedOption(click.Option):
     def __init__(self, *args: Any, group: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -76,6 +81,9 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             if message := removed_option(str(ctx.info_name), error.option_name):
                 raise click.UsageError(message, ctx) from error
+            options = (name for param in self.params for name in param.opts)
+            if meant := [name for name in options if _initials(name) == error.option_name]:
+                error.possibilities = meant
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -237,6 +237,21 @@ def test_a_removed_command_names_what_to_use_instead(command):
     assert error_line(command) == error_line(command, "work/run", "--port", "1") == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "short", "option"),
+    [
+        ("pretrain", "--lr", "--learning-rate"),
+        ("pretrain", "--bs", "--batch-size"),
+        ("finetune", "--lr", "--learning-rate"),
+        ("shards", "--msl", "--max-seq-length"),
+    ],
+)
+def test_the_initials_of_an_option_find_it(command, short, option):
+    assert error_line(command, "x", short, "3") == (
+        f"Error: No such option '{short}'. Did you mean '{option}'?"
+    )
+
+
 def test_an_option_that_never_was_is_reported_as_before():
     assert error_line("fill", "--ngrams") == "Error: No such option '--ngrams'."
     assert error_line("fil") == "Error: No such command 'fil'. Did you mean 'fill'?"
