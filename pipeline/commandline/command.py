@@ -83,7 +83,8 @@ class Command(click.Command):
                 raise click.UsageError(message, ctx) from error
             options = (name for param in self.params for name in param.opts)
             if meant := [name for name in options if _initials(name) == error.option_name]:
-                error.possibilities = meant
+                words = f"{error.message} Did you mean '{meant[0]}'?"
+                raise click.UsageError(words, ctx) from error
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -27,7 +27,7 @@ from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unico
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
-from clozeline.pipeline.sources.source_query import READING, split_options
+from clozeline.pipeline.sources.source_query import check_reading, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
@@ -153,7 +153,7 @@ def list_blocks(
         }
         wholes = [replace(whole, **chosen) for whole in find_sources(name, options.reading)]
         for whole in wholes:
-            _check_reading(whole)
+            check_reading(whole.path, whole.format, whole.reading)
         for whole in wholes if options.text_columns else ():
             if not BY_NAME[whole.format].has_columns:
                 raise InputError(f"{whole.path} has no columns; give it without text=")
@@ -169,17 +169,6 @@ def list_blocks(
         why = " (a table has a header and no rows)" if is_table else ""
         raise InputError(f"nothing to read in {named}{why}; give a source that is not empty.")
     return [replace(block, index=index) for index, block in enumerate(found)]
-
-
-def _check_reading(whole: Block) -> None:
-    """Raises InputError for an option that the format of the file does not know."""
-    for option in whole.reading:
-        formats = READING[option.partition("=")[0]][1]
-        if whole.format not in formats:
-            raise InputError(
-                f"{whole.path} is {whole.format}; ?{option} is for {' and '.join(formats)}, so "
-                "leave it out"
-            )
 
 
 def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> None:

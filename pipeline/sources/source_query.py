@@ -60,6 +60,16 @@ def split_options(source: str, *, is_url: bool) -> tuple[str, SourceOptions]:
     return name, _parse_options(source, query) if query else SourceOptions()
 
 
+def check_reading(path: str, format: str, reading: Sequence[str]) -> None:
+    """Raises InputError for an option that the format of the file does not know."""
+    for option in reading:
+        formats = READING[option.partition("=")[0]][1]
+        if format not in formats:
+            raise InputError(
+                f"{path} is {format}; ?{option} is for {' and '.join(formats)}, so leave it out"
+            )
+
+
 def _parse_options(source: str, query: str) -> SourceOptions:
     given = parse_query(source, query, {}, others=COMMON)
     columns = tuple(given["text"].split(",")) if "text" in given else None

@@ -47,7 +47,7 @@ BOUNDARIES = {
     "lines=wrapped": re.compile(LINE_END + rb"(?:[ \t]*" + LINE_END + rb"){2}[ \t\r\n]*"),
 }
 BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
-WRAPPED_LINES = 5  #: the fewest from which one can tell
+WRAPPED_LINES = 5  #: of a document, at least, to be taken for wrapped ones
 WIDTHS = range(40, 101)  #: characters of wrapped lines
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
 # In a truncated file, what follows the last of these is not a whole document.

@@ -272,7 +272,7 @@ def test_the_pipelines_in_the_manual_are_those_of_the_graph(tmp_path):
     for job in (replace(context, config=CONFIG), every):
         root = beam.Pipeline()
         data_set(root, job)
-        line = " | ".join(part.label for part in root.transforms_stack[0].parts)
+        line = " | ".join(part.full_label for part in root.transforms_stack[0].parts)
         assert line in page
 
 

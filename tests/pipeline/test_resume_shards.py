@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -145,6 +146,15 @@ def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(job, tmp_pat
     job.assert_finished(out)
 
 
+def has_ended(group):
+    """Whether no process of a group runs any more."""
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return False
+    return True
+
+
 def test_workers_that_outlive_their_job_do_no_harm(job, tmp_path):
     """Those of two killed jobs wake up when another process has finished the data set."""
     out = tmp_path / "out"
@@ -156,7 +166,7 @@ def test_workers_that_outlive_their_job_do_no_harm(job, tmp_path):
         job.assert_finished(out)
         for killed in (first, second):
             os.killpg(killed.pid, signal.SIGCONT)
-            killed.stdout.read()  # the workers hold its other end: it ends with the last of them
+            wait_until(partial(has_ended, killed.pid), "end of its workers", seconds=60)
         for unfinished in out.glob(".*.partial"):  # as any kill leaves; no reader opens them
             unfinished.unlink()
         job.assert_finished(out)

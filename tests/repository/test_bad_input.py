@@ -33,7 +33,7 @@ GOOD = "A line that is long enough to be a paragraph. It has two sentences."
 def folder(tmp_path_factory):
     """good.parquet and a tokenizer that fits it."""
     folder = tmp_path_factory.mktemp("bad_input")
-    texts = articles(60)
+    texts = articles(130)
     write_parquet(folder / "good.parquet", texts)
     write_tokenizer(folder / "tokenizer", texts)
     return folder
@@ -173,7 +173,7 @@ def test_a_folder_that_may_not_be_written_is_named(folder, tmp_path):
 def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder, tmp_path):
     """A limit on the size of files stands for the full disk: a write fails in its middle."""
     out = tmp_path / "out"
-    line = shards_line(folder / "good.parquet", out, "--num-shards=1", "--block-bytes=20000")
+    line = shards_line(folder / "good.parquet", out, "--num-shards=1", "--block-bytes=80000")
     with no_file_longer_than(most):
         said = refused(*line, code=1)
     assert f"File too large [while running '{step}']" in said

@@ -80,6 +80,7 @@ SMALL: dict[str, tuple[tuple[object, ...], str, float, float]] = {
                             r"([\d.]+) times$", 0.3, 5),
     "sentences_icu": ((), r"^all .* ends in both.*: ([\d.]+)%$", 98, 100),
     "sentences_speed": ((0.2,), r"MB/s CPU, ([\d.]+) times; again", 2, 200),
+    "template_holes": ((), r"^English .* ([\d.]+) per 1,000$", 10, 40),
     "tokens_speed": ((1,), r"^ours .* ([\d.]+) x$", 1.5, 60),
     "training_speed": (("bert-mini", "--rounds", 1), r"transformers.* ([\d.]+) x$", 0.5, 20),
     "word_vectors_speed": ((), r"exact vectors alone .* ([\d.]+)% are kept$", 90, 100),

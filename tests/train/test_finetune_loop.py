@@ -1,7 +1,6 @@
 """The optimizer's groups, the weights of classes and the steps of a fine-tuning."""
 
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,13 +47,7 @@ def some_rows(count):
     values = random.integers(10, 90, lengths.sum()).astype(np.uint32)
     offsets = offsets_of(lengths)
     values[offsets[:-1] + 1] = 5 + labels
-    windows, is_cut = np.arange(count + 1), np.zeros(count, bool)
-    return Encoded(Ragged(values, offsets), lengths, windows, is_cut, 12, 0), labels
-
-
-def in_windows(rows, counts):
-    """The same windows as rows of so many each."""
-    return replace(rows, windows=offsets_of(counts), is_cut=np.zeros(len(counts), bool))
+    return Encoded(Ragged(values, offsets), lengths, np.zeros(count, bool), 12, 0), labels
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -112,30 +105,6 @@ def test_a_telling_token_is_learned_in_either_precision(precision):
     assert found.dtype == np.float32
     assert (found.argmax(1) == labels).mean() > 0.9
     assert model.training  # as it was
-
-
-def test_the_logits_of_a_row_are_the_mean_of_its_windows():
-    model, (rows, _) = small_model(), some_rows(50)
-    counts = [1, 8, 1, 2, 30, 1, 7]  # more than a batch of 16
-    alone = predict_logits(model, rows)
-    wanted = [part.mean(0) for part in np.split(alone, np.cumsum(counts)[:-1])]
-    found = predict_logits(model, in_windows(rows, counts))
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    some = np.array([4, 0])
-    few = predict_logits(model, in_windows(rows, counts).take(some))
-    np.testing.assert_allclose(few, found[some], atol=1e-5)
-    assert predict_logits(model, rows.take(np.arange(0))).shape == (0, 2)
-
-
-@pytest.mark.parametrize("kind", [np.int64, np.float32])
-def test_a_row_of_like_windows_teaches_as_much_as_one_of_them(kind):
-    """In parts, since 21 windows are more than a batch of 8."""
-    rows, labels = some_rows(7)
-    thrice = in_windows(rows.take(np.repeat(np.arange(7), 3)), np.full(7, 3))
-    wanted = step_gradients(ALONE, rows, labels.astype(kind))
-    found = step_gradients(ALONE, thrice, labels.astype(kind))
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mask"])
