@@ -15,7 +15,8 @@ from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.pretraining.cli import pretrain
 
 #: The options of `pretrain` about the model and its steps, which the help does not list again.
-TAKEN = {"preset", "dropout", *(field.name for field in fields(PretrainConfig))} - {"phase"}
+NO_MATTER = {"phase", "log_every", "keep", "check_shards", "shard_cache", "shard_cache_limit"}
+TAKEN = {"preset", "dropout", *(field.name for field in fields(PretrainConfig))} - NO_MATTER
 PRETRAIN_OPTIONS = [copy(param) for param in pretrain.params if param.name in TAKEN]
 for param in PRETRAIN_OPTIONS:
     param.hidden = True  # type: ignore[attr-defined]  # an option
