@@ -256,6 +256,7 @@ SMALLER = (
     (r"--max-seq-length \d+", "--max-seq-length 64"),
     (r"(--max-steps|--save-every|@)( ?\d+)000\b", r"\1\2"),
     (r"--max-steps \d{3,}|--for \d+[smh]", "--max-steps 3"),
+    (r" --micro-batch-size \d+", ""),
     (r"--batch-size \d+", "--batch-size 4"),
     (r"--preset bert-\S+", "--preset bert-tiny"),
     (r"--preset modern-\S+", "--preset modern-nano"),
