@@ -80,8 +80,8 @@ class DataConfig:
     )
     similarity: float = _curation(
         0.8,
-        "With `--deduplicate near`: least Jaccard similarity of the word 5-grams of two documents "
-        "that are near duplicates.",
+        "With `--deduplicate near`: minimum Jaccard similarity of word 5-grams to count as "
+        "near-duplicates.",
     )
     quality: tuple[str, ...] = _curation(
         (),
@@ -93,9 +93,7 @@ class DataConfig:
         "Drop documents that share an n-gram of words with a text of this SOURCE, such as a test "
         "set; repeatable.",
     )
-    exclude_ngram: int = _curation(
-        13, "Words in a row that a document may not share with --exclude."
-    )
+    exclude_ngram: int = _curation(13, "Length of the n-grams for --exclude, in words.")
     format: Literal["arrow", "webdataset"] = _shards("arrow", "File format of the shards.")
     compression: Literal["none", "lz4", "zstd"] = _shards(
         "none", "Compression inside a shard; `none` lets the loader memory-map it."

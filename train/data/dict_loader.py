@@ -36,7 +36,7 @@ class DictLoader(IterableDataset[dict[str, Tensor]]):
     that the model takes, such as ("input_ids", "attention_mask", "labels") of a ModernBERT.
 
     It ends after `steps` batches, counting those before a resumed position; without `steps`, never.
-    Then Lightning, which fetches one batch ahead to find the end, saves a position one too far.
+    Then Lightning, which fetches one batch ahead to find the end, saves one batch ahead.
 
     `state_dict` and `load_state_dict` are the loader's. Raises InputError for unknown keys, and for
     packed or unpadded rows, which only this project's models read.

@@ -65,7 +65,7 @@ def finetune(
 
     HF_DIR is a BERT or ModernBERT in Hugging Face format, with its tokenizer. TRAIN and --test are
     Parquet, JSON lines, CSV or TSV files, hf://DATASET or sample:reviews. Test rows are only
-    scored; whatever is chosen is chosen on training rows. With few labels, try --prompt and
+    scored; hyperparameters are tuned on training rows only. With few labels, try --prompt and
     --label-words. Under torchrun, the processes train each model together.
     """
     config = config_or_usage_error(FinetuneConfig, options)
