@@ -34,6 +34,7 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def _end_at_sigterm() -> None:
+    """In a forked process, such as a data loader's: whoever started it ends it without a word."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

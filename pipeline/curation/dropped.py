@@ -44,11 +44,14 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
     for reason, words in HINTS.items():
         yield from _line("found", read[reason], totals["empty"], "documents", words)
     yield from unmasked_lines(manifest)
-    if read["documents"] == 1 and manifest.config.pairs in ("segments", "sentences"):
+    shards = len(manifest.of_split("train"))
+    has_random = manifest.config.pairs in ("segments", "sentences")
+    if has_random and 0 < read["documents"] <= shards:
         yield (
-            "all of the text is one document, so no B is random and each next_sentence_label is 0: "
-            "separate documents by blank lines, add ?document=line to the source if each line is "
-            "one, or choose other --pairs"
+            f"{counted(read['documents'], 'document')} in {counted(shards, 'shard')}: where a "
+            "shard has one document, no B is random and each next_sentence_label is 0; separate "
+            "documents by blank lines, add ?document=line to the source if each line is one, give "
+            "fewer --num-shards, or choose other --pairs"
         )
 
 

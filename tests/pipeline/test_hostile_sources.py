@@ -334,6 +334,24 @@ def test_shares_are_of_all_uses_or_left_out_where_those_are_not_known():
         assert f"dropped 80 paragraphs: {words['single']}" in dropped_lines(manifest(**facts))
 
 
+@pytest.mark.parametrize(
+    ("pairs", "documents", "is_said"),
+    [
+        ("segments", 1, True),
+        ("sentences", 1, True),
+        ("segments", 2, False),
+        ("order", 1, False),  # B is the same text in another order
+        ("none", 1, False),
+        ("packed", 1, False),
+    ],
+)
+def test_labels_that_cannot_differ_are_named(pairs, documents, is_said):
+    """The data set has one shard, so two documents are each other's random B."""
+    found = manifest(config=DataConfig(pairs=pairs), documents=documents, dropped={})
+    said = [line for line in dropped_lines(found) if "each next_sentence_label is 0" in line]
+    assert len(said) == is_said
+
+
 def test_every_reason_has_its_words():
     source = "".join(path.read_text() for path in PIPELINE.rglob("*.py"))
     reasons = set(re.findall(r'dropped\["(\w+)"\]', source))

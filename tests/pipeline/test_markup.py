@@ -28,6 +28,34 @@ from tests.support.languages import joined, paragraphs_in
 from tests.support.small_sources import page, read
 
 LITERALS = {
+    # templates that show an argument
+    "the borders are {{convert|1007|km|mi}}, of": "the borders are 1007 km, of",
+    "from {{cvt|5|to|9|km2|sqmi|abbr=on}} of": "from 5 to 9 km² of",
+    "is {{convert|6|ft|2|in|m}} tall": "is 6 ft 2 in tall",
+    "at {{convert|20|C|F}} it": "at 20 °C it",
+    "the {{lang|de|[[Rom|Romus]]}} of": "the Romus of",
+    "the {{lang-fr|l'été}} of": "the l'été of",
+    "{{nowrap|a {{lang|la|b}} c}} d": "a b c d",
+    "a {{w|Rome}} and {{w|Rome|the city}}": "a Rome and the city",
+    "{{quote|text=Veni, vidi.|author=C}}": "Veni, vidi.",
+    "{{blockquote|Veni, vici.}}": "Veni, vici.",
+    "{{nihongo|Tokyo|東京|Tōkyō}} is": "Tokyo is",
+    "a{{snd}}b{{'}}s c{{ndash}}d": "a – b's c–d",
+    "{{as of|2010}} and {{as of|2011|lc=y}}": "As of 2010 and as of 2011",
+    "a {{abbr|ca.|circa}} b {{unknown|c}}.": "a ca. b.",
+    "[[File:a.jpg|b {{lang|de|c}}]]d": "d",
+    # language conversion
+    "a-{zh-hans:b; zh-hant:c}-d": "abd",
+    "a-{zh:b; zh-hant:c}-d": "abd",
+    "a-{zh-hant:c; zh:b;}-d": "abd",
+    "a-{b}-c": "abc",
+    "a-{R|b}-c": "abc",
+    "a-{H|zh-cn:b; zh-tw:c}-d": "ad",
+    "-{T|zh-cn:b; zh-tw:c}-d": "d",
+    "a-{A|sr-ec:b; sr-el:c}-d": "abd",
+    "a-{zh-hans:-{b}-c; zh-hant:d}-e": "abce",
+    "a-{zh-hans|b}-c": "abc",
+    "no -{ end of it": "no -{ end of it",
     # links
     "[[a]] [[a|b]] [[a b#c|d]]s [[:Category:e]]": "a b ds Category:e",
     "[[a|''b'']] ''[[c|''d'']]'' [[e|]]": "b d e",
@@ -361,30 +389,6 @@ def test_other_words_between_underscores_stay(word):
     assert strip_markup(f"a {word} b") == f"a {word} b"
 
 
-SHOWN = {
-    "the borders are {{convert|1007|km|mi}}, of": "the borders are 1007 km, of",
-    "from {{cvt|5|to|9|km2|sqmi|abbr=on}} of": "from 5 to 9 km² of",
-    "is {{convert|6|ft|2|in|m}} tall": "is 6 ft 2 in tall",
-    "at {{convert|20|C|F}} it": "at 20 °C it",
-    "the {{lang|de|[[Rom|Romus]]}} of": "the Romus of",
-    "the {{lang-fr|l'été}} of": "the l'été of",
-    "{{nowrap|a {{lang|la|b}} c}} d": "a b c d",
-    "a {{w|Rome}} and {{w|Rome|the city}}": "a Rome and the city",
-    "{{quote|text=Veni, vidi.|author=C}}": "Veni, vidi.",
-    "{{blockquote|Veni, vici.}}": "Veni, vici.",
-    "{{nihongo|Tokyo|東京|Tōkyō}} is": "Tokyo is",
-    "a{{snd}}b{{'}}s c{{ndash}}d": "a – b's c–d",
-    "{{as of|2010}} and {{as of|2011|lc=y}}": "As of 2010 and as of 2011",
-    "a {{abbr|ca.|circa}} b {{unknown|c}}.": "a ca. b.",
-    "[[File:a.jpg|b {{lang|de|c}}]]d": "d",
-}
-
-
-@pytest.mark.parametrize("markup", SHOWN)
-def test_a_template_that_shows_an_argument_shows_it(markup):
-    assert strip_markup(markup) == SHOWN[markup]
-
-
 @pytest.mark.parametrize(
     ("markup", "holes", "rest"),
     [
@@ -401,26 +405,6 @@ def test_what_is_missing_in_sentences_is_counted_and_such_sentences_can_be_left_
 ):
     assert strip_page(markup)[1] == holes
     assert strip_page(markup, drop_holes=True) == (rest, holes)
-
-
-CONVERTED = {
-    "a-{zh-hans:b; zh-hant:c}-d": "abd",
-    "a-{zh:b; zh-hant:c}-d": "abd",
-    "a-{zh-hant:c; zh:b;}-d": "abd",
-    "a-{b}-c": "abc",
-    "a-{R|b}-c": "abc",
-    "a-{H|zh-cn:b; zh-tw:c}-d": "ad",
-    "-{T|zh-cn:b; zh-tw:c}-d": "d",
-    "a-{A|sr-ec:b; sr-el:c}-d": "abd",
-    "a-{zh-hans:-{b}-c; zh-hant:d}-e": "abce",
-    "a-{zh-hans|b}-c": "abc",
-    "no -{ end of it": "no -{ end of it",
-}
-
-
-@pytest.mark.parametrize("markup", CONVERTED)
-def test_language_conversion_shows_what_a_reader_sees(markup):
-    assert strip_markup(markup) == CONVERTED[markup]
 
 
 def test_elements_of_translation_and_sound_are_only_marks():

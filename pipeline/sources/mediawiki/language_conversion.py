@@ -7,7 +7,7 @@ CONVERSION = re.compile(r"-\{(?!\{)((?:(?!-\{(?!\{)|\}-).){0,4000})\}-", re.DOTA
 CONVERSION_FLAGS = re.compile(r"\s*([A-Z+-](?:\s*;\s*[A-Z+-])*|[a-z]{2,3}(?:-[a-z;\s-]*)?)\s*\|")
 VARIANT = re.compile(r"(?:^|;)\s*(?:[^;:]*=>\s*)?([a-z]{2,3}(?:-[a-z]{2,8})*)\s*:", re.DOTALL)
 HIDING_FLAGS = frozenset("HT-")
-MAX_NESTED = 10
+MAX_NESTED = 10  #: levels; deeper ones stay as they are, so that a page takes linear time
 
 
 def converted(text: str) -> str:

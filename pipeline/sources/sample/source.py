@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
 SCHEME = "sample:"
 LABELS = ("negative", "positive")
 OTHERS = ("repeat", "limit", "tokens")  #: options of every source
-#: Of an article or a review on average, UTF-8, measured over 100,000.
+#: Mean bytes of UTF-8 of an article and of a review, over 100,000 of each.
 MEAN_BYTES = {"articles": 1_297, "reviews": 229}
 MOST_BYTES = 10**12  #: of text; the list of its blocks is in memory
 MOST_ROWS = 1_000_000  #: of a table, which is in memory: about 4 GB while it is made
