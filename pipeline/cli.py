@@ -25,6 +25,9 @@ from clozeline.pipeline.tokenization.options import TokenizerOptions
 FOLDER = PathOrUrl()
 #: Ours have no underscores.
 BEAMS_OPTION = re.compile("--(runner|[a-z]+_[a-z_]+)")
+#: The preset of `clozeline pretrain` without --preset, and the pairs that its recipe advises.
+#: `train` has them, too, which this package does not import; a test compares the two.
+DEFAULT_PRESET, ADVISED_PAIRS = "nano", "none"
 
 
 @click.command(
@@ -168,6 +171,12 @@ def _print_shards(manifest: Manifest, is_new: bool, out: AnyPath) -> None:
     number = counted(len(manifest.of_split("train")), "shard")
     examples = counted(manifest.num_examples("train"), "training example")
     click.echo(f"{done}{examples} in {number}: {out}")
+    if (pairs := manifest.config.pairs) != ADVISED_PAIRS:
+        click.echo(
+            f"note: these are `{pairs}` pairs; the default preset of `clozeline pretrain`, "
+            f"{DEFAULT_PRESET}, learns more from --pairs {ADVISED_PAIRS}.",
+            err=True,
+        )
     print_next_for(out)
 
 

@@ -14,11 +14,13 @@ from click.testing import CliRunner
 
 from clozeline.__main__ import RESUMABLE
 from clozeline.model.config import PRESETS
+from clozeline.pipeline import cli
 from clozeline.pipeline.commandline.command import Command, group_of
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import InOrder, main
+from clozeline.train.pretraining.recipes import DEFAULT_PRESET, RECIPES
 from tests.support.command import invoke, output_of, refused
 from tests.support.printed_commands import parse
 from tests.support.small_jobs import (
@@ -122,12 +124,23 @@ def test_a_job_prints_one_line_and_its_progress_to_standard_error(line, tmp_path
     done, out = invoke(*line, "--workers=1"), tmp_path / "out"
     rows = read_manifest(out).num_examples("train")
     assert done.stdout == f"{rows:,} training examples in 1 shard: {out}\n"
-    assert done.stderr.endswith(f"Next: clozeline pretrain {out} --out {tmp_path}/run\n")
+    note = (
+        "note: these are `segments` pairs; the default preset of `clozeline pretrain`, nano, "
+        "learns more from --pairs none."
+    )
+    follows = f"Next: clozeline pretrain {out} --out {tmp_path}/run"
+    assert done.stderr.splitlines()[-2:] == [note, follows]
     said = capfd.readouterr().err  # what the process itself has for standard error
     assert "tokenizing: 100%" in said
     assert "2/2" in said
     assert "\r" not in said
     assert "INFO" not in said  # the log goes to job.log
+
+
+def test_shards_know_the_pairs_of_the_default_preset(line):
+    assert cli.DEFAULT_PRESET == DEFAULT_PRESET
+    assert RECIPES[DEFAULT_PRESET]["pairs"].value == cli.ADVISED_PAIRS
+    assert "note: these" not in invoke(*line, "--pairs", cli.ADVISED_PAIRS, "--workers=1").stderr
 
 
 def test_a_job_whose_standard_streams_are_closed_is_built(line, tmp_path):

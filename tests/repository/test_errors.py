@@ -160,11 +160,12 @@ def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(small_folder,
     after = f"finetune {tmp_path}/run TRAIN.csv --out {tmp_path}/classifier"
     assert rows[-1] == f"Next: clozeline {after}"
     values = dict(row.split(None, 1) for row in rows if ":" not in row.split()[0])
-    assert list(values) == ["model", "device", "data", "training", "files"]
+    assert list(values) == ["model", "device", "data", "training", "export", "files"]
     assert values["model"].startswith("2 layers of 128: ")
     assert values["device"].startswith("cpu, fp32, 1 process of ")
     assert values["data"].endswith(": 57 examples of up to 16 tokens, 23 held out")
     assert values["training"].startswith("steps 1 to 1 of 8 examples: 0.1 epochs; adamw, peak")
+    assert values["export"] == "opens in transformers as a plain BERT"
     assert values["files"].endswith(f"tensorboard --logdir {tmp_path}/run/tensorboard")
 
 

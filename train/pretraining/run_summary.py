@@ -6,6 +6,7 @@ data       work/shards: 12,345 examples of up to 128 tokens, 66 held out
 training   steps 1 to 1,000 of 32 examples: 2.6 epochs; adamw, peak learning rate 0.001, linear
 phase      steps 1 to 500: work/64, 128 examples of up to 64 tokens
 phase      steps 501 to 1,000: work/shards, 32 examples of up to 256 tokens
+export     opens in transformers as a plain BERT
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
 
@@ -15,6 +16,7 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import count_parameters
+from clozeline.model.huggingface.config import model_type_of
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
@@ -34,11 +36,21 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
         "data": f"{trainer.shards.folder}: {examples:,} examples of up to "
         f"{config.data.max_seq_length} tokens, {held_out:,} held out",
         "training": _training(config, examples, trainer),
+        "export": _export(config.model),
         "files": f"{trainer.out / METRICS}; curves: tensorboard --logdir "
         f"{trainer.out / TENSORBOARD}",
     }
-    *rows, files = (f"{name:<10} {line}" for name, line in lines.items())
-    return [*rows, *phase_lines(config.phases, config.training), files]
+    *rows, export, files = (f"{name:<10} {line}" for name, line in lines.items())
+    return [*rows, *phase_lines(config.phases, config.training), export, files]
+
+
+def _export(model: BertConfig) -> str:
+    """What `clozeline export` will write for this model."""
+    try:
+        family = {"bert": "BERT", "modernbert": "ModernBERT"}[model_type_of(model)]
+    except ValueError:
+        return "opens in transformers with its own code (trust_remote_code=True)"
+    return f"opens in transformers as a plain {family}"
 
 
 def _model(model: BertConfig) -> str:
