@@ -29,7 +29,6 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 REJECTED = "rejected.jsonl"
 DROPPED = "dropped.jsonl"  #: samples of the documents that curation dropped
-CARD = "README.md"
 REPORT = "report.html"  #: the file that `clozeline report` writes
 JOB = "job.json"
 SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")

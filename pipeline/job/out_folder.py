@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from clozeline.pipeline.common.checksums import file_sha256, is_edited
+from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
@@ -28,7 +28,6 @@ from clozeline.pipeline.common.paths import (
 )
 from clozeline.pipeline.common.store import is_file, sizes_in
 from clozeline.pipeline.dataset.manifest import (
-    CARD,
     DROPPED,
     JOB,
     MANIFEST,
@@ -138,8 +137,6 @@ def prepare_folders(
     log = [LOG] if tasks else []  # without tasks, the job writes to it by now
     for name in (MANIFEST, REJECTED, DROPPED, REPORT, *log, *gone):
         (context.out_dir / name).unlink(missing_ok=True)
-    if not is_edited(context.out_dir / CARD):
-        (context.out_dir / CARD).unlink(missing_ok=True)
     start = {"clozeline": own_version(), "files": sorted(wanted)}
     write_json(context.out_dir / JOB, start)  # before anything else: the folder is a job's
     _write_tokenizer(context, tokenizer)

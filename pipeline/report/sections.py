@@ -14,17 +14,16 @@ from clozeline.pipeline.curation.reasons import documents_read
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.inspect import random_examples
-from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
+from clozeline.pipeline.report.page import Chapter, Section, Table, make_sections
 from clozeline.pipeline.report.statistics import (
     DatasetSummary,
-    RowStatistics,
     fraction,
     summarize_dataset,
 )
 from clozeline.pipeline.sources.documents import TRUNCATED
 
 BINS = 64  # of a chart over positions, at most
-TOKENS_SHOWN, EXAMPLES_SHOWN, REJECTED_SHOWN = 30, 10, 10
+EXAMPLES_SHOWN, REJECTED_SHOWN = 10, 10
 BALANCED = (0.48, 0.52)  # fraction of random or swapped pairs
 
 
@@ -47,6 +46,8 @@ def _figures(summary: DatasetSummary) -> Iterator[tuple[str, str]]:
     yield "validation examples", f"{summary.splits[VALIDATION].rows:,}"
     yield "tokens in examples", f"{summary.all_rows.tokens:,}"
     yield "fill rate", f"{train.fill_rate:.1%}"
+    unknown = fraction(summary.all_rows.unknown[0], summary.all_rows.tokens)
+    yield f"tokens that are {summary.tokenizer.special_tokens[1]}", f"{unknown:.2%}"
     yield "documents read", f"{_documents_read(summary):,}"
     yield "vocabulary", f"{manifest.vocab_size:,}"
     yield "shards", f"{len(manifest.shards):,}"
@@ -96,8 +97,8 @@ def _masks(summary: DatasetSummary) -> Section:
         "a random token": config.random_token_prob,
         "the token itself": config.keep_token_prob,
     }
-    number = int(rows.masked_at.sum())
-    mean, rate = fraction(number, rows.rows), fraction(number, rows.maskable_at.sum())
+    number = int(rows.shown_as.sum())
+    mean, rate = fraction(number, rows.rows), fraction(number, rows.maskable[0])
     cells = [
         (name, f"{count:,}", f"{fraction(count, number):.1%}", f"{probability:.0%}")
         for (name, probability), count in zip(expected.items(), rows.shown_as, strict=True)
@@ -106,25 +107,8 @@ def _masks(summary: DatasetSummary) -> Section:
     return Section(
         heading="Masks",
         sentence=f"{number:,} tokens are masked, {mean:.1f} per example: {rate:.1%} of the tokens "
-        "that may be masked (special tokens never are). The chart is flat if no position is "
-        "preferred.",
-        charts=[_masks_by_position(rows)] if number else [],
+        "that may be masked (special tokens never are).",
         tables=[Table(heads=heads, rows=cells)],
-    )
-
-
-def _masks_by_position(rows: RowStatistics) -> Chart:
-    masked, maskable = _binned(rows.masked_at), _binned(rows.maskable_at)
-    present = np.flatnonzero(maskable)  # there may be no row that long
-    line = Line(x=_edges(len(rows.masked_at))[present], y=masked[present] / maskable[present])
-    return draw_lines(
-        "masks",
-        [line],
-        caption="Masked tokens by position",
-        x_label="position",
-        y_label="fraction masked",
-        percent=True,
-        from_zero=True,
     )
 
 
@@ -198,27 +182,6 @@ def _samples(summary: DatasetSummary) -> Section | None:
     )
 
 
-def _tokens(summary: DatasetSummary) -> Section:
-    counts = np.array(summary.manifest.token_counts, dtype=np.int64)
-    total, used = int(counts.sum()), int((counts > 0).sum())
-    tokenizer = summary.tokenizer
-    ordinary = int((~tokenizer.is_special).sum())
-    unknown = fraction(summary.all_rows.unknown[0], summary.all_rows.tokens)
-    order = np.argsort(-counts, kind="stable")[:used]
-    rows = [
-        (tokenizer.shown_tokens[token], f"{counts[token]:,}", f"{counts[token] / total:.2%}")
-        for token in order[:TOKENS_SHOWN]
-    ]
-    return Section(
-        heading="Tokens",
-        sentence=f"{used:,} of the {ordinary:,} tokens of the vocabulary occur "
-        f"({fraction(used, ordinary):.1%}) among {total:,} training tokens, counted before masking "
-        f"and without special tokens. {unknown:.2%} of all tokens are "
-        f"{tokenizer.special_tokens[1]}.",
-        tables=[Table(heads=("most common token", "count", "fraction"), rows=rows)] if rows else [],
-    )
-
-
 def _edges(width: int) -> NDArray[np.int64]:
     """The edges of at most BINS equal bins over 0 to width, or a little beyond."""
     step = -(-width // BINS)
@@ -237,5 +200,4 @@ SECTIONS: Final[tuple[Callable[[DatasetSummary], Section | None], ...]] = (
     _pairs,
     _dropped,
     _samples,
-    _tokens,
 )

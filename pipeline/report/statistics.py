@@ -1,4 +1,4 @@
-"""A finished data set as plain data: what its page and its card show.
+"""A finished data set as plain data: what its page shows.
 
 work/shards  ->  DatasetSummary: manifest, tokenizer, counts over the rows of each split, ...
 
@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import json_values, refuse_malformed, unsealed
+from clozeline.pipeline.common.json_files import refuse_malformed, unsealed
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
-    JOB,
     REJECTED,
     TOKENIZER,
     Manifest,
@@ -44,8 +42,7 @@ class RowStatistics:
 
     lengths: Counts  # rows by number of tokens, [CLS] and [SEP] included, [S + 1]
     pieces: Counts  # pieces of packed rows, [1]
-    maskable_at: Counts  # tokens that may be masked, by position, [S]
-    masked_at: Counts  # masked tokens, by position, [S]
+    maskable: Counts  # tokens that may be masked, [1]
     shown_as: Counts  # masked tokens that are shown as [MASK], as another, as themselves, [3]
     labels: Counts  # rows without B, with a B that follows A, with a random or swapped B, [3]
     unknown: Counts  # tokens that stand for unknown text, before masking, [1]
@@ -53,8 +50,8 @@ class RowStatistics:
     @classmethod
     def empty(cls, width: int) -> Self:
         """Statistics of no rows; `width` is S."""
-        sizes = {"lengths": width + 1, "pieces": 1, "unknown": 1, "shown_as": 3, "labels": 3}
-        sizes |= {"maskable_at": width, "masked_at": width}
+        sizes = {"lengths": width + 1, "pieces": 1, "maskable": 1, "unknown": 1}
+        sizes |= {"shown_as": 3, "labels": 3}
         return cls(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
 
     def __add__(self, other: Self) -> Self:
@@ -138,18 +135,6 @@ def fraction(part: float, whole: float) -> float:
     return float(part) / float(whole) if whole else 0.0
 
 
-def read_job(folder: AnyPath) -> dict[str, Any]:
-    """The contents of job.json; empty if there is none."""
-    path = folder / JOB
-    if not path.exists():
-        return {}
-    with json_values(path, ADVICE) as values:
-        sources = [*values.get("sources", ()), *values.get("exclude", ())]
-        if not all(isinstance(source, str) for source in sources):
-            raise ValueError("a source is not text")
-        return values
-
-
 def _records(path: AnyPath, kind: type[Record]) -> Iterator[Record]:
     """The lines of a file, each of this dataclass; none if there is no file."""
     with refuse_malformed(path, ADVICE):
@@ -162,7 +147,6 @@ def _records(path: AnyPath, kind: type[Record]) -> Iterator[Record]:
 
 def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStatistics:
     """The statistics of rows that fit the width and the vocabulary."""
-    position = ordinals(examples.input_ids.lengths)
     original = examples.unmasked().input_ids.values
     hidden, pieces = examples.flat_positions(), examples.piece_lengths
     shown, labels = examples.input_ids.values[hidden], examples.masked_lm_labels.values
@@ -170,8 +154,7 @@ def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStati
     return RowStatistics(
         lengths=np.bincount(examples.input_ids.lengths, minlength=width + 1),
         pieces=np.array([len(pieces.values) if pieces else 0]),
-        maskable_at=np.bincount(position[~tokenizer.is_special[original]], minlength=width),
-        masked_at=np.bincount(position[hidden], minlength=width),
+        maskable=np.array([(~tokenizer.is_special[original]).sum()]),
         shown_as=np.array([is_mask.sum(), (~is_mask & ~is_kept).sum(), is_kept.sum()]),
         labels=np.bincount(examples.next_sentence_label.astype(np.int64) - NO_PAIR, minlength=3),
         unknown=np.array([_unknown(examples, original, tokenizer)]),

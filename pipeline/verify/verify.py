@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
+    JOB,
     LENGTH_BIN,
     MANIFEST,
     TOKENIZER,
@@ -34,7 +36,6 @@ from clozeline.pipeline.dataset.manifest import (
 )
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
-from clozeline.pipeline.report.statistics import read_job
 from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.steps.steps import count_tokens
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -144,8 +145,11 @@ class _Verification:
 
 def _excluded(folder: AnyPath, manifest: Manifest) -> tuple[str, ...]:
     """The sources of --exclude as they were given, if job.json still says it."""
-    names = manifest.config.exclude
-    given = tuple(read_job(folder).get("exclude", ())) if names else ()
+    names, job = manifest.config.exclude, folder / JOB
+    if not names or not job.exists():
+        return names
+    with json_values(job, "delete it") as values:
+        given = tuple(map(str, values.get("exclude", ())))
     return given if portable_names(given) == list(names) else names
 
 

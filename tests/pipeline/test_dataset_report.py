@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clozeline.pipeline.common.paths import path_of
-from clozeline.pipeline.dataset.manifest import CARD, REPORT, read_manifest, write_manifest
+from clozeline.pipeline.dataset.manifest import REPORT, read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.page import Chapter, Section, Table, html_page, printable
@@ -107,7 +107,7 @@ def page(html):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """Tokens and names that are markup; swapped pairs; training rows alone; page and card."""
+    """Tokens and names that are markup; swapped pairs; training rows alone."""
     folder = tmp_path_factory.mktemp("hostile") / "data"
     normalization = Normalization(lowercase=True, strip_accents=True)
     tokenizer = Tokenizer([*SPECIAL_TOKENS, *HOSTILE], normalization)
@@ -137,8 +137,7 @@ def test_a_pair_is_counted_token_by_token():
     )
     counted = count_rows(shown, 16, TOKENIZER)
     assert np.flatnonzero(counted.lengths).tolist() == [13]
-    assert np.flatnonzero(counted.maskable_at).tolist() == [1, 2, 3, 4, 5, 7, 9, 10, 11]
-    assert np.flatnonzero(counted.masked_at).tolist() == [2, 10, 11]
+    assert counted.maskable.tolist() == [9]
     assert counted.shown_as.tolist() == [1, 1, 1]
     assert counted.labels.tolist() == [0, 0, 1]
     assert counted.unknown.tolist() == [1]
@@ -185,22 +184,6 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
         assert found[1:] == [*(f"{kinds[kind]:,}" for kind in (-1, 0, 1)), share]
 
 
-def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_folder, html, page):
-    counts = Counter()
-    for ids, positions, labels, _ in rows_of(small_folder, "train"):
-        for position, label in zip(positions, labels, strict=True):
-            ids[position] = label
-        counts.update(TOKENIZER.tokens[token] for token in ids)
-    for special in SPECIAL_TOKENS:
-        del counts[special]
-    used, pieces = len(counts), TOKENIZER.vocab_size - len(SPECIAL_TOKENS)
-    rate = f"{used} of the {pieces} tokens of the vocabulary occur ({used / pieces:.1%})"
-    assert f"{rate} among {counts.total()} training tokens" in html
-    best, number = counts.most_common(1)[0]
-    assert page.text[best]
-    assert page.text[f"{number / counts.total():.2%}"]
-
-
 def test_the_examples_are_those_of_inspect(small_folder, page):
     assert page.tags["article"] == 10
     shown = invoke("inspect", small_folder, "-n", 10).stdout
@@ -211,7 +194,7 @@ def test_the_examples_are_those_of_inspect(small_folder, page):
     assert {"token", "masked", "random", "kept", "special"} <= classes
 
 
-def test_counts_and_rejections_are_on_the_page_and_an_edited_card_is_kept(data_set):
+def test_counts_and_rejections_are_on_the_page(data_set):
     where = "a.xml,\u2028page"  # no end of a line in JSON
     lines = [{"where": f"{where} {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
     early = {"where": "b.xml", "reason": "truncated bz2", "kind": "truncated"}
@@ -223,11 +206,7 @@ def test_counts_and_rejections_are_on_the_page_and_an_edited_card_is_kept(data_s
         dropped={"short_document": 7, "cut_tokens": 98_765},
     )
     write_manifest(data_set, manifest)
-    (data_set / CARD).write_text("# Mine\n")
-    done = invoke("report", data_set)
-    assert done.stdout == f"{data_set / REPORT}\n"
-    assert done.stderr.startswith(f"warning: {data_set / CARD} was edited and is kept\n")
-
+    assert invoke("report", data_set).stdout == f"{data_set / REPORT}\n"
     text = (data_set / REPORT).read_text()
     page = Parsed(text)
     for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345", "12,352"):
@@ -250,8 +229,8 @@ def test_hostile_tokens_are_text_and_nothing_else(hostile):
     page = Parsed(html)
     assert not page.tags.keys() & {"script", "img", "b", "i"}
     assert page.tags["article"] == 10
-    for token in map(printable, HOSTILE):  # each has a row
-        assert page.row(token), token
+    for token in map(printable, HOSTILE):  # each is in an example
+        assert any(token in text for text in page.text), token
     assert not set(html) & {"\x00", "\x1b", "\u202e"}
     assert page.row("<b>a</b>.xml, \\x1b[31m") == ["<i>"]
 
@@ -292,7 +271,7 @@ def test_what_does_not_exist_has_no_chart(html, hostile, tmp_path):
         (report_of(tmp_path / "both"), False),
         (report_of(tmp_path / "one"), False),
     ):
-        assert Parsed(text).tags["svg"] == 2  # lengths, masks
+        assert Parsed(text).tags["svg"] == 1  # lengths
         assert ("There are no pairs" in text) != has_pairs
         assert "nan" not in text
     write_data_set(tmp_path / "none", train=(0,))
@@ -323,36 +302,32 @@ def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence():
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_another_process_with_other_settings_writes_the_same_page_and_card(hostile, tmp_path):
+def test_another_process_with_other_settings_writes_the_same_page(hostile, tmp_path):
     (tmp_path / "matplotlibrc").write_text("xtick.labelsize: 30\naxes.linewidth: 9\n")
     settings = {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "PYTHONHASHSEED": "7"}
     again = shutil.copytree(hostile, tmp_path / "elsewhere" / "data")
-    written = [again / REPORT, again / CARD]
-    for path in written:
-        path.unlink()
+    (again / REPORT).unlink()
     before = {*again.iterdir()}
     said = python("-W", "error", "-m", "clozeline", "report", again, TZ="Asia/Tokyo", **settings)
-    assert said == f"{written[0]} and {written[1]}\n"
-    assert {*again.iterdir()} == {*before, *written}
-    for path in written:
-        assert path.read_bytes() == (hostile / path.name).read_bytes()
+    assert said == f"{again / REPORT}\n"
+    assert {*again.iterdir()} == {*before, again / REPORT}
+    assert (again / REPORT).read_bytes() == (hostile / REPORT).read_bytes()
 
 
 def test_with_out_the_page_alone_is_written(small_folder, html):
-    assert not {REPORT, CARD} & {path.name for path in small_folder.iterdir()}
+    assert not (small_folder / REPORT).exists()
 
 
 def test_a_data_set_in_a_store_has_the_same_report(hostile):
     store = path_of("memory://report/data")
     for path in (path for path in hostile.rglob("*") if path.is_file()):
-        if path.name not in (REPORT, CARD):
+        if path.name != REPORT:
             place = store / path.relative_to(hostile).as_posix()
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(path.read_bytes())
     result = invoke("report", "memory://report/data")
     assert result.exit_code == 0, result.output
-    for name in (REPORT, CARD):
-        assert (store / name).read_bytes() == (hostile / name).read_bytes()
+    assert (store / REPORT).read_bytes() == (hostile / REPORT).read_bytes()
 
 
 def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
@@ -381,7 +356,6 @@ def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
         ("rejected.jsonl", '{"where": "x", "reason": "\xff"}'),
         ("dropped.jsonl", '{"reason": "near_duplicate"}'),
         ("dropped.jsonl", '{"reason": "a", "document": "b", "text": "c", "value": "d"}'),
-        ("job.json", '{"sources": [5]}'),
     ],
 )
 def test_what_a_job_left_there_is_refused_in_one_line_where_it_is_damaged(name, content, data_set):

@@ -13,12 +13,11 @@ import pytest
 
 from clozeline.pipeline.common.errors import ClozelineError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import sealed
-from clozeline.pipeline.dataset.manifest import CARD, JOB, MANIFEST, REPORT, read_manifest
+from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, REPORT, read_manifest
 from clozeline.pipeline.job.job import _run, plan_job
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.job.workers import Outcome
-from clozeline.pipeline.report.dataset_card import write_card
 from clozeline.pipeline.report.dry_run import plan_shards
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
@@ -242,17 +241,13 @@ def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
     assert read_manifest(copy / "out").config == CONFIG
 
 
-def test_overwrite_removes_page_and_card_of_the_old_data_set_but_not_an_edited_card(copy):
+def test_overwrite_removes_the_page_of_the_old_data_set_but_not_what_the_user_wrote(copy):
     out = copy / "out"
-    for is_edited in (False, True):
-        assert write_card(out)
-        text = (out / CARD).read_text() + "Mine." * is_edited
-        (out / CARD).write_text(text)
-        (out / REPORT).write_text("<!doctype html>")
-        shards(copy, TWO, OVERWRITE)
-        assert not (out / REPORT).exists()
-        assert (out / CARD).exists() == is_edited
-    assert (out / CARD).read_text() == text
+    for name in (REPORT, "README.md"):
+        (out / name).write_text("<!doctype html>")
+    shards(copy, TWO, OVERWRITE)
+    assert not (out / REPORT).exists()
+    assert (out / "README.md").exists()
 
 
 def test_an_unfinished_job_of_another_config_is_replaced(copy):

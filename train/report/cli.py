@@ -77,19 +77,15 @@ def _lines_of_run(
 @click.argument(
     "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
 )
-@grouped_option(
-    "--out", type=PathOrUrl(), help="Write only the HTML page, to this file.", group="Output"
-)
+@grouped_option("--out", type=PathOrUrl(), help="Write the page to this file.", group="Output")
 def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     """Write a page about a data set, runs and a classifier.
 
     A data set: examples, statistics, what was dropped. Runs: curves, warnings, comparison. A
     classifier: scores, label efficiency, calibration, mistakes. The page is one file that loads
-    nothing, report.html in the first folder. A data set also gets a card for the Hugging Face Hub,
-    SHARDS/README.md; an edited card is kept.
+    nothing, report.html in the first folder.
     """
-    from clozeline.pipeline.dataset.manifest import CARD, REPORT
-    from clozeline.pipeline.report.dataset_card import write_card
+    from clozeline.pipeline.dataset.manifest import REPORT
     from clozeline.pipeline.report.page import check_page_file
     from clozeline.train.report.folders import page_of, sorted_by_kind
 
@@ -99,13 +95,7 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     html = page_of(by_kind, title=_title(folders))
     with whole_file(page) as file:
         file.write(html.encode())
-    written = [page]
-    for folder in [] if out else by_kind["data set"]:
-        if write_card(folder):
-            written.append(folder / CARD)
-        else:
-            click.echo(f"warning: {folder / CARD} was edited and is kept", err=True)
-    click.echo(" and ".join(map(str, written)))
+    click.echo(page)
     print_next_for(folders[0])
 
 
