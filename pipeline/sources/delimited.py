@@ -1,65 +1,48 @@
-"""CSV and TSV files: a file is one block, read in pieces of whole rows; documents are rows.
+"""CSV and TSV files: a file is one block, whose rows are read one after another.
 
 title,text      ->  Documents(texts=["A city."])
 Rome,A city.
 
 The first row names the columns. CSV has no types, so all columns are text. A field that begins with
-a quotation mark must end with one: Arrow would take all up to the next mark, rows later, as one
-field. A mark inside an unquoted field is text. Where a row ends depends on all quotation marks
-before it, so a file cannot be cut into blocks without reading it first.
+a quotation mark must end with one, or it would take the rows up to the next mark. A mark inside an
+unquoted field is text.
 """
 
+import csv
 import io
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
-from clozeline.pipeline.common.errors import InputError, escaped, one_line
+from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sources import files
-from clozeline.pipeline.sources.block import BATCH_ROWS, Block
-from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import conversion
-from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, documents_of_rows
+from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, keep_row
 
 FILE_NAME = r"\.(csv|tsv)$"
-MAX_CSV_BLOCK = (1 << 31) - 1  #: bytes, Arrow's limit
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
-LINE_END = re.compile(rb"\r\n|\r|\n")
-DECLARED = re.compile(rb"(?:\xef\xbb\xbf)?sep=([,\t;|])(?:\r\n|\r|\n)")  # spreadsheets' first line
-SHOWN_BYTES = 40  #: of a bad field or a header
-READ_BYTES = 16 << 20  #: of a file at once, or more if a row is longer
+DECLARED = re.compile(r"sep=([,\t;|])\s*\Z")  # spreadsheets' first line
+SHOWN = 40  #: characters of a bad row
+csv.field_size_limit((1 << 31) - 1)  # --max-document-bytes is the limit
 
-Spans = list[tuple[int, int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """A piece of a file: the columns of its good rows, and why the others are bad, by number."""
-
-    table: pa.Table
-    bad: dict[int, str]
-    first: int  #: number of rows before the piece
-    offset: int  #: of the first byte after the piece
+#: The cells of a row, of which an empty one without quotes is None; or what is wrong with it.
+Row = list[str | None] | str
 
 
 def list_table(whole: Block, block_bytes: int) -> list[Block]:
     """One block, or none for a file that has a header and no rows.
 
-    Raises InputError where the file cannot be read, lacks a text column, or begins with a field
-    that is not closed.
+    Raises InputError where the file cannot be read or lacks a text column.
     """
     with files.open_unpacked(whole.path, whole.compression) as stream:
-        pieces = _read_rows(whole.path, stream, whole.text_columns, advice=CHOOSE)
-        has_rows = next(pieces, None) is not None
-        return [whole] if has_rows or files.damage(stream) else []
+        rows = _rows(whole.path, stream, whole.text_columns, advice=CHOOSE)
+        return [whole] if next(rows, None) is not None or files.damage(stream) else []
 
 
 def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
@@ -67,27 +50,23 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 
     A compressed file that is damaged ends with the last whole row before that.
     """
-    end = 0
+    documents, size, number = Documents(), 0, 0
     with files.open_unpacked(block.path, block.compression) as stream:
-        for rows in _read_rows(block.path, stream, block.text_columns):
-            done, end = min(files.bytes_taken(stream) / block.stop, 1.0), rows.offset
-            yield from _documents(rows, block, chunk_bytes, done)
+        for number, row in enumerate(_rows(block.path, stream, block.text_columns), start=1):
+            where = f"{block.path}: row {number}"
+            if isinstance(row, str):
+                documents.reject(where, row)
+                continue
+            parts = [cell or "" for cell in row]
+            keep_row(documents, where, parts, longest=block.max_document_bytes)
+            size += sum(map(len, parts))
+            if size >= chunk_bytes:
+                documents.done = min(files.bytes_taken(stream) / block.stop, 1.0)
+                yield documents
+                documents, size = Documents(), 0
         if reason := files.damage(stream):
-            documents = Documents()
-            documents.reject_rest(block.path, f"{reason}; the rows after byte {end:,} are missing")
-            yield documents
-
-
-def _documents(rows: Rows, block: Block, chunk_bytes: int, done: float) -> Iterator[Documents]:
-    """The rows of a piece, about `chunk_bytes` at once, the bad ones where they stand."""
-    table, bad = rows.table, rows.bad
-    size = max(1, min(BATCH_ROWS, chunk_bytes * len(table) // max(table.nbytes, 1)))
-    numbers = np.arange(len(table) + len(bad)) + rows.first + 1
-    good = np.setdiff1d(numbers, list(bad))
-    for start in range(0, max(len(table), 1), size):
-        columns = [column.combine_chunks() for column in table.slice(start, size).columns]
-        first, longest = int(good[start]) - 1 if start else rows.first, block.max_document_bytes
-        yield documents_of_rows(columns, first, block.path, longest=longest, done=done, bad=bad)
+            documents.reject_rest(block.path, f"{reason}; the rows after row {number} are missing")
+    yield documents
 
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
@@ -95,200 +74,104 @@ def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
 
     Raises InputError for a row with another number of fields than the header.
     """
-    tables = []
+    rows: list[list[str | None]] = []
     with files.open_unpacked(whole.path, whole.compression) as stream:
-        for rows in _read_rows(whole.path, stream, columns, has_nulls=True):
-            for number, reason in rows.bad.items():
+        for row in _rows(whole.path, stream, columns):
+            if isinstance(row, str):
                 raise InputError(
-                    f"{whole.path}: row {number} has {reason}; give it as many as the header, and "
-                    "quote fields that hold what separates the columns"
+                    f"{whole.path}: row {len(rows) + 1} has {row}; give it as many as the header, "
+                    "and quote fields that hold what separates the columns"
                 )
-            tables.append(rows.table)
+            rows.append([cell and fix_unicode(cell) for cell in row])
         files.check_undamaged(whole.path, stream)
-    schema = pa.schema([(name, pa.large_string()) for name in columns])
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    return pa.table([pa.array(column, pa.large_string()) for column in cells], list(columns))
 
 
-def _read_rows(
-    path: str,
-    stream: io.BufferedReader,
-    columns: Sequence[str],
-    *,
-    advice: str = "",
-    has_nulls: bool = False,
-) -> Iterator[Rows]:
-    """The columns of a file, piece by piece. Raises InputError."""
-    first, offset, delimiter, names = 0, 0, "", [""]
-    for piece in _whole_rows(path, stream):
-        data, start = piece, 0
-        if not offset:
-            delimiter, start = _delimiter(path, data)
-            names, start = _header(path, data, start, delimiter)
-            check_columns(path, names, columns, advice=advice)
-        offset += len(data)
-        if data[start:].strip(b"\r\n"):
-            table, bad = _parse(path, data[start:], delimiter, names, columns, has_nulls=has_nulls)
-            bad = {first + number: reason for number, reason in bad.items()}
-            yield Rows(table=table, bad=bad, first=first, offset=offset)
-            first += len(table) + len(bad)
+def _rows(
+    path: str, stream: io.BufferedReader, columns: Sequence[str], *, advice: str = ""
+) -> Iterator[Row]:
+    """The columns of a file, row by row. Raises InputError."""
+    taken: list[str] = []  # lines of the present row
+    lines = _whole_lines(stream, taken)
+    delimiter, first = _delimiter(path, lines, stream)
+    reader = csv.reader(chain(first, lines), delimiter=delimiter, strict=True)
+    rows = _parsed(path, reader, stream, taken)
+    names = [name.strip() for name in next(rows, [])]
+    if any(fix_unicode(name) != name for name in names):
+        raise InputError(
+            f"{path}: the names of its columns are not UTF-8; if they are in Latin-1 or "
+            f"Windows-1252, convert it: {conversion('WINDOWS-1252', path)}"
+        )
+    check_columns(path, names, columns, advice=advice)
+    chosen = [names.index(name) for name in columns]
+    mark = re.escape(delimiter)
+    written = re.compile(rf'("(?:[^"]|"")*"|[^"{mark}\r\n][^{mark}\r\n]*|)(?:{mark}|[\r\n]*\Z)')
+    for row in rows:
+        if len(row) != len(names):
+            yield f"{counted(len(row), 'field')}, not {len(names)}"
+            continue
+        cells = [row[column] for column in chosen]
+        quoted = written.findall("".join(taken)) if "" in cells else row
+        yield [cell if quoted[i] else None for i, cell in zip(chosen, cells, strict=True)]
 
 
-def _parse(
-    path: str,
-    data: bytes,
-    delimiter: str,
-    names: Sequence[str],
-    columns: Sequence[str],
-    *,
-    has_nulls: bool,
-) -> tuple[pa.Table, dict[int, str]]:
-    """The columns of all rows with as many fields as there are names; the others, and why.
-
-    Rows are numbered from 1. Raises InputError.
-    """
-    bad: dict[int, str] = {}
-
-    def reject(row: pa_csv.InvalidRow) -> str:
-        bad[row.number or 1] = f"{counted(row.actual_columns, 'field')}, not {row.expected_columns}"
-        return "skip"
-
-    # One block where possible, since no row may be longer than a block; one thread counts rows.
-    size = min(len(data) + 1, MAX_CSV_BLOCK)
-    read = pa_csv.ReadOptions(block_size=size, use_threads=False, column_names=names)
-    parse = pa_csv.ParseOptions(
-        delimiter=delimiter, newlines_in_values=True, invalid_row_handler=reject
-    )
-    convert = pa_csv.ConvertOptions(
-        check_utf8=False,
-        column_types=dict.fromkeys(columns, pa.large_string()),
-        include_columns=list(columns),
-        null_values=[""],
-        strings_can_be_null=has_nulls,
-        quoted_strings_can_be_null=False,
-    )
-    # Arrow reads ahead in a thread of its own. If that still holds a Python object when the
-    # interpreter ends, as right after an error, the process aborts: so the stream is of a copy.
-    buffer = pa.allocate_buffer(len(data))
-    memoryview(buffer).cast("B")[:] = data
-    try:
-        return pa_csv.read_csv(pa.BufferReader(buffer), read, parse, convert), bad
-    except MemoryError:  # Arrow's, too
-        raise
-    except pa.ArrowException as error:
-        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
+def _whole_lines(stream: io.BufferedReader, taken: list[str]) -> Iterator[str]:
+    """The lines of a file, which are added to `taken`, but for one that a damaged file ends in."""
+    for line in io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline=""):
+        if not line.endswith(("\n", "\r")) and files.damage(stream):
+            return
+        taken.append(line)
+        yield line
 
 
-def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[bytes]:
-    """The bytes of a file in pieces of whole rows; of a damaged file, the rows before that.
+def _delimiter(
+    path: str, lines: Iterator[str], stream: io.BufferedReader
+) -> tuple[str, Iterable[str]]:
+    """What separates the columns, by the file's first line or its name, and the line to parse.
 
-    Raises InputError for a field that is not closed, and for a file without rows.
-    """
-    data, offset, is_last, delimiter = b"", 0, False, ""
-    while not is_last:
-        size = max(READ_BYTES, len(data))
-        more = stream.read(size)
-        data, is_last = data + more, len(more) < size
-        is_part = not is_last or files.damage(stream) is not None
-        if not offset and (data.strip() or not is_part):
-            delimiter, _ = _delimiter(path, data)
-        quoted = _quoted_fields(path, data, delimiter, offset, is_part=is_part)
-        end = _last_row_end(data, quoted) if is_part else len(data)
-        if is_last and not offset + end:
-            files.check_undamaged(path, stream)
-        if end:
-            yield data[:end]
-        data, offset = data[end:], offset + end
-
-
-def _delimiter(path: str, data: bytes) -> tuple[str, int]:
-    """What separates the columns, by the file's name or its first line, and where the header is.
-
-    a.csv: "sep=;\ntext;label"  ->  ";", 6
+    a.csv: "sep=;"      ->  ";", []
+    a.csv: "text,label"  ->  ",", ["text,label"]
 
     Raises InputError for columns that something else separates, and for no rows.
     """
-    if declared := DECLARED.match(data):
-        return declared[1].decode(), declared.end()
-    if not data.strip():
+    first = next(filter(str.strip, lines), None)
+    if first is None:
+        files.check_undamaged(path, stream)
         raise InputError(f"{path} has no rows")
+    if declared := DECLARED.match(first):
+        return declared[1], []
     ending = files.bare_name(path).rpartition(".")[2].lower()
     delimiter = DELIMITERS[ending]
-    first = LINE_END.split(data.lstrip()[:READ_BYTES], maxsplit=1)[0]
-    others = [other for other in NAMES if other.encode() in first]
-    if others and delimiter.encode() not in first:
+    others = [other for other in NAMES if other in first]
+    if others and delimiter not in first:
         raise InputError(
             f"{path}: its columns seem to be separated by {NAMES[others[0]]}, not by "
             f"{NAMES[delimiter]} as in .{ending}; convert it"
         )
-    return delimiter, len(data) - len(data.lstrip())  # Arrow skips empty lines
+    return delimiter, [first]
 
 
-def _header(path: str, data: bytes, start: int, delimiter: str) -> tuple[list[str], int]:
-    """The names of the columns without blanks around them, and the byte after the header."""
-    end = _row_end(data, _quoted_fields(path, data, delimiter, is_part=True), start)
-    parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    try:
-        table = pa_csv.read_csv(pa.py_buffer(data[start:end] + b"\n"), parse_options=parse)
-        return [name.strip() for name in table.schema.names], end
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: the names of its columns are not UTF-8; if they are in Latin-1 or "
-            f"Windows-1252, convert it: {conversion('WINDOWS-1252', path)}"
-        ) from error
-    except pa.ArrowException as error:
-        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
-
-
-def _quoted_fields(
-    path: str, data: bytes, delimiter: str, offset: int = 0, *, is_part: bool = False
-) -> Spans:
-    """The spans of the quoted fields. Raises InputError for one that is not closed.
-
-    The data begin with a row, at this byte of the file; as a part, they may end inside a field.
-    """
-    mark = delimiter.encode()
-    begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % re.escape(mark)
-    quoted = rb'"(?:%s)(?:[^"]++|"")*+' % b"|".join(rb"(?<=%s)" % begin for begin in begins)
-    fields = re.compile(rb'%s("(?=[%s\r\n]|\Z))?' % (quoted, re.escape(mark)))
-    spans, bad = [], None
-    for field in fields.finditer(data):
-        spans.append(field.span())
-        if field[1] is None:
-            bad = field
-            break
-    if bad is None or (is_part and bad.end() == len(data)):
-        return spans
-    before = fields.sub(b"x", data[: bad.start()])  # line ends in quoted fields begin no row
-    row = sum(map(bool, LINE_END.split(before)[:-1]))
-    named = f"row {row + bool(offset)}" if row or offset else "the header"
-    where = f"{path}: after byte {offset:,}" if offset else path
-    shown = LINE_END.split(data[bad.start() : bad.start() + SHOWN_BYTES])[0].decode(errors="ignore")
-    raise InputError(
-        f"{where}: {named} has a field that begins with a quotation "
-        f"mark and does not end with one: {escaped(shown)} ... Quote the whole field and double "
-        'the marks in it: """Well"", she said."'
-    )
-
-
-def _row_end(data: bytes, quoted: Spans, position: int) -> int:
-    """The byte after the first line end, from a position on, that is in no quoted field."""
-    while found := LINE_END.search(data, position):
-        field = bisect_right(quoted, found.start(), key=itemgetter(0)) - 1
-        if field < 0 or found.start() >= quoted[field][1]:
-            return found.end()
-        position = quoted[field][1]
-    return len(data)
-
-
-def _last_row_end(data: bytes, quoted: Spans) -> int:
-    """The byte after the last line end that is in no quoted field; 0 if there is none.
-
-    A carriage return at the end may be half of a line end.
-    """
-    stop = len(data)
-    for start, end in [*reversed(quoted), (0, 0)]:
-        found = max(data.rfind(b"\n", end, stop), data.rfind(b"\r", end, min(stop, len(data) - 1)))
-        if found >= 0:
-            return found + 1
-        stop = start
-    return 0
+def _parsed(
+    path: str, reader: Iterator[list[str]], stream: io.BufferedReader, taken: list[str]
+) -> Iterator[list[str]]:
+    """The header and the rows, without empty lines. Raises InputError for an open field."""
+    number = 0  # the header
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            if "unexpected end" in str(error) and files.damage(stream):
+                return
+            named, shown = f"row {number}" if number else "the header", taken[0].rstrip()[:SHOWN]
+            raise InputError(
+                f"{path}: {named} has a field that begins with a quotation mark and does not end "
+                f"with one: {escaped(shown)} ... Quote the whole field and double the marks in "
+                'it: """Well"", she said."'
+            ) from error
+        if row is None:
+            return
+        if row:
+            yield row
+            number += 1
+        taken.clear()

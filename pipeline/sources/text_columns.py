@@ -3,7 +3,7 @@
 title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\nA city."])
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -45,41 +45,26 @@ def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -
 
 
 def documents_of_rows(
-    columns: Sequence[pa.Array],
-    first_row: int,
-    path: str,
-    *,
-    longest: int,
-    done: float,
-    bad: Mapping[int, str] | None = None,
+    columns: Sequence[pa.Array], first_row: int, path: str, *, longest: int, done: float
 ) -> Documents:
-    """Rows of text columns as documents; `first_row` counts from 0, row names from 1.
-
-    Rows with a null, or of more than `longest` bytes, are rejected, and so are the rows `bad` that
-    the columns leave out, by number, with their reasons: each at its place among the others.
-    """
-    documents, number, bad = Documents(done=done), first_row, bad or {}
-    for parts in zip(*map(strings, columns), strict=True):
-        number = _next_row(documents, number, path, bad)
-        texts = [part for part in parts if part is not None]
-        if len(texts) < len(parts):
-            documents.reject(f"{path}: row {number}", "null text")
-        elif _is_longer(text := "\n".join(texts), longest):
-            reason = f"longer than --max-document-bytes {longest:,}"
-            documents.reject(f"{path}: row {number}", reason)
-        else:
-            documents.keep(text)
-    _next_row(documents, number, path, bad)
+    """Rows of text columns as documents; `first_row` counts from 0, row names from 1."""
+    documents = Documents(done=done)
+    for number, parts in enumerate(zip(*map(strings, columns), strict=True), first_row + 1):
+        keep_row(documents, f"{path}: row {number}", parts, longest=longest)
     return documents
 
 
-def _next_row(documents: Documents, number: int, path: str, bad: Mapping[int, str]) -> int:
-    """The number of the next row that is not bad; rejects those before it."""
-    number += 1
-    while number in bad:
-        documents.reject(f"{path}: row {number}", bad[number])
-        number += 1
-    return number
+def keep_row(
+    documents: Documents, where: str, parts: Sequence[str | None], *, longest: int
+) -> None:
+    """Keep the text of a row; one with a null, or of more than `longest` bytes, is rejected."""
+    texts = [part for part in parts if part is not None]
+    if len(texts) < len(parts):
+        documents.reject(where, "null text")
+    elif _is_longer(text := "\n".join(texts), longest):
+        documents.reject(where, f"longer than --max-document-bytes {longest:,}")
+    else:
+        documents.keep(text)
 
 
 def is_string(type: pa.DataType) -> bool:

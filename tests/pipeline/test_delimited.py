@@ -7,13 +7,11 @@ import os
 import tracemalloc
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources import delimited
 from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
@@ -41,14 +39,12 @@ def texts_of(source, block_bytes, chunk_bytes=20):
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, st.sampled_from(["a.csv", "a.tsv", "a.csv.gz"]), st.integers(1, 60))
-def test_documents_are_the_rows_however_much_is_read_at_once(tmp_path, rows, name, read_bytes):
+def test_documents_are_the_rows_however_they_are_chunked(tmp_path, rows, name, chunk_bytes):
     source = write(tmp_path / name, [(a, f"x{b}") for a, b in rows])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delimited, "READ_BYTES", read_bytes)
-        assert texts_of(f"{source}?text=text", 1 << 20) == [f"x{b}" for _, b in rows]
-        both = [f"{a}\nx{b}" for a, b in rows]
-        assert texts_of(f"{source}?text=title,text", 1 << 20) == both
-        assert read_table(source, ["title"]).column(0).to_pylist() == [a for a, _ in rows]
+    assert texts_of(f"{source}?text=text", 1 << 20, chunk_bytes) == [f"x{b}" for _, b in rows]
+    both = [f"{a}\nx{b}" for a, b in rows]
+    assert texts_of(f"{source}?text=title,text", 1 << 20, chunk_bytes) == both
+    assert read_table(source, ["title"]).column(0).to_pylist() == [a for a, _ in rows]
 
 
 def test_a_large_file_is_one_block(tmp_path):
@@ -58,31 +54,37 @@ def test_a_large_file_is_one_block(tmp_path):
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ROWS, st.integers(1, 60), st.sampled_from(["\n", "\r", "\r\n"]))
-def test_any_line_end_separates_rows(tmp_path, rows, read_bytes, line_end):
+@given(ROWS, st.sampled_from(["\n", "\r", "\r\n"]))
+def test_any_line_end_separates_rows(tmp_path, rows, line_end):
     with (tmp_path / "a.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator=line_end, quoting=csv.QUOTE_ALL)
         writer.writerows([("title", "text"), *((f"'{a}", f"x{b}") for a, b in rows)])
-    whole = texts_of(str(tmp_path / "a.csv"), 20)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delimited, "READ_BYTES", read_bytes)
-        assert texts_of(str(tmp_path / "a.csv"), 20) == whole
+    assert texts_of(str(tmp_path / "a.csv"), 20) == [f"x{b}" for _, b in rows]
 
 
-def test_reading_a_file_takes_the_memory_of_a_part(tmp_path, monkeypatch):
-    """Of Python's memory, and of Arrow's."""
+def test_reading_a_file_takes_the_memory_of_a_part(tmp_path):
     source = write(tmp_path / "a.csv", [("t", f'a "row",\n{i}' * 2000) for i in range(300)])
-    monkeypatch.setattr(delimited, "READ_BYTES", 1 << 14)
     [block] = list_blocks([source])
-    before, most = pa.total_allocated_bytes(), 0
     tracemalloc.start()
     try:
         for _ in read_block(block, chunk_bytes=1 << 14):
-            most = max(most, pa.total_allocated_bytes() - before)
+            pass
         assert tracemalloc.get_traced_memory()[1] < Path(source).stat().st_size / 2
-        assert most < Path(source).stat().st_size / 2
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("row", "label"), [("a,", None), (',""', ""), ('"a,"","",b",', None), ('"a""\n,""",""', "")]
+)
+def test_an_empty_cell_without_quotes_is_null(tmp_path, row, label):
+    (tmp_path / "a.csv").write_text(f"text,label\na,0\n\n{row}\n")
+    source = str(tmp_path / "a.csv")
+    if label is None:
+        with pytest.raises(InputError, match="row 2 has no 'label'"):
+            read_table(source, ["label", "text"])
+    else:
+        assert read_table(source, ["label"]).column(0).to_pylist() == ["0", label]
 
 
 @pytest.mark.parametrize(
@@ -105,10 +107,9 @@ def test_the_dialects_of_spreadsheets_are_read(tmp_path, name, data):
     ]
 
 
-def test_an_open_field_far_into_a_file_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "READ_BYTES", 20)
+def test_an_open_field_far_into_a_file_is_named(tmp_path):
     (tmp_path / "a.csv").write_text("text,b\n" + "1,2\n" * 9 + '"1,2\n3,4\n')
-    with pytest.raises(InputError, match=r"a\.csv: after byte 39: row 2 has a field that begins"):
+    with pytest.raises(InputError, match=r"a\.csv: row 10 has a field that begins .*: \"1,2"):
         read(str(tmp_path / "a.csv"))
 
 
