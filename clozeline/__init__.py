@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.pipeline.config import DataConfig as DataConfig
     from clozeline.pipeline.dataset.manifest import read_manifest as read_manifest
     from clozeline.pipeline.job.job import build_shards as build_shards
-    from clozeline.pipeline.job.runners import JobOptions as JobOptions
+    from clozeline.pipeline.job.options import JobOptions as JobOptions
     from clozeline.pipeline.tokenization.tokenizer import load_tokenizer as load_tokenizer
     from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer as make_tokenizer
     from clozeline.pipeline.verify.verify import verify as verify
@@ -45,7 +45,7 @@ _MODULES = {
     "DictLoader": "train.data.dict_loader",
     "FinetuneConfig": "train.finetuning.config",
     "InputError": "pipeline.common.errors",
-    "JobOptions": "pipeline.job.runners",
+    "JobOptions": "pipeline.job.options",
     "Loader": "train.data.loader",
     "PretrainConfig": "train.config",
     "build_shards": "pipeline.job.job",

@@ -19,7 +19,8 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
-from clozeline.pipeline.job.runners import JobOptions, is_drawing
+from clozeline.pipeline.job.fork_server import fork_server
+from clozeline.pipeline.job.options import JobOptions, is_drawing
 from clozeline.pipeline.tokenization.options import TokenizerOptions
 
 FOLDER = PathOrUrl()
@@ -134,11 +135,13 @@ def shards(
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
+    config = config_or_usage_error(DataConfig, options)
+    job = config_or_usage_error(JobOptions, options)
+    if not (beam_args or dry_run):
+        fork_server()  # it imports Beam meanwhile
     from clozeline.pipeline.job.job import build_shards, draw_graph
     from clozeline.pipeline.report.dry_run import plan_shards
 
-    config = config_or_usage_error(DataConfig, options)
-    job = config_or_usage_error(JobOptions, options)
     asked: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "config": config, "options": job}
     if dry_run:
         if beam_args:

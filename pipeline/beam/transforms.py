@@ -27,7 +27,7 @@ from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import record_batches
 from clozeline.pipeline.job.out_folder import CACHE, check_folder
 from clozeline.pipeline.job.texts import KeyByShard, ReadBlock, WritesShards, WriteTexts
-from clozeline.pipeline.sources.formats import BLOCK_BYTES
+from clozeline.pipeline.sources.block import BLOCK_BYTES
 from clozeline.pipeline.steps.context import (
     JobContext,
     blocks_of,

@@ -30,15 +30,8 @@ from clozeline.pipeline.curation.near.files import BYTES_PER_PARTITION
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
-from clozeline.pipeline.job.job_log import (
-    LOG,
-    described,
-    error_of_a_worker,
-    last_line,
-    log_file,
-    logging_to,
-    measured,
-)
+from clozeline.pipeline.job.fork_server import fork_server
+from clozeline.pipeline.job.options import JobOptions, Task
 from clozeline.pipeline.job.out_folder import (
     CACHE,
     TASKS,
@@ -49,10 +42,19 @@ from clozeline.pipeline.job.out_folder import (
     prepare_folders,
     remove_leftovers,
 )
-from clozeline.pipeline.job.progress import Progress, show_progress
-from clozeline.pipeline.job.runners import JobOptions, RunGraph, draw, in_workers, runner_of
-from clozeline.pipeline.job.tasks import Outcome, Task, TaskShare
-from clozeline.pipeline.job.workers import fork_server
+from clozeline.pipeline.job.progress import (
+    LOG,
+    Progress,
+    described,
+    error_of_a_worker,
+    last_line,
+    log_file,
+    logging_to,
+    measured,
+    show_progress,
+)
+from clozeline.pipeline.job.runners import RunGraph, draw, in_workers, runner_of
+from clozeline.pipeline.job.tasks import Outcome, TaskShare
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import check_columns_used
 from clozeline.pipeline.sources.spool import spooled
@@ -124,13 +126,13 @@ def _build(
     beam_args: Sequence[str],
 ) -> tuple[Manifest, bool]:
     started = time.time()
+    if not beam_args:
+        fork_server()  # it imports Beam meanwhile
     job = plan_job(sources, tokenizer, out, config, options)
     if manifest := job.finished():
         with naming_store(job.out_dir):
             remove_leftovers(job.context, keep_cache=job.keep_cache)
         return manifest, False
-    if not beam_args:
-        fork_server()  # it imports Beam meanwhile
     punkt_of(job.tokenizer)  # its Punkt parameters may be missing or invalid
     if not job.options.task:
         return _run_whole(job, beam_args, started), True

@@ -38,7 +38,7 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
-from clozeline.pipeline.job.job_log import LOG
+from clozeline.pipeline.job.progress import LOG
 from clozeline.pipeline.steps.context import NEW_TOKENIZER, JobContext, portable_config
 from clozeline.pipeline.steps.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer

@@ -7,25 +7,22 @@ A task runs the graph on its share, and sees by the names of files what the othe
 Any number of tasks give the same bytes, in any order, some of them twice.
 """
 
-import heapq
-import os
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from clozeline.pipeline.common.errors import UnfinishedError
 from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.paths import AnyPath, names_in
+from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.out_folder import finished_dataset
 from clozeline.pipeline.steps.steps import Steps
 
 POLL_SECONDS: Final = 2.0
 POLL_SHARE: Final = 0.05  #: most of its time that a waiting task spends listing files
-SLURM: Final = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT"))
 
 
 class Stage(Protocol):
@@ -62,64 +59,6 @@ class Outcome(NamedTuple):
     counters: Counter[str]  #: Beam's
     is_last: bool  #: whether it has finished the data set; else another task had
     worker_seconds: float = 0.0  #: CPU time of workers
-
-
-@dataclass(frozen=True)
-class Task:
-    """One of `count` tasks, counted from 0."""
-
-    index: int
-    count: int
-
-    @classmethod
-    def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> Self:
-        """ "2/4" -> (2, 4); "slurm": from the variables of a job array.
-
-        Raises ValueError for anything else.
-        """
-        if text == "slurm":
-            return cls._of_slurm(environment)
-        if not re.fullmatch(r"\d+/\d+", text, re.ASCII):
-            raise ValueError(f"task is {text!r}; give I/N, from 0/N to N-1/N, or slurm.")
-        index, count = map(int, text.split("/"))
-        if not index < count:
-            last = f", {count - 1}/{count} is the last" if count else ""
-            raise ValueError(f"task is {text}; tasks are counted from 0{last}.")
-        return cls(index, count)
-
-    @classmethod
-    def _of_slurm(cls, environment: Mapping[str, str]) -> Self:
-        missing = [name for name in SLURM if not environment.get(name, "").isdecimal()]
-        if missing:
-            raise ValueError(
-                f"task is slurm, but {missing[0]} is not set; start it with sbatch --array."
-            )
-        number, first, last, step, count = (int(environment[name]) for name in SLURM)
-        if (last - first) // step + 1 != count:
-            raise ValueError(
-                f"task is slurm, but the array has {count} of the tasks {first} to {last}; give "
-                "sbatch --array=0-N, or --task I/N."
-            )
-        return cls((number - first) // step, count)
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
-    def owners(self, sizes: Sequence[int]) -> list[int]:
-        """Which task does each element: the largest first, to the task that has least to do.
-
-        A single element is every task's.
-
-            sizes 5, 9, 4, 4, of 2 tasks  ->  1, 0, 1, 0
-        """
-        if len(sizes) == 1:
-            return [self.index]
-        loads = [(0, index) for index in range(self.count)]
-        owners = [0] * len(sizes)
-        for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
-            load, owners[number] = heapq.heappop(loads)
-            heapq.heappush(loads, (load + max(1, sizes[number]), owners[number]))
-        return owners
 
 
 @dataclass(frozen=True)

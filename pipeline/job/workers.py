@@ -4,43 +4,35 @@
     this process    5                  the number of one that is not in work
                     None               all are done, by all workers
 
-So the next stage begins when this one is complete, and the fastest worker does most. This process
-never imports Beam: a *fork server* does, once, and forks a worker for each request. It is a new
-interpreter without threads of Python, since a fork of this process would copy threads, locks and
-connections, and `multiprocessing` would run the user's script in it.
-
-    python -P -c "from clozeline.pipeline.job.worker import fork_workers; fork_workers()" 7
+So the next stage begins when this one is complete, and the fastest worker does most. The process
+that hands out never imports Beam: the fork server runs `fork_workers`, a worker `work`.
 """
 
-import atexit
+import gc
+import logging
 import os
+import queue
 import resource
 import signal
-import subprocess
 import sys
+import threading
+import time
+import traceback
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.reduction import send_handle
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from multiprocessing.reduction import recv_handle
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from clozeline.pipeline.job.tasks import Outcome, Share
+import pyarrow as pa
+
+from clozeline.pipeline.job.fork_server import Surroundings, exited, fork_server
+from clozeline.pipeline.job.tasks import Outcome, Share, Stage
 from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.steps import Steps
 
-LIMITS: Final = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS)
 COMPLETE: Final = None  #: what this process answers when all elements of a stage are done
-PROGRAM: Final = "from clozeline.pipeline.job.worker import fork_workers; fork_workers()"
-
-
-class Surroundings(NamedTuple):
-    """What a worker takes from the process that runs the job, as they are when it starts."""
-
-    folder: str
-    environment: dict[str, str]
-    import_path: list[str]
-    limits: dict[int, tuple[int, int]]
 
 
 class Failure(NamedTuple):
@@ -48,13 +40,6 @@ class Failure(NamedTuple):
 
     reason: str
     stack: str
-
-
-def usable_cores() -> int:
-    """How many cores this process may run on: on Linux its CPU affinity, else all."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def run_in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
@@ -102,76 +87,6 @@ def _hand_out(workers: Sequence["Worker"]) -> list[Outcome]:
     return outcomes
 
 
-class ForkServer:
-    """The process that forks the workers of this one, and ends with it."""
-
-    def __init__(self) -> None:
-        self._owner = os.getpid()
-        self._connection, theirs = Pipe()
-        with theirs:
-            number = theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(number)],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[number],
-            )
-        atexit.register(self.close)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it is alive, answers the last request, and belongs to this process."""
-        is_ours = self._owner == os.getpid() and not self._connection.closed
-        return is_ours and self._process.poll() is None
-
-    def close(self) -> None:
-        """End the process, whose workers have ended."""
-        self._connection.close()
-        if self._owner == os.getpid():
-            self._process.kill()  # it may still be importing
-            self._process.wait()
-
-    def fork(self, theirs: Connection) -> int:
-        """Start a worker with its end of a connection; return its process id."""
-        limits = {which: resource.getrlimit(which) for which in LIMITS}
-        here = Surroundings(str(Path.cwd()), dict(os.environ), sys.path, limits)
-        return self._ask(here, theirs)
-
-    def wait(self, pid: int) -> int:
-        """The exit code of a worker, once it has ended."""
-        return self._ask(pid)
-
-    def _ask(self, request: Surroundings | int, theirs: Connection | None = None) -> int:
-        """Raises RuntimeError if the process died."""
-        try:
-            self._connection.send(request)
-            if theirs:
-                send_handle(self._connection, theirs.fileno(), self._process.pid)
-            return int(self._connection.recv())
-        except (EOFError, OSError) as error:
-            raise exited(self._process.wait()) from error
-        except BaseException:  # Ctrl-C: the answer would be taken for that of the next request
-            self._connection.close()
-            raise
-
-
-_FORK_SERVERS: list[ForkServer] = []  #: at most one, which the next job of this process uses, too
-
-
-def fork_server() -> ForkServer:
-    """The fork server of this process; it is started, and imports Beam, unless it is there."""
-    if not (_FORK_SERVERS and _FORK_SERVERS[0].is_usable):
-        _FORK_SERVERS[:] = [ForkServer()]
-    return _FORK_SERVERS[0]
-
-
-def exited(code: int) -> RuntimeError:
-    """What is raised for a process that died."""
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return RuntimeError(f"a worker process exited unexpectedly ({how})")
-
-
 class Worker:
     """A process that runs the graph, and ends with the process that started it."""
 
@@ -207,3 +122,95 @@ class Worker:
         if isinstance(said, Failure):
             raise RuntimeError(said.reason) from RuntimeError(f"in a worker:\n{said.stack}")
         return said
+
+
+class HandedOut:
+    """The share of a worker: what the process that started it hands out."""
+
+    is_of_task: ClassVar = False
+    connection: ClassVar[Connection]  #: to that process
+    answers: ClassVar["queue.SimpleQueue[int | None]"]
+
+    def of(self, stage: Stage, steps: Steps) -> Iterator[Any]:
+        elements = stage.elements()
+        while (number := self._ask(stage.label, len(elements))) is not COMPLETE:
+            yield elements[number]
+
+    def _ask(self, label: str, count: int) -> int | None:
+        self.connection.send((label, count))
+        return self.answers.get()
+
+
+def fork_workers() -> None:
+    """Import Beam, then fork a worker for each request, until the process that asks ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
+    logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are reported below
+    sys.meta_path.insert(0, NotHere("IPython"))  # Beam asks whether this is a notebook
+    unused = NotHere("pandas", "pymongo", "apache_beam.io.gcp.bigquery")
+    sys.meta_path.insert(0, unused)  # Beam takes what it finds, and twice the time for it
+    from clozeline.pipeline.job import graph  # noqa: F401
+
+    pa.array([""])  # pyarrow takes pandas, too, with the first list, and asks once
+    sys.meta_path.remove(unused)  # sources may need it
+    requests = Connection(int(sys.argv[1]))
+    gc.freeze()  # else the first collection of each worker would copy all pages
+    with suppress(EOFError, OSError):
+        while True:
+            request = requests.recv()
+            if isinstance(request, Surroundings):
+                requests.send(_fork(requests, request))
+            else:
+                requests.send(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]))
+
+
+def _fork(requests: Connection, surroundings: Surroundings) -> int:
+    """Start a worker; return its process id. In the worker, this ends the process."""
+    number = recv_handle(requests)
+    if pid := os.fork():
+        os.close(number)
+        return pid
+    requests.close()
+    sys.path[:] = surroundings.import_path
+    os.environ.clear()
+    os.environ.update(surroundings.environment)
+    os.chdir(surroundings.folder)
+    for which, limit in surroundings.limits.items():
+        resource.setrlimit(which, limit)
+    with suppress(EOFError):  # the job has ended already
+        work(Connection(number))
+    os._exit(1)
+
+
+def work(connection: Connection) -> None:
+    """Run the graph of the job that comes through the connection, and report how it ended."""
+    from clozeline.pipeline.job.graph import run_graph
+
+    context, share = connection.recv()
+    HandedOut.connection, HandedOut.answers = connection, queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, HandedOut.answers), daemon=True).start()
+    said: Outcome | Failure
+    try:
+        outcome = run_graph(context, share or HandedOut())
+        said = outcome._replace(worker_seconds=time.process_time())
+    except Exception as error:  # reported to the process that runs the job
+        said = Failure(str(error), traceback.format_exc())
+    connection.send(said)
+    threading.Event().wait()  # until `_receive` ends this process: Beam's own end takes longer
+
+
+class NotHere:
+    """Makes the import of some modules fail, as if they were not installed: a finder of Python."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name in self._names:
+            raise ModuleNotFoundError(name)
+
+
+def _receive(connection: Connection, answers: "queue.SimpleQueue[int | None]") -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            answers.put(connection.recv())
+    os._exit(1)  # also from the middle of an element: the job is over

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+BLOCK_BYTES = 16 << 20  #: of text, roughly
 BATCH_ROWS = 8192  #: rows of a table that are read at once, at most
 
 

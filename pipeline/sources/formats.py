@@ -22,14 +22,13 @@ import pyarrow as pa
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.sources import delimited, files, hub, parquet, text_files
-from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import check_reading, split_options
 
-BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
 
 

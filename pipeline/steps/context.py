@@ -19,8 +19,8 @@ from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.cache_file import digest_of
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
+from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.steps.token_cache import TokenFile, group_files
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer

@@ -23,7 +23,8 @@ from clozeline.pipeline.curation.near.files import all_documents, write_rows
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.graph import run_graph
-from clozeline.pipeline.job.tasks import Task, TaskShare
+from clozeline.pipeline.job.options import Task
+from clozeline.pipeline.job.tasks import TaskShare
 from clozeline.pipeline.report.page import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.report.statistics import summarize_dataset

@@ -12,7 +12,7 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.job import build_shards, plan_job
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.sources.formats import list_blocks
 from tests.support.command import output_of, refused

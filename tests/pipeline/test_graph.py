@@ -22,7 +22,8 @@ from clozeline.pipeline.curation.near.steps import (
 )
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.graph import data_set, run_graph
-from clozeline.pipeline.job.tasks import Task, TaskShare
+from clozeline.pipeline.job.options import Task
+from clozeline.pipeline.job.tasks import TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.steps.lost_files import with_files
 from clozeline.pipeline.steps.mixture import choose_documents

@@ -12,8 +12,8 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import build_shards
-from clozeline.pipeline.job.job_log import error_of_a_worker, last_line
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.progress import error_of_a_worker, last_line
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.steps.context import sources_digest
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer

@@ -27,7 +27,7 @@ from clozeline.pipeline.curation.mixture import (
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import build_shards
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.page import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.report.statistics import summarize_dataset

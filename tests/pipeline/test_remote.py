@@ -22,11 +22,12 @@ from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import build_shards
-from clozeline.pipeline.job.job_log import log_file
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.progress import log_file
 from clozeline.pipeline.report.inspect import inspect_dataset
+from clozeline.pipeline.sources.block import BLOCK_BYTES
 from clozeline.pipeline.sources.files import find_files
-from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks, read_block
+from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from clozeline.pipeline.verify.verify import verify

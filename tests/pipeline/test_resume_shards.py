@@ -20,9 +20,10 @@ import pytest
 
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
-from clozeline.pipeline.job import workers as workers_module
-from clozeline.pipeline.job.runners import JobOptions
-from clozeline.pipeline.job.workers import PROGRAM, Worker, run_in_workers
+from clozeline.pipeline.job import fork_server as server_module
+from clozeline.pipeline.job.fork_server import PROGRAM
+from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.workers import Worker, run_in_workers
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import TEXT, work
 from tests.support.command import output_of
@@ -178,7 +179,7 @@ def test_workers_that_outlive_their_job_do_no_harm(job, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="asks Linux for cores")
 def test_by_default_there_is_a_worker_for_each_core_that_the_process_may_use():
     code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-    code += "from clozeline.pipeline.job.runners import JobOptions; print(JobOptions().num_workers)"
+    code += "from clozeline.pipeline.job.options import JobOptions; print(JobOptions().num_workers)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert JobOptions(workers=3).num_workers == 3
@@ -210,7 +211,7 @@ def test_a_worker_that_is_killed_fails_the_job(worker):
 @pytest.fixture
 def no_fork_server(monkeypatch):
     """The next worker needs a new process that forks it, and so does the one after the test."""
-    monkeypatch.setattr(workers_module, "_FORK_SERVERS", [])
+    monkeypatch.setattr(server_module, "_FORK_SERVERS", [])
 
 
 def test_a_worker_that_never_starts_fails_the_job(tmp_path, monkeypatch, no_fork_server):

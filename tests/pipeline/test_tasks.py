@@ -21,8 +21,7 @@ from clozeline.pipeline.common.errors import (
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import MANIFEST
-from clozeline.pipeline.job.runners import JobOptions
-from clozeline.pipeline.job.tasks import Task
+from clozeline.pipeline.job.options import JobOptions, Task
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_resume_shards import Job, job
 from tests.pipeline.test_steps import CONFIG, TEXT

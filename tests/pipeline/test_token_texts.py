@@ -15,7 +15,7 @@ from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.job import build_shards
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.inspect import example_lines, shown_example
 from clozeline.pipeline.tokenization.token_texts import join_bytes, shown_token
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer

@@ -17,7 +17,7 @@ from clozeline.pipeline.commandline.config_options import (
     options_of,
 )
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.options import JobOptions
 from clozeline.train.finetuning.config import FinetuneConfig
 from tests.support.training_configs import training_config
 

@@ -1,0 +1,163 @@
+"""How the work is done: the options, none of which changes a shard.
+
+The command line needs them before anything else is imported.
+"""
+
+import heapq
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+from clozeline.pipeline.commandline.config_options import option
+from clozeline.pipeline.common.config_checks import seconds
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.sources.block import BLOCK_BYTES
+
+SLURM: Final = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT"))
+_job = partial(option, group="Job")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """How the work is done; none of this changes a shard.
+
+    >>> JobOptions(workers=1).block_bytes
+    16777216
+    """
+
+    workers: int = _job(0, "Worker processes on this machine; 0 starts one per core.")
+    task: str | None = _job(
+        None,
+        "Do one of N shares of the job, 0/N to N-1/N, in one process; `slurm` takes both numbers "
+        "from the job array.",
+    )
+    wait: str = _job(
+        "10m",
+        "With --task: exit with code 75 when other tasks have finished nothing for this long.",
+    )
+    block_bytes: int = _job(BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.")
+    token_cache: AnyPath | None = option(
+        None,
+        "Keep tokenized blocks here for other data sets; defaults to OUT/.cache, removed on "
+        "success. With an engine, `none` needs no shared folder but OUT.",
+        group="Job",
+    )
+    allow_truncated: bool = option(
+        False,
+        "Use what can be read of sources that end early, instead of failing the job.",
+        group="Text",
+    )
+    overwrite: bool = option(
+        False,
+        "Replace a finished data set that has another config or other sources, once all text is "
+        "read and gives an example.",
+        group="Output",
+    )
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}; give 0 (all cores) or more.")
+        if self.block_bytes < 1:
+            raise ValueError(f"block_bytes is {self.block_bytes}; give at least 1.")
+        seconds(self.wait, name="wait", zero=True)
+        if self.wait != JobOptions.wait and self.task is None:
+            raise ValueError(
+                f"wait is {self.wait}, and only a task waits; add --task, or leave it out."
+            )
+        if self.task is not None and Task.parse(self.task) and self.workers > 1:
+            raise ValueError(
+                f"a task is one process, and workers is {self.workers}; use more tasks."
+            )
+        if self.overwrite and self.task is not None:
+            raise ValueError(
+                "--overwrite replaces the data set of a whole job; tasks build what is missing: "
+                "remove damaged files, or a data set that they are to replace."
+            )
+        if self.overwrite and not self.has_cache:
+            raise ValueError(
+                "--overwrite needs a token cache; leave out --token-cache none, or remove the data "
+                "set that is to be replaced."
+            )
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether tokenized blocks are kept in files while the job runs."""
+        return str(self.token_cache) != "none"
+
+    @property
+    def num_workers(self) -> int:
+        """`workers`, or one per core that this process may use."""
+        return self.workers or usable_cores()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of `count` tasks, counted from 0."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> Self:
+        """ "2/4" -> (2, 4); "slurm": from the variables of a job array.
+
+        Raises ValueError for anything else.
+        """
+        if text == "slurm":
+            return cls._of_slurm(environment)
+        if not re.fullmatch(r"\d+/\d+", text, re.ASCII):
+            raise ValueError(f"task is {text!r}; give I/N, from 0/N to N-1/N, or slurm.")
+        index, count = map(int, text.split("/"))
+        if not index < count:
+            last = f", {count - 1}/{count} is the last" if count else ""
+            raise ValueError(f"task is {text}; tasks are counted from 0{last}.")
+        return cls(index, count)
+
+    @classmethod
+    def _of_slurm(cls, environment: Mapping[str, str]) -> Self:
+        missing = [name for name in SLURM if not environment.get(name, "").isdecimal()]
+        if missing:
+            raise ValueError(
+                f"task is slurm, but {missing[0]} is not set; start it with sbatch --array."
+            )
+        number, first, last, step, count = (int(environment[name]) for name in SLURM)
+        if (last - first) // step + 1 != count:
+            raise ValueError(
+                f"task is slurm, but the array has {count} of the tasks {first} to {last}; give "
+                "sbatch --array=0-N, or --task I/N."
+            )
+        return cls((number - first) // step, count)
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def owners(self, sizes: Sequence[int]) -> list[int]:
+        """Which task does each element: the largest first, to the task that has least to do.
+
+        A single element is every task's.
+
+            sizes 5, 9, 4, 4, of 2 tasks  ->  1, 0, 1, 0
+        """
+        if len(sizes) == 1:
+            return [self.index]
+        loads = [(0, index) for index in range(self.count)]
+        owners = [0] * len(sizes)
+        for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+            load, owners[number] = heapq.heappop(loads)
+            heapq.heappush(loads, (load + max(1, sizes[number]), owners[number]))
+        return owners
+
+
+def usable_cores() -> int:
+    """How many cores this process may run on: on Linux its CPU affinity, else all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def is_drawing(beam_args: Sequence[str]) -> bool:
+    """Whether the runner only draws the graph."""
+    return any(arg.rpartition("=")[2].lower().endswith("renderrunner") for arg in beam_args)
