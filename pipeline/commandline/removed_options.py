@@ -40,8 +40,20 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "verify": {"--loader": "the order of the loader is tested, not checked on each data set"},
     "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
-    "finetune": {"--layer-decay": "all layers have one --learning-rate"},
-    "benchmark": {"--layer-decay": "all layers have one --learning-rate"},
+    "finetune": {
+        "--layer-decay": "all layers have one --learning-rate",
+        "--clip": "leave it out; gradients are clipped to a norm of 1",
+        "--test-share": "leave it out, and a tenth is held out; or give --test",
+    },
+    "baseline": {
+        "--max-tokens": "`clozeline finetune` scores bag-of-words on what the model reads",
+        "--tokenizer": "`clozeline finetune` scores bag-of-words on what the model reads",
+        "--truncate": "`clozeline finetune` scores bag-of-words on what the model reads",
+    },
+    "benchmark": {
+        "--layer-decay": "all layers have one --learning-rate",
+        "--clip": "leave it out; gradients are clipped to a norm of 1",
+    },
     "export": {
         "--test": "evaluate the folder with `clozeline predict --engine onnx`",
         "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",

@@ -172,9 +172,9 @@ def test_bag_of_words_reads_no_further_than_the_model(tuned, tmp_path):
         assert report.values["bag_of_words"]["accuracy"] == accuracy
 
 
-def test_without_a_test_file_a_share_is_held_out(run, rows):
-    job = read_job(run, rows[0], None, [], replace(QUICK, test_share=0.2, max_examples=None))
-    assert (len(job.train), len(job.tests["test"])) == (400, 100)
+def test_without_a_test_file_a_tenth_is_held_out(run, rows):
+    job = read_job(run, rows[0], None, [], replace(QUICK, max_examples=None))
+    assert (len(job.train), len(job.tests["test"])) == (450, 50)
 
 
 def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
@@ -466,7 +466,6 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
         ({"max_seq_length": 17}, {}, "--max-seq-length is 17, but .* has only 16 positions"),
         ({"label_efficiency": "9999"}, {"test": None}, "asks for 9,999 rows, but there are 450"),
         ({}, {"test": ""}, "a source has an empty name; give the path"),
-        ({"test_share": 0.2}, {}, "is for training rows without --test; give one of them"),
         ({}, {"also_test": ["test"]}, r"has the name of the --test rows; give \./test"),
     ],
 )

@@ -18,7 +18,7 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder
 
 #: Options that the tasks decide, or that need a single table.
-TASK = ("text", "text_pair", "label", "test_share", "label_efficiency", "prompt", "label_words")
+TASK = ("text", "text_pair", "label", "label_efficiency", "prompt", "label_words")
 
 
 @click.command(cls=Command, example="clozeline benchmark work/run tasks.toml --out work/tasks")

@@ -15,8 +15,6 @@ from clozeline.pipeline.commandline.config_options import (
 )
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
-from clozeline.pipeline.common.paths import AnyPath
-from clozeline.train.config import Truncate
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder
 
@@ -94,18 +92,11 @@ def finetune(
 
 @dataclass(frozen=True)
 class BaselineOptions:
-    """The columns of the tables, and how much of a row is read."""
+    """The columns of the tables."""
 
     text: str = option(FinetuneConfig.text, "Column of the text.", group="Data")
     text_pair: str | None = option(None, "Column of the second text of a pair.", group="Data")
     label: str = option(FinetuneConfig.label, "Column of the class.", group="Data")
-    max_tokens: int | None = option(
-        None, "Truncate each row to this many tokens.", group="Data", type=click.IntRange(min=3)
-    )
-    truncate: Truncate = option("end", "What a longer row loses.", group="Data")
-    tokenizer: AnyPath | None = option(
-        None, "Count --max-tokens with this tokenizer. Default: words.", group="Data"
-    )
 
 
 @click.command(cls=Command, example="clozeline baseline train.csv --test test.csv --label stars")
@@ -117,18 +108,14 @@ def baseline(train: str, **options: Any) -> None:
     from clozeline.train.labelled.baseline import baseline as run_baseline
 
     test, default = options.pop("test"), BaselineOptions()
-    if options["tokenizer"] is not None and options["max_tokens"] is None:
-        raise click.UsageError("--tokenizer counts the tokens of --max-tokens; give both.")
-    if options["truncate"] != default.truncate and options["max_tokens"] is None:
-        raise click.UsageError("--truncate says what a row loses beyond --max-tokens; give both.")
     scores = run_baseline(train, test, **options)
     for line in scores.table():
         click.echo(line)
     click.echo(f"accuracy {scores.accuracy:.4f}")
     columns = [
         part
-        for name in ("text", "text_pair", "label", "truncate")
-        if options[name] != getattr(default, name)
-        for part in (option_name(name), options[name])
+        for name, value in options.items()
+        if value != getattr(default, name)
+        for part in (option_name(name), value)
     ]
     print_next("finetune", "RUN", train, "--test", test, *columns, "--out", "classifier")

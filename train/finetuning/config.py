@@ -47,9 +47,6 @@ class FinetuneConfig:
         "much left of the end as of the start. Defaults to `end`, or `start` where a "
         "Hugging Face tokenizer cuts there.",
     )
-    test_share: float = _data(
-        0.1, "Fraction of the rows held out for testing when there is no --test file."
-    )
     max_examples: int | None = _data(
         None, "Train on this many rows, drawn at random; defaults to all."
     )
@@ -89,7 +86,6 @@ class FinetuneConfig:
         0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
     )
     weight_decay: float = _training(0.01, "Weight decay of matrices; norms and biases have none.")
-    clip: float = _training(1.0, "Maximum gradient norm; 0 disables clipping.")
     class_weights: Literal["none", "balanced"] = _training(
         "none", "`balanced` gives every class the same total weight in the loss."
     )
@@ -115,14 +111,12 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         check_between("seeds", self.seeds, 1, 1_000)
         check_between("seed", self.seed, 0, (1 << 63) - 1_001)
-        check_between("test_share", self.test_share, 0.001, 0.9)
         check_between("warmup", self.warmup, 0, 0.99)
         check_between("dropout", self.dropout, 0, 0.99)
         if self.max_seq_length is not None:
             check_between("max_seq_length", self.max_seq_length, 8, 65_535)
         if self.max_examples is not None:
             check_between("max_examples", self.max_examples, 2, 1 << 40)
-        check_at_least("clip", self.clip, 0)
         check_at_least("weight_decay", self.weight_decay, 0)
         check_choices(self)
         if self.batch_size != "auto":

@@ -136,15 +136,13 @@ def read_job(
     also_test = list(also_test)
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
-    if test_source is not None and config.test_share != FinetuneConfig.test_share:
-        raise InputError("--test-share is for training rows without --test; give one of them.")
     start = load_start(run, config)
     columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
     columns["is_regression"] = is_regression
     train = read_labelled(train_source, **columns)
     names = () if is_regression else class_names(train)
     if test_source is None:
-        train, test = hold_out(train, share=config.test_share, seed=config.seed)
+        train, test = hold_out(train, seed=config.seed)
     else:
         test = read_labelled(test_source, **columns)
     if config.max_examples is not None:

@@ -26,6 +26,7 @@ from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, evaluation_batches, training_batches
 from clozeline.train.labelled.rows import Rows
 
+CLIP = 1.0  # maximum gradient norm
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_STEPS = 32, 8, 8  # where the batch size is auto
 
 Logits = NDArray[np.float32]  # [N, C]
@@ -74,7 +75,7 @@ def train_classifier(
             loss = loss_of(logits.float(), targets[own].to(device))
             (loss / weights[batch].sum()).backward()
         sum_gradients(model, world)
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         progress.update()

@@ -8,9 +8,6 @@ should not be easy to beat.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +15,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
-from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.config import Truncate
-from clozeline.train.labelled.encoding import Encoder, first_and_last
-from clozeline.train.labelled.rows import Labelled, Texts, class_ids, class_names, read_labelled
+from clozeline.train.labelled.rows import class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
 
 
@@ -32,33 +26,16 @@ def baseline(
     text: str = "text",
     text_pair: str | None = None,
     label: str = "label",
-    max_tokens: int | None = None,
-    truncate: Truncate = "end",
-    tokenizer: Path | None = None,
 ) -> Scores:
-    """Train bag-of-words on one file and test it on another.
+    """Train bag-of-words on one file and test it on another, on the whole texts.
 
-    Each row is truncated to `max_tokens`: where a classifier with this tokenizer would truncate it
-    ([CLS] and [SEP] count), or to so many whitespace-separated words without a tokenizer;
-    `truncate` is the part that it loses. Raises InputError for bad input, and if scikit-learn is
-    not installed.
+    Raises InputError for bad input, and if scikit-learn is not installed.
     """
     train, test = (
         read_labelled(source, text=text, text_pair=text_pair, label=label)
         for source in (train_source, test_source)
     )
     names = class_names(train)
-    if max_tokens is not None:
-        cut: Callable[[Texts], Texts] = partial(_kept_words, max_tokens, truncate)
-        if tokenizer is not None:
-            loaded = load_tokenizer(tokenizer)
-            cut = Encoder(loaded, max_seq_length=max_tokens, truncate=truncate).truncate
-        train, test = (replace(rows, texts=cut(rows.texts)) for rows in (train, test))
-    return bag_of_words(train, test, names)
-
-
-def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Scores:
-    """Train on some rows and test on others; raises InputError as `fit_bag_of_words` does."""
     predict = fit_bag_of_words(train.texts.joined(), class_ids(train, names), source=train.source)
     return Scores.of(names, class_ids(test, names), predict(test.texts.joined()))
 
@@ -94,15 +71,7 @@ def fit_bag_of_words(
     model = (Ridge() if is_regression else classes).fit(counts, labels)
 
     def predict(texts: Sequence[str]) -> NDArray[Any]:
-        found: NDArray[Any] = model.predict(features.transform(texts))
-        return found
+        predicted: NDArray[Any] = model.predict(features.transform(texts))
+        return predicted
 
     return predict
-
-
-def _kept_words(count: int, truncate: Truncate, texts: Texts) -> Texts:
-    """At most `count` words of each row, both texts of a pair joined."""
-    rows = [text.split() for text in texts.joined()]
-    first, _ = first_and_last(count, truncate)
-    shorter = (row[:first] + row[max(first, len(row) - count + first) :] for row in rows)
-    return Texts([" ".join(row) for row in shorter])

@@ -36,6 +36,7 @@ REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
 MANY_CLASSES = 1_000  # more, of less than two rows each, are none
 SHOWN = 40  # characters of a label
+HELD_OUT_PARTS = 10  # one of them is tested on where there is no test source
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -226,8 +227,8 @@ def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     return found
 
 
-def hold_out(labelled: Labelled, *, share: float, seed: int) -> tuple[Labelled, Labelled]:
-    """Split into training and held-out rows at random; each part has at least one row.
+def hold_out(labelled: Labelled, *, seed: int) -> tuple[Labelled, Labelled]:
+    """Split into training rows and a random tenth that is held out; both have at least one row.
 
     A class of which all rows would be held out keeps one to train on.
     """
@@ -237,7 +238,7 @@ def hold_out(labelled: Labelled, *, share: float, seed: int) -> tuple[Labelled, 
             "to test on."
         )
     order = permutation(stream_key(seed, "finetune/hold-out"), len(labelled))
-    held = min(max(round(len(labelled) * share), 1), len(labelled) - 1)
+    held = min(max(round(len(labelled) / HELD_OUT_PARTS), 1), len(labelled) - 1)
     train: list[int] = order[held:].tolist()
     test: list[int] = []
     known = {labelled.labels[row] for row in train}
