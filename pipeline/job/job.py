@@ -56,8 +56,8 @@ from clozeline.pipeline.job.progress import (
 from clozeline.pipeline.job.runners import RunGraph, draw, in_workers, runner_of
 from clozeline.pipeline.job.tasks import Outcome, TaskShare
 from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import spooled
 from clozeline.pipeline.sources.formats import check_columns_used
-from clozeline.pipeline.sources.spool import spooled
 from clozeline.pipeline.steps.context import (
     JobContext,
     blocks_of,

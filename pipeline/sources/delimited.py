@@ -22,7 +22,7 @@ from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import conversion
-from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, keep_row
+from clozeline.pipeline.sources.tables import CHOOSE, check_columns, keep_row
 
 FILE_NAME = r"\.(csv|tsv)$"
 DELIMITERS = {"csv": ",", "tsv": "\t"}

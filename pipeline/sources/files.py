@@ -8,24 +8,29 @@ file. If the archive itself is truncated or corrupt, the stream ends early and `
 since what was read before is worth keeping.
 """
 
+import bz2
+import gzip
 import io
-import os
+import lzma
 import re
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import fsspec
+import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
 from clozeline.pipeline.sources.source_query import COMMON
-from clozeline.pipeline.sources.unpacking import Unpacked
 
 BUFFER = 1 << 20  #: bytes of a request, at least; twice as many from a store, which answers slowly
 HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
+CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
+DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  #: what the unpackers raise
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
@@ -54,8 +59,6 @@ def find_files(source: str) -> list[File]:
         raise InputError("a source has an empty name; give the path of a file, a glob or a URL.")
     try:
         store, path = _store_of(source)
-        if isinstance(store, LocalFileSystem) and (closed := _closed_folder(path)):
-            raise InputError(f"{source}: the folder {closed} cannot be read: permission denied")
         kind = _kind_of(store, path)
         if kind == "file":
             return [_describe(store, path)]
@@ -115,17 +118,6 @@ def _shown(pattern: str, names: Iterable[str]) -> list[str]:
     if "/." in pattern[len(root) :]:
         return list(names)
     return [name for name in names if "/." not in name[len(root) :]]
-
-
-def _closed_folder(path: str) -> Path | None:
-    """The nearest existing folder above a path, if its names may not be listed or its files read.
-
-    A glob would find nothing in it, without an error.
-    """
-    above = (folder for folder in Path(path).parents if os.path.lexists(folder))
-    folder = next((folder for folder in above if folder.is_dir()), None)
-    needed = os.X_OK | (os.R_OK if GLOB.search(path) else 0)
-    return folder if folder and not os.access(folder, needed) else None
 
 
 def _store_of(source: str) -> tuple[Any, str]:
@@ -206,6 +198,94 @@ class _Raw(io.RawIOBase):
         if not self.closed and hasattr(self, "_file"):
             self._file.close()
         super().close()
+
+
+class Unpacked(io.RawIOBase):
+    """The unpacked bytes of a stream. They end early if it is truncated or corrupt."""
+
+    def __init__(self, packed: io.BufferedReader, compression: str) -> None:
+        self.damage: str | None = None  #: why the stream ended early
+        self.taken = 0  #: packed bytes that were read so far
+        self._compression = compression
+        self._packed = packed
+        self._chunks = _unpack(packed, compression)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            try:
+                self._rest = memoryview(next(self._chunks))
+                self.taken = self._packed.tell()  # a stream that has ended may be closed
+            except StopIteration:
+                return 0
+            except DAMAGE as error:  # this also ends the iterator
+                self.damage = f"truncated or corrupt {self._compression}: {error}"
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._packed.close()
+        super().close()
+
+
+def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
+    """Chunks of unpacked bytes. Small ones, since the content of a damaged chunk is lost."""
+    if not packed.peek(1):  # even nothing takes some bytes when packed
+        raise EOFError("the file is empty")
+    match compression:
+        case "bz2":
+            yield from unpack_streams(packed, bz2.BZ2Decompressor)
+        case "xz":
+            yield from unpack_streams(packed, lzma.LZMADecompressor)
+        case "gz":
+            with gzip.GzipFile(fileobj=packed) as file:
+                yield from iter(lambda: file.read1(CHUNK), b"")
+        case "zst":
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as file:
+                yield from iter(lambda: _read_zstd(file), b"")
+
+
+def _read_zstd(file: pa.CompressedInputStream) -> bytes:
+    """Raises InputError for a file that is whole, and packed with a window that Arrow refuses."""
+    try:
+        return bytes(file.read(CHUNK))
+    except OSError as error:
+        if "too much memory" not in str(error):
+            raise
+        raise InputError(
+            "a .zst file was packed with a window of more than 128 MB (zstd --long=28 or more), "
+            "which cannot be read here; pack it anew: zstd -d --long=31 -c OLD.zst | zstd -o "
+            "NEW.zst"
+        ) from error
+
+
+def unpack_streams(
+    packed: IO[bytes],
+    decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
+) -> Generator[bytes, None, None]:
+    """Concatenated streams, as pbzip2 writes them; xz streams may have NULs after them.
+
+    The standard library's own classes take a damaged stream after a good one for garbage, and end
+    silently.
+    """
+    data = packed.read(CHUNK)
+    while data:
+        stream = decompressor()
+        yield stream.decompress(data, CHUNK)
+        while not stream.eof:
+            data = packed.read(CHUNK) if stream.needs_input else b""
+            if stream.needs_input and not data:
+                raise EOFError("the file ends inside a stream")
+            yield stream.decompress(data, CHUNK)
+        data = stream.unused_data or packed.read(CHUNK)
+        if decompressor is lzma.LZMADecompressor:  # padding (section 2.2 of the format)
+            while data and not (data := data.lstrip(b"\0")):
+                data = packed.read(CHUNK)
 
 
 def open_file(path: str) -> io.BufferedReader:

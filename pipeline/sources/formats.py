@@ -7,7 +7,7 @@
                   rejected=[Rejected("/a.jsonl:17", "not JSON: Expecting value at character 1")],
                   counts={"nul": 1, "empty": 2})
 
-To add a format, write a file like parquet.py and add a row to `FORMATS`. A source is recognized by
+To add a format, write a file like delimited.py and a row of `FORMATS`. A source is recognized by
 its scheme, else by its file name, else by its first bytes; the first row that matches counts.
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError, JobFailedError
-from clozeline.pipeline.sources import delimited, files, hub, parquet, text_files
+from clozeline.pipeline.sources import delimited, files, tables, text_files
 from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
@@ -51,13 +51,13 @@ class Format:
 FORMATS = (
     Format(
         name="parquet",
-        list_blocks=parquet.list_row_groups,
-        read_block=parquet.read_row_groups,
-        read_table=parquet.read_parquet_table,
+        list_blocks=tables.list_row_groups,
+        read_block=tables.read_row_groups,
+        read_table=tables.read_parquet_table,
         has_columns=True,
         encodings=(),
-        file_name=parquet.FILE_NAME,
-        matches=parquet.has_parquet_magic,
+        file_name=tables.PARQUET_NAME,
+        matches=tables.has_parquet_magic,
     ),
     Format(
         name="wikiextractor",
@@ -105,11 +105,11 @@ FORMATS = (
     ),
     Format(
         name="hf",
-        list_blocks=hub.list_dataset,
-        read_block=hub.read_rows,
-        read_table=hub.read_hub_table,
+        list_blocks=tables.list_hub_rows,
+        read_block=tables.read_hub_rows,
+        read_table=tables.read_hub_table,
         has_columns=True,
-        scheme=hub.SCHEME,
+        scheme=tables.HUB_SCHEME,
     ),
     Format(
         name="sample",

@@ -15,7 +15,7 @@ from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.formats import BY_NAME, find_sources, has_scheme
 from clozeline.pipeline.sources.source_query import SourceOptions, split_options
-from clozeline.pipeline.sources.text_columns import is_string, strings
+from clozeline.pipeline.sources.tables import is_string, strings
 
 
 def read_table(source: str, columns: Sequence[str]) -> pa.Table:

@@ -26,7 +26,7 @@ from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_evenly
 from clozeline.pipeline.sources.documents import HARD_WRAPPED, Documents, decode_utf8, fix_unicode
 from clozeline.pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
-from clozeline.pipeline.sources.text_columns import check_columns
+from clozeline.pipeline.sources.tables import check_columns
 
 JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
 PLAIN_TEXT_NAME = r"\.(txt|text)$"

@@ -22,7 +22,7 @@ from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.sources.sample.reviews import make_reviews
-from clozeline.pipeline.sources.text_columns import CHOOSE
+from clozeline.pipeline.sources.tables import CHOOSE
 from tests.support.small_jobs import python
 from tests.support.small_sources import PACKERS, page, read, write
 

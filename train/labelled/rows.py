@@ -29,7 +29,7 @@ from clozeline.pipeline.common.paths import is_table
 from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.labelled_table import read_table
-from clozeline.pipeline.sources.text_columns import MissingColumnError, is_string
+from clozeline.pipeline.sources.tables import MissingColumnError, is_string
 
 COLUMNS = ("text", "text_pair", "label")
 REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.files import DAMAGE, unpack_streams
 from clozeline.pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
-from clozeline.pipeline.sources.unpacking import DAMAGE, unpack_streams
 
 CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title

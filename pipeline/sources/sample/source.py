@@ -18,7 +18,7 @@ from clozeline.pipeline.common.units import byte_size, size_in_words
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.source_query import fraction, parse_query, whole_number
-from clozeline.pipeline.sources.text_columns import check_columns
+from clozeline.pipeline.sources.tables import check_columns
 
 if TYPE_CHECKING:  # importing it reads the prose, which takes time
     from clozeline.pipeline.sources.sample.reviews import Reviews

@@ -1,0 +1,225 @@
+"""Columns of text: Parquet files, and data sets of the Hugging Face Hub; documents are rows.
+
+a.parquet, 10 row groups   ->  Block(start=0, stop=4), Block(start=4, stop=7), ...
+hf://FOLDER?split=train    ->  Block(start=0, stop=20_000), ...    (rows)
+title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\\nA city."])
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.packages import check_packages
+from clozeline.pipeline.sources.block import Block, cut_evenly, group_parts, rows_per_chunk
+from clozeline.pipeline.sources.documents import Documents, decode_utf8
+from clozeline.pipeline.sources.files import open_ranges
+from clozeline.pipeline.sources.source_query import COMMON, parse_query
+
+#: Advice on how to choose a corpus's text columns.
+CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
+PARQUET_NAME = r"\.parquet$"
+CHECKED = {"page_checksum_verification": True}  #: of the pages that have one
+#: What a bad file raises; the last one, a column whose name is not UTF-8.
+DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+HUB_SCHEME = "hf://"
+
+
+class MissingColumnError(InputError):
+    """A column that is not there, or more than once; the message ends with those that are."""
+
+
+def check_columns(
+    source: str, found: Sequence[str], columns: Sequence[str], *, advice: str = ""
+) -> None:
+    """Raises InputError where a column is missing or its name occurs more than once.
+
+    Without `advice`, where there are others to choose from, it is a MissingColumnError.
+    """
+    for name in columns:
+        if found.count(name) != 1:
+            problem = "more than one" if name in found else "no"
+            names = ", ".join(found) + advice if found else "none"
+            kind = MissingColumnError if found else InputError
+            raise kind(f"{source} has {problem} column '{name}'; its columns are {names}")
+
+
+def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Raises InputError where a column is missing or does not hold text."""
+    check_columns(source, schema.names, columns, advice=CHOOSE)
+    for name in columns:
+        type = schema.field(name).type
+        type = type.value_type if pa.types.is_dictionary(type) else type
+        if not (is_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type)):
+            raise InputError(f"{source}: column '{name}' holds {type}, not text{CHOOSE}")
+
+
+def is_string(type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's string types."""
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
+    )
+
+
+def strings(column: pa.Array) -> list[str | None]:
+    """The values of a text column; bytes that are not valid UTF-8 become lone surrogates."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_string(column.type):
+        with suppress(UnicodeDecodeError):  # Arrow does not check what it reads
+            return list(column.to_pylist())
+    values = column.cast(pa.large_binary()).to_pylist()
+    return [None if value is None else decode_utf8(value) for value in values]
+
+
+def keep_row(
+    documents: Documents, where: str, parts: Sequence[str | None], *, longest: int
+) -> None:
+    """Keep the text of a row; one with a null, or of more than `longest` bytes, is rejected."""
+    texts = [part for part in parts if part is not None]
+    text = "\n".join(texts)
+    if len(texts) < len(parts):
+        documents.reject(where, "null text")
+    # A character has at most four bytes of UTF-8.
+    elif len(text) * 4 > longest and len(text.encode(errors="surrogatepass")) > longest:
+        documents.reject(where, f"longer than --max-document-bytes {longest:,}")
+    else:
+        documents.keep(text)
+
+
+def _rows(columns: Sequence[pa.Array], first: int, block: Block) -> Documents:
+    """Rows of a block's text columns as documents; `first` counts from 0, row names from 1."""
+    documents = Documents()
+    for number, parts in enumerate(zip(*map(strings, columns), strict=True), first + 1):
+        where = f"{block.path}: row {number}"
+        keep_row(documents, where, parts, longest=block.max_document_bytes)
+    return documents
+
+
+def has_parquet_magic(name: str, head: bytes) -> bool:
+    return head.startswith(b"PAR1")
+
+
+def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
+    """Blocks of whole row groups, with about `block_bytes` of text each.
+
+    Raises InputError where the file cannot be read or lacks a text column.
+    """
+    try:
+        with open_ranges(whole.path) as stream:
+            metadata = pq.read_metadata(stream)
+            schema = metadata.schema.to_arrow_schema()
+    except DAMAGE as error:
+        raise _unreadable(whole.path, error) from error
+    check_text_columns(whole.path, schema, whole.text_columns)
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    wanted = [i for i, path in enumerate(paths) if path in whole.text_columns]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    sizes = [sum(group.column(i).total_uncompressed_size for i in wanted) for group in groups]
+    text_before = [*accumulate(sizes, initial=0)]
+    whole = replace(whole, stop=len(groups))
+    return group_parts(whole, range(len(groups) + 1), text_before, block_bytes)
+
+
+def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """The rows of a block. Raises InputError where the file is corrupt."""
+    row, columns = None, list(block.text_columns)
+    try:
+        with open_ranges(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
+            groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
+            row = first = sum(groups[: block.start])
+            for batch in table.iter_batches(
+                batch_size=rows_per_chunk(block, sum(groups) - row, chunk_bytes),
+                row_groups=list(range(block.start, block.stop)),
+                columns=columns,
+            ):
+                documents = _rows([batch.column(name) for name in columns], row, block)
+                row += len(batch)
+                documents.done = (row - first) / max(sum(groups) - first, 1)
+                yield documents
+    except MemoryError:  # Arrow's, too
+        raise
+    except DAMAGE as error:
+        where = f"near row {row + 1}" if row is not None else "at its end"
+        raise InputError(f"{block.path} is corrupt {where}: {one_line(error)}") from error
+
+
+def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
+    """The columns of all rows, unchecked. Raises InputError."""
+    try:
+        with open_ranges(whole.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
+            check_columns(whole.path, table.schema_arrow.names, columns)
+            return table.read(columns=list(columns))
+    except MemoryError:  # Arrow's, too
+        raise
+    except DAMAGE as error:
+        raise _unreadable(whole.path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    return InputError(
+        f"{path} is not a readable Parquet file ({one_line(error)}); copy it again or leave it out"
+    )
+
+
+def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:
+    """Ranges of rows. Raises InputError where the data set cannot be loaded or lacks a column."""
+    dataset = load_hub_dataset(whole.path)
+    check_text_columns(whole.path, dataset.features.arrow_schema, whole.text_columns)
+    columns = [dataset.data.column(name) for name in whole.text_columns]
+    text_bytes = sum(_text_bytes(part) for column in columns for part in column.chunks)
+    version = dataset._fingerprint
+    found = replace(whole, stop=len(dataset), text_bytes=text_bytes, version=version)
+    return cut_evenly(found, block_bytes)
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Reads only the offsets of most columns: the text stays on the disk."""
+    if pa.types.is_string_view(column.type):  # Arrow has no lengths of these
+        column = column.cast(pa.large_string())
+    return pc.sum(pc.binary_length(column)).as_py() or 0
+
+
+def read_hub_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    columns, size = list(block.text_columns), block.stop - block.start
+    dataset = load_hub_dataset(block.path).select_columns(columns).with_format("arrow")
+    rows = rows_per_chunk(block, size, chunk_bytes)
+    for row in range(block.start, block.stop, rows):
+        stop = min(row + rows, block.stop)
+        documents = _rows([dataset[row:stop].column(name) for name in columns], row, block)
+        documents.done = (stop - block.start) / size
+        yield documents
+
+
+def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:
+    """The columns of all rows, unchecked. Raises InputError."""
+    dataset = load_hub_dataset(whole.path)
+    check_columns(whole.path, dataset.column_names, columns)
+    return dataset.select_columns(list(columns)).with_format("arrow")[:]
+
+
+@lru_cache  # otherwise each block of a data set would ask the Hub again
+def load_hub_dataset(source: str) -> Any:
+    """The `datasets.Dataset` that an `hf://` source names, downloaded if it is not there yet.
+
+    Raises InputError, with the library's own reason, where it cannot be loaded.
+    """
+    name, _, query = source.removeprefix(HUB_SCHEME).partition("?")
+    options = parse_query(source, query, {"name": "", "split": "train"}, others=COMMON)
+    subset, split = options["name"] or None, options["split"]
+    check_packages("an hf:// source", "datasets")
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(name, subset, split=split)
+    except Exception as error:  # the library's errors have no common class
+        raise InputError(
+            f"hf://{name} (name {subset}, split {split}) cannot be loaded: {one_line(error)}"
+        ) from error
