@@ -203,7 +203,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts slurm engines engine-kills engines-scale fuzz stores soak clean distclean
+.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts slurm engines engine-kills fuzz stores clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -255,8 +255,6 @@ TRIALS    ?= 10000
 ROUNDS    ?= 100
 FUZZ_RUNS ?= 1000000
 TARGETS   ?= $$(PYTHONPATH=. $(BIN)/python -m tests.fuzz)
-SOAK_SIZE ?= 10GB
-SOAK_TIME ?= 2h
 
 torture: $(READY)  ## damage files of every kind at random; every command must notice, or answer as before
 	PYTHONPATH=. $(BIN)/python -m tests.faults.torture --trials $(TRIALS) --seed $(SEED) --out $(WORK)/torture
@@ -278,11 +276,6 @@ engines: $(READY)  ## build shards on Flink and on Spark, each a cluster on this
 engine-kills: $(READY)  ## kill each process of those clusters in the middle of a job, and compare what is written
 	PYTHONPATH=. $(BIN)/python -m tests.faults.engine_kills --cache $(WORK)/engines --maven "$(MAVEN)"
 
-# About three bytes of disk for each byte of text; 20 GB is about the English Wikipedia.
-SCALE ?= 20GB
-engines-scale: $(READY)  ## build shards from SCALE of text on Flink, a task manager killed half-way, and compare with a local job
-	PYTHONPATH=. $(BIN)/python -m tests.faults.engine_scale --cache $(WORK)/engines --maven "$(MAVEN)" --only flink --size $(SCALE)
-
 fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Linux, Python up to 3.13)
 	$(BIN)/$(INSTALL) atheris==3.0.0
 	@for target in $(TARGETS); do echo "== $$target"; \
@@ -291,16 +284,6 @@ fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Li
 stores: $(READY)  ## jobs from and to an S3 server that fails, and what they fetch; installs s3fs and moto
 	$(BIN)/$(INSTALL) "s3fs==$$($(BIN)/python -c 'import fsspec; print(fsspec.__version__)')" "moto[server]==5.2.5"
 	PYTHONPATH=. $(BIN)/python -m tests.faults.stores
-
-# Each command runs in the background while it is watched; `wait` gives its exit code.
-SOAK  = PYTHONPATH=. $(BIN)/python -m tests.faults.soak $$! $(WORK)/soak
-soak: $(READY)  ## build SOAK_SIZE of shards, train for SOAK_TIME: memory, files, threads and disk over the time
-	test -e $(WORK)/soak/tokenizer || $(BIN)/clozeline tokenizer "sample:articles?size=20MB" \
-	    --vocab-size 8192 --out $(WORK)/soak/tokenizer
-	$(BIN)/clozeline shards "sample:articles?size=$(SOAK_SIZE)" --tokenizer $(WORK)/soak/tokenizer \
-	    --num-shards 40 --out $(WORK)/soak/shards & $(SOAK)/shards; wait $$!
-	$(BIN)/clozeline pretrain $(WORK)/soak/shards --out $(WORK)/soak/run --preset nano \
-	    --for $(SOAK_TIME) --resume & $(SOAK)/run; wait $$!
 
 clean:  ## remove caches; shards, runs and models stay
 	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

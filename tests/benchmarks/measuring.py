@@ -2,7 +2,6 @@
 
 import os
 import resource
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import process_time
@@ -31,15 +30,6 @@ def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     start = process_time()
     result = work()
     return result, process_time() - start
-
-
-def in_turns(
-    one: Callable[[], object], other: Callable[[], object], *, rounds: int
-) -> tuple[float, float, float]:
-    """Medians of the CPU seconds of both, and of the ratios of turns; the first turn warms up."""
-    turns = [(timed(one)[1], timed(other)[1]) for _ in range(1 + rounds)][1:]
-    first, second = (statistics.median(side) for side in zip(*turns, strict=True))
-    return first, second, statistics.median(before / after for before, after in turns)
 
 
 def cpu_of_children() -> float:

@@ -7,10 +7,8 @@ torture.py     `make torture`: thousands of mutations, each answered in a proces
 kills.py       `make kills`: commands killed at random moments, then run again
 store_proxy.py a proxy in front of an S3 server that counts requests and makes some fail
 stores.py      `make stores`: shards from and to an S3 server that fails
-soak.py        `make soak`: memory, files and threads of a long job
 hosts.py       `make hosts`: two machines of which one dies, is cut off, or has a full disk
 slurm.py       `make slurm`: the recipes of deploy/ on two hosts while jobs stop and are lost
 engines.py     `make engines`: the graph on clusters of Flink and Spark on this machine
 engine_kills.py  `make engine-kills`: the same while each process of a cluster is killed
-engine_scale.py  `make engines-scale`: much text, and a task manager killed half-way
 """

@@ -8,8 +8,7 @@ import torch
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import answers, batch_of, gradients, narrow, packed, shaken
-from tests.support.small_training import TINY, assert_same_run, numbers, train
-from tests.support.two_processes import MODEL, run_jobs
+from tests.support.small_training import TINY, assert_same_run, train
 
 LAYOUTS = ["padded", "full", "pieces", "unpadded"]
 
@@ -25,13 +24,11 @@ def inputs(layout):
     return batch
 
 
-def gradients_of(config, layout, *, recomputes, precision=torch.float32, compile=False):
+def gradients_of(config, layout, *, recomputes, precision=torch.float32):
     """The gradients of one loss; the generator is left where the next step would find it."""
     model = shaken(config).train()
     if recomputes:
         model.encoder.checkpoint_activations()
-    if compile:
-        model.compile(backend="aot_eager")
     torch.manual_seed(5)
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         logits, nsp = model(**inputs(layout))
@@ -61,15 +58,6 @@ def test_the_gradients_are_bitwise_those_of_kept_activations(name, layout, preci
     for parameter, gradient in kept.items():
         assert torch.equal(found[parameter], gradient), parameter
     assert torch.equal(after, after_too)  # the backward pass draws nothing
-
-
-@pytest.mark.slow  # importing the compiler
-def test_a_compiled_model_recomputes():
-    config = narrow("modern-mini")
-    kept, _ = gradients_of(config, "padded", recomputes=False)
-    found, _ = gradients_of(config, "padded", recomputes=True, compile=True)
-    for parameter, gradient in kept.items():
-        torch.testing.assert_close(found[parameter], gradient, atol=1e-5, rtol=1e-4)
 
 
 def saved_bytes(model, batch):
@@ -111,20 +99,3 @@ def test_a_run_is_the_same_with_and_without(tmp_path):
         options = {"micro_batch_size": 4, "activation_checkpointing": checkpointing}
         train(folder, tmp_path / name, max_steps=4, **options)
     assert_same_run(tmp_path / "again", tmp_path / "kept")
-
-
-@pytest.mark.slow
-def test_ddp_and_fsdp_train_as_one_process_does(tmp_path):
-    folder = write_data_set(tmp_path / "shards", train=(40,), validation=(8,), config=SMALL)
-    options = {"max_steps": 6, "micro_batch_size": 2, "activation_checkpointing": True}
-    train(folder, tmp_path / "one", model=MODEL, **options)
-    kinds = ("ddp", "fsdp")
-    jobs = [
-        {"shards": folder, "out": tmp_path / kind, "changes": {**options, "parallel": kind}}
-        for kind in kinds
-    ]
-    run_jobs(jobs, tmp_path)
-    wanted = [line["mlm_loss"] for line in numbers(tmp_path / "one") if "mlm_loss" in line]
-    for kind in kinds:
-        found = [line["mlm_loss"] for line in numbers(tmp_path / kind) if "mlm_loss" in line]
-        assert found == pytest.approx(wanted, rel=2e-6)

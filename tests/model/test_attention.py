@@ -19,17 +19,14 @@ from clozeline.model.positions import (
     rotate,
     rotation_at,
 )
-from clozeline.train.artifacts.checkpoint import TrainState, latest_checkpoint, load_weights
-from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import read_run, trained_positions
 from clozeline.train.data.phases import OTHERS
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import load_start
-from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import SMALL as SMALL_MODEL
 from tests.support.small_models import numbers
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
-from tests.support.small_training import STILL, go_back, train
 
 LENGTHS = torch.tensor([7, 1, 4])
 MASK = torch.arange(7) < LENGTHS[:, None]
@@ -269,25 +266,3 @@ def test_only_the_data_sets_that_a_run_has_read_train_its_positions(tmp_path):
         assert trained_positions(started, TrainState(step=0)) == before
     computed = replace(config.model, positions="sinusoids")
     assert trained_positions(replace(config, model=computed), state) is None
-
-
-def test_positions_that_no_run_of_a_chain_has_read_are_not_trained(small_folder, tmp_path):
-    """Examples of 16 tokens in two runs, and of 32 in a third, which repeats the first 16."""
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    model = replace(STILL, max_position_embeddings=32)
-    train(small_folder, first, model=model, max_steps=2)
-    train(small_folder, second, model=model, from_=first, seed=1, max_steps=2, save_every=1)
-    stored = (second / "run.json").read_bytes()
-    go_back(second, 1)
-    train(small_folder, second, model=model, resume=True, seed=1, max_steps=2, save_every=1)
-    assert (second / "run.json").read_bytes() == stored
-    assert load_pretrained(second).trained_positions == 16
-
-    data = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5)
-    long = write_data_set(tmp_path / "long", train=(30,), validation=(9,), config=data)
-    still = {"learning_rate": 1e-30, "weight_decay": 0.0}
-    train(long, third, model=model, from_=second, max_steps=1, **still)
-    before, after = (load_weights(latest_checkpoint(run))[TABLE] for run in (second, third))
-    assert torch.equal(after, before[:16].repeat(2, 1))
-    assert load_pretrained(third).trained_positions == 32
-    assert [read_run(run).trained_before for run in (first, second, third)] == [None, 16, 16]

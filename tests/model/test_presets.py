@@ -12,17 +12,15 @@ import pytest
 import torch
 
 from clozeline.model.attention import Packing
-from clozeline.model.config import PRESETS, preset
-from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from clozeline.model.config import PRESETS
+from clozeline.model.heads import masked_lm_loss_sum, next_sentence_loss_sum
 from tests.support.small_models import (
-    NO_DROPOUT,
     VOCAB,
     answers,
     batch_of,
     gradients,
     inputs_of,
     narrow,
-    numbers,
     packed,
     shaken,
 )
@@ -225,30 +223,3 @@ def test_padding_segments_are_0_and_a_and_b_are_1_and_2():
     assert torch.equal(embeddings(ids, types, None)[..., :3].argmax(-1), types + 1)
     rows = Packing(mask.nonzero()[:, 1], torch.tensor([0, 24, 43, 57, 66]).int(), 24)
     assert torch.equal(embeddings(ids[mask], types[mask], rows)[:, :3].argmax(-1), wanted[mask])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [n if n in ("bert-tiny", "nano") else pytest.param(n, marks=pytest.mark.slow) for n in PRESETS],
-)
-def test_one_batch_can_be_memorized(name):
-    """At full depth and width: masked-LM loss below 0.05 nats, all pairs right."""
-    config = preset(name, vocab_size=256, **NO_DROPOUT)
-    model = BertForPretraining(config)
-    ids = torch.randint(5, 256, (4, 12), generator=numbers(0))
-    types = (torch.arange(12) > 6).long().expand(4, -1)
-    positions = torch.tensor([[2, 5], [1, 9], [4, 8], [3, 10]])
-    labels = torch.randint(5, 256, positions.shape, generator=numbers(1))
-    follows = torch.tensor([0, 1, 1, 0])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.256 / config.hidden_size, fused=True)
-    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=10)
-    for _ in range(150):
-        words, pairs = model(ids, types, None, positions)
-        mlm = masked_lm_loss_sum(words, labels, torch.ones(4, 2)) / 8
-        if mlm < 0.05 and torch.equal(pairs.argmax(-1), follows):
-            return
-        (mlm + next_sentence_loss_sum(pairs, follows) / 4).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        warm_up.step()
-    pytest.fail(f"after 150 steps the masked-LM loss is {mlm:.3f} nats, pair logits {pairs}")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from clozeline.model.heads import BertForClassification, BertForPretraining
@@ -221,13 +220,6 @@ def test_classifiers_of_another_kind_are_refused(changes, message, tmp_path):
     change(folder, **changes)
     with pytest.raises(ValueError, match=message):
         load_huggingface(folder)
-
-
-def test_the_file_names_its_framework_and_is_readable_by_all(folder):
-    path = folder / "model.safetensors"
-    with safe_open(path, "pt") as file:
-        assert file.metadata() == {"format": "pt"}  # older versions of transformers require it
-    assert path.stat().st_mode == (folder / "config.json").stat().st_mode
 
 
 @pytest.mark.parametrize(

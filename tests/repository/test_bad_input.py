@@ -5,14 +5,9 @@ Commands run in-process where a process of its own is not the point.
 """
 
 import bz2
-import gzip
 import json
-import os
-import random
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -24,7 +19,7 @@ from tests.faults.artifacts import dump_of
 from tests.faults.trials import TRIALS
 from tests.support.command import invoke, refused
 from tests.support.files import no_file_longer_than
-from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from tests.support.small_jobs import articles, clozeline, write_parquet, write_tokenizer
 
 GOOD = "A line that is long enough to be a paragraph. It has two sentences."
 
@@ -116,25 +111,6 @@ def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(folder, tmp_path)
     assert only["reason"].startswith("truncated or corrupt bz2")
 
 
-def write_long_document(path, size):
-    """Two documents; the first is one line of about so many bytes."""
-    paragraphs = [text.replace("\n", " ") for text in articles(200)]
-    mixed = random.Random(1).choices(paragraphs, k=size // 1567)
-    documents = [{"text": " ".join(mixed)}, {"text": GOOD}]
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-
-
-@pytest.mark.slow
-def test_a_document_of_50_megabytes_on_one_line_works(folder, tmp_path):
-    write_long_document(folder / "huge.jsonl", 50_000_000)
-    done = clozeline(*shards_line(folder / "huge.jsonl", tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    assert read_manifest(tmp_path / "out").num_examples("train") > 100_000
-    job = json.loads((tmp_path / "out" / "job.json").read_bytes())
-    print(f"\n{job['peak_memory_megabytes']:,} MB at the peak, {job['seconds']} s")
-    assert job["peak_memory_megabytes"] < 4_000
-
-
 # --- options --------------------------------------------------------------------------------------
 
 
@@ -149,21 +125,6 @@ def test_what_beam_refuses_is_one_line(folder, tmp_path):
     )
     assert "usage:" not in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-# --- tokenizers -----------------------------------------------------------------------------------
-
-
-# --- folders --------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_named(folder, tmp_path):
-    (tmp_path / "closed").mkdir(mode=0o500)
-    closed = tmp_path / "closed" / "out"
-    assert str(closed) in refused(*shards_line(folder / "good.parquet", closed))
-    learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out", closed)
-    assert str(tmp_path / "closed") in refused(*learn)
 
 
 # --- disks ----------------------------------------------------------------------------------------
@@ -206,41 +167,10 @@ def test_a_fault_is_named_in_one_line(trial, whole, tmp_path, monkeypatch):
     assert not (folder / "out" / MANIFEST).exists()
 
 
-def test_an_allowed_cut_source_is_learned_from(whole, tmp_path):
-    source = tmp_path / "a.txt.gz"
-    text = (whole / "text.txt").read_bytes() * 300
-    source.write_bytes(gzip.compress(text)[:-20])
-    line = ["tokenizer", source, "--vocab-size=100", "--out", tmp_path / "t"]
-    assert invoke(*line).exit_code == 1
-    assert invoke(*line, "--allow-truncated").exit_code == 0
-
-
 def test_a_misspelt_beam_option_names_the_nearest():
     known = ["--flink_master", "--parallelism"]
     assert _end(["--flink_mastr=a:1"], known=known) == "; did you mean --flink_master?"
     assert _end(["--something_else", "x"], known=known) == "."
-
-
-LIMITED = """
-import resource, runpy, sys
-import clozeline.train.cli, clozeline.model.heads, clozeline.train.inference.fill
-most = int(sys.argv.pop(1))
-used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if "VmSize" in line)
-resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
-runpy.run_module("clozeline", run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_too_little_memory_is_named(whole):
-    line = [sys.executable, "-c", LIMITED, "100000", "fill", whole / "run", "[MASK]"]
-    done = subprocess.run(
-        line, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
-    )
-    assert done.returncode in (1, 2)
-    assert "Traceback" not in done.stderr
-    assert "memory" in done.stderr.splitlines()[-1].lower()
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ import sys
 
 import click
 import pytest
-from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from clozeline.__main__ import RESUMABLE
-from clozeline.model.config import PRESETS
 from clozeline.pipeline import cli
-from clozeline.pipeline.commandline.command import Command, group_of
+from clozeline.pipeline.commandline.command import Command
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -228,22 +226,6 @@ def test_every_command_has_help_and_an_example_that_it_takes(name):
         parse(line)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_options_stand_in_groups_of_which_the_last_are_output_and_general(name):
-    option = "--help-all" if main.commands[name].common else "--help"
-    headings = re.findall(r"^([A-Z][\w -]+):$", help_of(name, option=option), re.M)
-    params = main.commands[name].params
-    options = [x for x in params if isinstance(x, click.Option) and not x.hidden]
-    assert {group_of(option) for option in options} | {"General"} == set(headings) - {"Example"}
-    assert "Options" not in headings
-    assert headings[-2:] == ["General", "Example"]
-    assert headings.index("Output") == len(headings) - 3 if "Output" in headings else True
-    for text in (help_of(name, columns=columns, option=option) for columns in (80, 200)):
-        assert max(map(len, text.splitlines())) <= 100
-        rows = re.findall(r"^  (--?[a-z][^\n]*?  +)\S", text, re.M)
-        assert len({len(row) for row in rows}) == 1, "descriptions begin in one column"
-
-
 @pytest.mark.parametrize("name", ["shards", "pretrain", "finetune"])
 def test_the_short_help_of_a_long_command_has_fifteen_options_and_the_required_ones_first(name):
     command, text = main.commands[name], help_of(name)
@@ -255,37 +237,3 @@ def test_the_short_help_of_a_long_command_has_fifteen_options_and_the_required_o
     every = help_of(name, option="--help-all")
     options = [x.opts[0] for x in command.params if isinstance(x, click.Option) and not x.hidden]
     assert all(re.search(rf"^  {option}\b", every, re.M) for option in options)
-
-
-# Completion, through the protocol between click and a shell
-
-
-def completed(*words):
-    """What bash is offered for the last word, as "type,value"."""
-    bash = BashComplete(main, {}, "clozeline", "_CLOZELINE_COMPLETE")
-    *args, incomplete = words
-    return [bash.format_completion(item) for item in bash.get_completions(args, incomplete)]
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["pretrain", "--preset", "modern-s"], ["plain,modern-small"]),
-        (["pretrain", "--preset", ""], [f"plain,{name}" for name in PRESETS]),
-        (["shards", "--pairs", "s"], ["plain,segments", "plain,sentences"]),
-        (["pretrain", "--learn"], ["plain,--learning-rate"]),
-        (["pre"], ["plain,pretrain", "plain,predict"]),
-        (["inspect", "wor"], ["file,wor"]),
-        (["pretrain", "work/shards", "--out", "wor"], ["file,wor"]),
-        (["pretrain", "--config", "wor"], ["file,wor"]),
-    ],
-)
-def test_commands_options_choices_presets_and_paths_are_offered(words, offered):
-    assert sorted(completed(*words)) == sorted(offered)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_asks_this_command(shell):
-    script = python("-m", "clozeline", _CLOZELINE_COMPLETE=f"{shell}_source")
-    assert f"_CLOZELINE_COMPLETE={shell}_complete" in script
-    assert "clozeline" in script

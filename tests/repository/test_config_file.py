@@ -6,16 +6,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_file import key_of, plain_values
-from clozeline.pipeline.commandline.config_options import NumberOrWord, PathOrUrl
+from clozeline.pipeline.commandline.config_options import NumberOrWord
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
 from tests.support.command import output_of, refused
 from tests.support.small_data import write_data_set
-from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import assert_same_run, command_line
 
 
@@ -126,15 +124,6 @@ def test_a_wrong_file_is_one_line_with_file_key_and_what_is_valid(file, text, me
     assert found.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
-    missing = tmp_path / "no.toml"
-    assert run("cook", "a", "--config", missing) == (
-        f"Error: {missing} cannot be read (No such file or directory).\n"
-    )
-    missing.write_bytes(b"\xff")
-    assert "cannot be read as TOML ('utf-8' codec" in run("cook", "a", "--config", missing)
-
-
 def test_no_two_options_of_a_command_have_the_same_key():
     for name, command in main.commands.items():
         keys = [key_of(param) for param in command.params if param.expose_value]
@@ -196,18 +185,6 @@ def test_the_file_of_a_run_starts_the_same_run(tmp_path):
     assert read_run(tmp_path / "other").training.seed == 6
 
 
-def test_the_file_of_a_classifier_starts_the_same_fine_tuning(tmp_path):
-    tokenizer = tokenizer_of("the", "of", "and")
-    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
-    run = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=16)
-    first, again = tmp_path / "first", tmp_path / "again"
-    options = ("--text=content", "--epochs=1", "--learning-rate=1e-3", "--no-baseline", "--seed=3")
-    output_of("finetune", run, "sample:reviews?rows=40", "--out", first, *options)
-    output_of("finetune", "--config", first / "classifier.json", "--out", again)
-    for name in ("classifier.json", "report.json", "model.safetensors"):
-        assert (first / name).read_bytes() == (again / name).read_bytes()
-
-
 def test_folders_of_a_file_may_be_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -220,22 +197,6 @@ def test_folders_of_a_file_may_be_in_the_home_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "~").exists()
     run = output_of("fill", "~/run", "[MASK]", code=2)
     assert run == f"Error: {tmp_path}/home/run does not exist; check the path.\n"
-
-
-def test_every_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
-    """Also in --option=~/a, which a shell leaves as it is."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for command in main.commands.values():
-        for param in command.params:
-            if isinstance(param.type, click.Path | PathOrUrl) and param.name != "config":
-                assert param.type.convert("~/a", param, None) == tmp_path / "a", param.name
-    (tmp_path / "own.toml").write_text("top = 5")
-    assert values_of("fill", "--config=~/own.toml")["top"] == 5
-    missing = f"there is no folder {tmp_path}/lost; make it first."
-    said = refused("evaluate", "run", "shards", "--json=~/lost/a.json")
-    assert said == f"--json {tmp_path}/lost/a.json: {missing}"
-    said = refused("predict", "classifier", "A text.", "--out=~/lost/a.jsonl")
-    assert said == f"--out ~/lost/a.jsonl: {missing}"
 
 
 @pytest.mark.parametrize("out", ["", r"a\u0000b"])

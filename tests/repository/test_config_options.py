@@ -121,10 +121,6 @@ def test_a_bad_value_is_a_usage_error_with_the_message_of_the_config(args, messa
     assert message in text
 
 
-def test_values_of_other_configs_are_ignored():
-    assert config_or_usage_error(Meal, {"guests": 3, "workers": 1}) == Meal(guests=3)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Drink:
     """A field that the command chooses, and one with a default."""

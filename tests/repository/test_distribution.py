@@ -397,43 +397,11 @@ def test_overwrite_replaces_a_folder_and_more_steps_continue_a_run(original, wor
         assert ("--overwrite" in lines[name]) == ("OVERWRITE=1" in words)
 
 
-def test_clean_and_distclean_leave_the_work(project):
-    work = times(project / "work")
-    names = ("pipeline", "model", "train", "tests")
-    caches = [project / name / "__pycache__" for name in names] + [project / ".mypy_cache"]
-    for folder in (*caches, project / ".venv-minima"):
-        folder.mkdir(parents=True)
-    (project / ".venv" / "work").symlink_to(project / "work")
-    make(project, "clean")
-    assert not any(cache.exists() for cache in caches)
-    assert (project / ".venv" / "ready").exists()
-    make(project, "distclean")
-    assert not list(project.glob(".venv*"))
-    assert times(project / "work") == work, "perhaps a link was followed"
-    assert (project / "clozeline.mk").exists()
-
-
 def test_help_lists_every_target(original):
     targets = [line.split()[0] for line in make(original, "help").splitlines()]
     phony = re.findall(r"^\.PHONY: (.*)$", (original / "Makefile").read_text(), re.MULTILINE)
     assert targets[0] == "help"
     assert {*STAGES} < {*targets} == {name for line in phony for name in line.split()}
-
-
-def test_the_ladder_is_planned_on_each_data_set(original):
-    """Text without labels to pretrain on, then a curve of labels for each classifier."""
-    plan = make(original, "-n", "ladder", "CLOZELINE_DATA=/data", "HOURS=2", "LABELS=100,all")
-    amazon, test = (f'"/data/amazon_polarity/{name}-*.parquet' for name in ("train", "test"))
-    for words in (
-        f'tokenizer "/data/wikipedia/train-*.parquet" {amazon}?text=title,content" ',
-        f'--exclude {test}?text=title,content" --exclude "/data/imdb/test-*.parquet"',
-        "pretrain work/ladder/mixed --out work/ladder/run-2h",
-        "--from work/ladder/run-2h --dropout 0 --for $(( 2 * 30 ))m",
-        "finetune work/ladder/run-2h-reviews --from-scratch --resume --label-efficiency 100,all",
-        f'{amazon}" --test {test}" --text title,content',
-        '--test "/data/sst2/validation-*.parquet" --text sentence --out work/ladder/sst2-2h',
-    ):
-        assert words in plan
 
 
 # --- deploy/: command lines are taken, exit codes mean the same everywhere ------------------------
@@ -554,24 +522,6 @@ def test_one_code_for_several_processes():
     assert (script["STOPPED"], script["USAGE"]) == (STOPPED, InputError.exit_code)
     codes = {(1,): 1, (-9, 1): 137, (1, 2): 2, (-15, 75): 75, (75, 75): 75, (75, 2): 2}
     assert {found: script["exit_code"](found) for found in codes} == codes
-
-
-@pytest.mark.slow
-def test_the_launcher_stops_while_it_waits_for_other_machines(tmp_path):
-    line = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=a"]
-    waiting = subprocess.Popen(
-        [sys.executable, LAUNCH, *line, "--rdzv-conf=is_host=1", "--no-python", "true"],
-        env={**os.environ, "LOGLEVEL": "INFO"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with waiting:
-        assert waiting.stderr
-        for said in waiting.stderr:
-            if "Rendezvous'ing worker group" in said:
-                break
-        waiting.terminate()
-        assert waiting.wait(60) == STOPPED
 
 
 # --- scripts --------------------------------------------------------------------------------------
@@ -706,32 +656,3 @@ def test_images_have_the_version_of_the_project():
     files = [*DEPLOY.glob("*.yaml"), *DOCKERFILES, *(ROOT / "docs/manual").glob("*.md")]
     found = {match for path in files for match in TAGS.findall(path.read_text())}
     assert found == {(path.stem, PROJECT["version"]) for path in DOCKERFILES}
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=NAME)
-def test_an_image_has_pinned_versions_runs_as_a_user_and_passes_signals_on(path):
-    text, tested = path.read_text(), pins("requirements.lock")
-    bases = re.findall(r"^FROM (\S+)", text, re.M)
-    assert all(re.fullmatch(r"[\w/.]+:\d+\.\d+\.\d+[\w.-]*", base) for base in bases)
-    assert "-c requirements.lock" in text
-    assert f's3fs=={tested["fsspec"]}"' in text, "s3fs needs the fsspec of its own version"
-    extras = set(re.findall(r"\w+", re.search(r'"\.\[(.+)\]"', text)[1]))
-    assert extras <= PROJECT["optional-dependencies"].keys()
-    if path.stem == "beam":  # Beam's own image has a user and an entry point
-        assert f"sdk:{tested['apache-beam']}\n" in text
-    else:
-        for line in ("USER 1000:1000", 'ENTRYPOINT ["tini", "--"]', 'CMD ["clozeline", "--help"]'):
-            assert f"\n{line}\n" in text
-
-
-def test_an_image_is_built_from_what_the_build_needs():
-    """.dockerignore excludes everything and takes back what is copied."""
-    lines = (ROOT / ".dockerignore").read_text().splitlines()
-    assert "*" in lines
-    taken = {line[1:] for line in lines if line.startswith("!")}
-    assert all((ROOT / name).exists() for name in taken)
-    links = {path.resolve().name for path in (ROOT / "clozeline").iterdir() if path.is_symlink()}
-    packages = links | {"clozeline"}
-    read = {"LICENSE", "README.md", "pyproject.toml", "requirements.lock"}
-    assert len(packages) == 4
-    assert taken == packages | read | {"deploy/launch.py", "deploy/pretrain.sh"}

@@ -10,15 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
+from clozeline.pipeline.commandline.next_command import beside
 from clozeline.pipeline.commandline.removed_options import COMMANDS, EVERY, OPTIONS
-from clozeline.pipeline.common import errors, store_lease
+from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import ClozelineError, InputError
-from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.cache_file import read_ends
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.page import printable
 from clozeline.train.cli import InOrder, main
 from tests.support.command import invoke
 from tests.support.printed_commands import parse
@@ -78,11 +76,6 @@ def test_what_the_system_refuses_is_one_line_with_the_path():
         "Error: /closed/out: Permission denied; let this user access it (chmod, chown), then "
         "rerun the command.\n"
     )
-
-
-def test_spaces_of_any_width_are_shown_as_they_are():
-    text = "Bonjour\u00a0!\n\u3000\u6771\u4eac, 5\u202fkm"
-    assert (printable(text), errors.escaped(text)) == (text, text.replace("\n", r"\n"))
 
 
 @pytest.mark.parametrize(
@@ -169,11 +162,6 @@ def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(small_folder,
     assert values["files"].endswith(f"tensorboard --logdir {tmp_path}/run/tensorboard")
 
 
-def test_folders_in_a_store_have_no_folder_for_a_run_beside_them():
-    assert beside(path_of("memory://bucket/shards"), "run") == "run"
-    assert beside(Path("work/shards"), "run") == "work/run"
-
-
 def test_a_folder_is_not_beside_itself():
     assert beside(Path("work/run"), "run") == "work/run-2"
     assert beside(Path("shards"), "shards") == "shards-2"
@@ -188,22 +176,6 @@ def test_the_next_command_reads_the_same_columns(tmp_path, monkeypatch):
     expected = f"clozeline shards 'a b.jsonl' {how} --tokenizer shards --out shards-2"
     assert done.stderr.splitlines()[-1] == f"Next: {expected}"
     parse(expected)
-
-
-def test_words_are_quoted_and_another_folder_has_nothing_after_it(tmp_path, capsys):
-    print_next("shards", "my texts/*.txt", "--out", "a")
-    assert capsys.readouterr().err == "Next: clozeline shards 'my texts/*.txt' --out a\n"
-    print_next_for(tmp_path)
-    assert capsys.readouterr().err == ""
-
-
-def test_an_export_to_a_store_is_named_as_it_was_given(whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
-    out = f"file://{tmp_path}/export"
-    done = invoke("export", whole / "run", "--out", f"{out}/")
-    assert done.exit_code == 0, done.output
-    assert done.stderr.splitlines()[-1] == f"Next: {out}/README.md shows how to load it"
 
 
 # --- Options and commands that were removed end in one line that says what to use instead ---------

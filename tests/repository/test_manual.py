@@ -23,18 +23,15 @@ import torch
 from pyarrow.csv import read_csv
 
 import clozeline
-from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.sources.sample.reviews import make_reviews
-from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.labelled.rows import Texts
 from tests.repository.test_architecture import ROOMS
 from tests.support.printed_commands import PAGES, blocks, commands, parse
 from tests.support.small_huggingface import quiet_transformers
-from tests.support.small_jobs import ROOT, articles, python, write_parquet
+from tests.support.small_jobs import ROOT, articles, write_parquet
 
 TEXTS = {path.name: path.read_text() for path in PAGES}
 README = TEXTS["README.md"]
@@ -70,14 +67,6 @@ def test_python_in_the_manual_compiles_and_imports_what_there_is():
                 compile(block, name, "exec")
                 ours = re.findall(r"^ *((?:from|import) clozeline.*)", block, re.M)
                 exec("\n".join(ours), {})
-
-
-def test_the_printed_config_file_is_read(tmp_path):
-    (tables,) = [block for _, block in blocks(TEXTS["commands.md"]) if block.startswith("[")]
-    (tmp_path / "job.toml").write_text(tables)
-    found = {name: parse(f"clozeline {name} --config {tmp_path}/job.toml --out x").params
-             for name in re.findall(r"^\[(\w+)\]", tables, re.M)}  # fmt: skip
-    assert (found["shards"]["max_seq_length"], found["pretrain"]["for_"]) == (512, "8h")
 
 
 #: Of Beam, torchrun, TensorBoard, sbatch, a script and the trial of engines.
@@ -236,15 +225,6 @@ def test_the_examples_of_the_reference_run_one_after_the_other(tmp_path, monkeyp
     assert printed.err == ""
 
 
-def test_a_star_brings_all_names_and_names_of_data_import_no_torch():
-    code = (
-        "import sys; from clozeline import DataConfig, read_manifest; "
-        "print({'torch', 'apache_beam'} & {*sys.modules}); from clozeline import *; "
-        "import clozeline; print(Loader.__name__, clozeline.__version__)"
-    )
-    assert python("-c", code) == f"set()\nLoader {own_version()}\n"
-
-
 # --- The printed commands run ---------------------------------------------------------------------
 
 #: Checkpoints are named by their steps, so those shrink alike: 20000 -> 20, of which 8000 -> 8.
@@ -375,40 +355,3 @@ def test_every_printed_command_ends_well(page, home, tmp_path, monkeypatch):
         run("pretrain work/shards --preset bert-mini --out work/run", tmp_path)
     for line in lines:
         run(line, tmp_path)
-
-
-LATGALIAN = "smallwiki-latest-pages-articles.xml.bz2"
-#: The dump of the page on a language of one's own, and one in UTF-16; a text of each language.
-DUMPS = {
-    LATGALIAN: "Latgola irā skaista, i myusu volūda dzeivoj.",
-    "bgwiki-latest-pages-articles-shortened.xml.bz2": "България е държава, на 111 000 km².",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("CLOZELINE_DATA"), reason="CLOZELINE_DATA is not set")
-@pytest.mark.parametrize("dump", DUMPS)
-@pytest.mark.parametrize("model", ["bpe", "wordpiece"])
-def test_transformers_gives_the_ids_and_logits_of_a_language_of_ones_own(model, dump, tmp_path):
-    import transformers
-
-    for line in commands(TEXTS["languages.md"]):
-        if "--compare" not in line:
-            smaller = line.replace("--max-steps 2000 --batch-size 32", "--max-steps 2000")
-            smaller = smaller.replace("--model bpe", f"--model {model}").replace(LATGALIAN, dump)
-            run(smaller, tmp_path)
-    folder = tmp_path / "work" / "huggingface"
-    with quiet_transformers():
-        theirs = transformers.AutoTokenizer.from_pretrained(folder)
-        published = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    ours = load_pretrained(folder)
-    ids = theirs(DUMPS[dump])["input_ids"]
-    [inside] = ours.tokenizer.encode_batch([DUMPS[dump]])
-    assert ids == [ours.tokenizer.cls_id, *inside, ours.tokenizer.sep_id]
-    assert theirs.mask_token_id == ours.tokenizer.mask_id
-    mine = BertForPretraining(ours.model)
-    mine.load_state_dict(ours.weights)
-    rows, every = torch.tensor([ids]), torch.arange(len(ids))[None]
-    with torch.no_grad():
-        logits = mine.eval()(rows, torch.zeros_like(rows), None, every)[0]
-        assert torch.allclose(published(rows).logits, logits[..., : len(theirs)], atol=1e-5)

@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from tests.benchmarks.gpu_report import rows_of
-from tests.faults.engines import ENGINES, fetch
-from tests.faults.mutations import KINDS, mutate
+from tests.faults.engines import ENGINES
+from tests.faults.mutations import mutate
 from tests.faults.network_hosts import unshare_command
 from tests.faults.slurm_cluster import check_programs
-from tests.faults.soak import Sample, table
 from tests.fuzz import targets
 from tests.fuzz.json_mutator import mutate_json
 from tests.fuzz.targets import CONFIG, MODERN, RULES, TARGETS, as_json, tokenizer_bytes
@@ -64,26 +62,18 @@ def test_a_script_imports_what_exists(path):
 #: Those of `make bench`: arguments with which each takes a short time, the figure of its result,
 #: and between what it lies on any machine unless the benchmark or what it measures is broken.
 SMALL: dict[str, tuple[tuple[object, ...], str, float, float]] = {
-    "checkpoint_stall": (("--preset", "bert-tiny", "--rounds", 1),
-                         r"written in place [\d.]+: ([\d.]+) of the time", 0.01, 0.9),
     "cpu_kernels_speed": (("--rounds", 1), r"cross-entropies +float32, MB .* ([\d.]+) x", 1.5, 6),
-    "kernel_counts": (("modern", "--targets=80,90,100"),
-                      r"modern +(\d+) .* \d+ sources for \[80, 90, 100\]: [\d,]+ bytes$", 40, 120),
-    "last_layer_speed": (("bert-tiny:2x16:3", "--rounds", 1), r"([\d.]+) times$", 0.3, 1.5),
     "loader_speed": ((50_000,), r"webdataset, a member an example .* ([\d.]+) x ", 20, 5000),
     "many_slices": (("20x10",), r"20x10 +(\d+) ", 200, 200),
     "markup_speed": (("--worst",), r"^ +([\d.]+) .* bytes of ", 0.05, 60),
     "memory_use": (("3MB",), r"3MB +3 +[\d.]+ +\d+ +[\d.]+ +([\d.]+) ", 0.05, 2),
     "near_duplicates_speed": (("--synthetic", 2000), r": 200 pairs, (\d+) components", 200, 200),
     "pipeline_speed": ((0.5,), r"^clozeline, .* ([\d.]+)$", 1.5, 100),
-    "sampled_words_speed": (("bert-tiny:2x16:3:500:100", "--rounds", 1),
-                            r"([\d.]+) times$", 0.3, 5),
     "sentences_icu": ((), r"^all .* ends in both.*: ([\d.]+)%$", 98, 100),
     "sentences_speed": ((0.2,), r"MB/s CPU, ([\d.]+) times; again", 2, 200),
     "template_holes": ((), r"^English .* ([\d.]+) per 1,000$", 10, 40),
     "tokens_speed": ((1,), r"^ours .* ([\d.]+) x$", 1.5, 60),
     "training_speed": (("bert-mini", "--rounds", 1), r"transformers.* ([\d.]+) x$", 0.5, 20),
-    "word_vectors_speed": ((), r"exact vectors alone .* ([\d.]+)% are kept$", 90, 100),
 }  # fmt: skip
 
 
@@ -157,55 +147,7 @@ def test_an_engine_writes_the_bytes_of_a_local_job(engine):
     assert [(row[0], row[-1]) for row in rows] == [(name, "same") for name in names]
 
 
-def test_without_its_tools_a_trial_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="there is no `unshare`; install util-linux"):
-        unshare_command()
-    for name, package in {"java": "openjdk-17", "mvn": "maven"}.items():
-        message = f"there is no `{name}`; install the package {package}"
-        with pytest.raises(InputError, match=message):
-            fetch(ENGINES[0], tmp_path, "mvn")
-        (tmp_path / name).touch(mode=0o755)
-
-
-def test_a_mutation_is_a_function_of_its_seed_and_touches_what_it_says():
-    data = random.Random(1).randbytes(500)
-    kinds = set()
-    for seed in range(400):
-        mutation = mutate(data, random.Random(seed))
-        assert mutation == mutate(data, random.Random(seed))
-        assert mutation.data != data
-        start, after = mutation.start, len(data) - mutation.stop
-        assert mutation.data[:start] == data[:start]
-        assert mutation.data[len(mutation.data) - after :] == data[len(data) - after :]
-        kinds.add(mutation.kind)
-    assert kinds == set(KINDS)
-
-
-def test_the_table_of_the_soak_has_the_medians_of_each_tenth():
-    samples = [Sample(100.0 + (i % 3 == 1) * 50, 7, i // 20, i) for i in range(40)]
-    lines = table(samples)
-    assert len(lines) == 11
-    assert lines[1].split() == ["1", "100", "7", "0", "2"]
-    assert lines[10].split() == ["10", "100", "7", "1", "38"]
-
-
 # --- make gpu -------------------------------------------------------------------------------------
-
-
-def test_a_row_has_a_tests_outcome_and_the_first_line_of_its_reason(tmp_path):
-    (tmp_path / "results.xml").write_text(
-        """<testsuites><testsuite>
-        <testcase name="good" time="1.25"/>
-        <testcase name="bad[a]" time="0"><failure message="a | b&#10;and more"/></testcase>
-        <testcase name="left" time="0"><skipped message="needs two"/></testcase>
-        </testsuite></testsuites>"""
-    )
-    assert list(rows_of(tmp_path / "results.xml")) == [
-        "| good | passed | 1.2 |  |",
-        "| bad[a] | failed | 0.0 | a / b |",
-        "| left | skipped | 0.0 | needs two |",
-    ]
 
 
 @pytest.mark.slow
@@ -291,13 +233,3 @@ def test_no_length_in_an_arrow_shard_is_taken_without_a_check(refusals: list[boo
     for at in range(0, len(seed) - 4, 4):
         target.run(seed[:at] + b"\xff\xff\xff\xff" + seed[at + 4 :])
     assert any(refusals)
-
-
-def test_mutated_json_is_json_and_other_bytes_are_not() -> None:
-    values = {"a": [1, {"b": None}], "c": "x"}
-    made = {mutate_json(json.dumps(values).encode(), seed) for seed in range(50)}
-    assert len(made) > 20
-    for data in made:
-        assert data is not None
-        json.loads(data)
-    assert mutate_json(b"{", 1) is None

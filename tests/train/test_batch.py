@@ -21,7 +21,6 @@ from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.shard_set import blank_examples
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.pretraining.initial_weights import with_positions
 from tests.support.batches import batch_digest, concatenate, concatenate_unpadded
 from tests.support.small import small_tokenizer
 from tests.support.small_data import packed_examples, write_data_set
@@ -277,19 +276,6 @@ def test_masks_of_later_epochs_are_other_ones_and_never_special(folder):
     assert sorted(first.input_ids.tolist()) != sorted(second.input_ids.tolist())
 
 
-def test_tokens_of_packed_rows_attend_to_their_piece(folder):
-    [whole] = loaded(folder, unpadded=True)
-    lengths = np.diff(whole.batch.cu_seqlens.numpy()).tolist()
-    wanted = sum(length * length for length in lengths) / sum(lengths)
-    assert whole.batch.keys_per_token == pytest.approx(wanted)
-    assert wanted < 32
-
-
-def test_length_bins_take_packed_rows(folder):
-    widths = [x.batch.input_ids.shape[1] for x in loaded(folder, 6, length_bins=3)]
-    assert set(widths) == {32}
-
-
 def test_pieces_that_do_not_make_up_a_row_are_refused(tmp_path):
     def wrong(*arguments, **options):
         examples = packed_examples(*arguments, **options)
@@ -317,25 +303,3 @@ def test_training_is_the_same_padded_and_unpadded(folder, tmp_path):
         assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
         assert again.examples == 9
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-
-
-def test_a_packed_run_goes_on_with_rows_four_times_as_long(folder, tmp_path, capsys):
-    size = small_tokenizer().vocab_size
-    short = replace(narrow("modern-mini"), vocab_size=size, max_position_embeddings=32)
-    train(folder, tmp_path / "short", model=short, max_steps=1, micro_batch_size=4)
-    long = replace(PACKED, max_seq_length=128)
-    longer = write_data_set(tmp_path / "long", train=(12,), validation=(4,), config=long)
-    train(
-        longer,
-        tmp_path / "grown",
-        model=with_positions(short, 128),
-        from_=tmp_path / "short",
-        max_steps=2,
-        micro_batch_size=2,
-        activation_checkpointing=True,
-        unpadded=True,
-    )
-    assert "max_position_embeddings 32 there, 128 now" in capsys.readouterr().err
-    first, *_, heldout = read_metrics(tmp_path / "grown")
-    assert np.isfinite(first["mlm_loss"])
-    assert heldout["heldout/examples"] == 4

@@ -15,12 +15,11 @@ from torch import nn
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError
-from clozeline.pipeline.common.json_files import sealed, unsealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import (
     TrainState,
-    after_divergence,
     check_checkpoint,
     latest_checkpoint,
     list_checkpoints,
@@ -38,9 +37,7 @@ from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import (
     RunConfig,
     load_run,
-    model_config,
     write_run,
-    write_summary,
 )
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from tests.support.files import contents, no_file_longer_than
@@ -127,13 +124,6 @@ def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_p
     update(again, other, 2)
     for ours, theirs in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-
-
-def test_checkpoints_are_listed_by_step(tmp_path):
-    for step in (100, 9, 20):
-        save(tmp_path, step=step)
-    assert steps_of(tmp_path) == [9, 20, 100]
-    assert latest_checkpoint(tmp_path) == list_checkpoints(tmp_path)[-1]
 
 
 @pytest.mark.parametrize(
@@ -276,12 +266,6 @@ def test_weights_that_are_not_finite_are_not_written(value, tmp_path):
     assert steps_of(tmp_path) == [7]
 
 
-def test_after_a_divergence_a_run_resumes_if_it_has_a_checkpoint(tmp_path):
-    assert after_divergence(tmp_path).startswith("It had no checkpoint yet: start again with a")
-    save(tmp_path)
-    assert "add --resume and a smaller --learning-rate" in after_divergence(tmp_path)
-
-
 # --- A run's folder: what is written comes back, and what does not fit is refused -----------------
 MANIFEST = Manifest(
     config=DataConfig(max_seq_length=96, text_columns=("title", "text")),
@@ -311,26 +295,6 @@ def test_differences_are_told_by_name_with_both_values():
     assert CONFIG.differences(CONFIG, "model", "training", "data", "dataset_digest") == []
 
 
-def test_a_preset_is_fitted_to_the_data():
-    config = model_config("nano", MANIFEST)
-    assert (config.vocab_size, config.max_position_embeddings) == (1000, 96)
-    shorter = replace(MANIFEST, config=DataConfig(max_seq_length=32))
-    assert model_config("nano", shorter).max_position_embeddings == 64  # never cut
-
-
-@pytest.mark.parametrize(
-    ("name", "dropout", "complaint"),
-    [
-        ("bert-hugh", None, "unknown preset 'bert-hugh'; known: nano, micro, bert-tiny, "),
-        ("nano", 1.0, "hidden_dropout_prob is 1.0; give 0 or more, below 1."),
-        ("nano", -0.1, "hidden_dropout_prob is -0.1; give 0 or more, below 1."),
-    ],
-)
-def test_an_impossible_model_is_refused(name, dropout, complaint):
-    with pytest.raises(InputError, match=complaint):
-        model_config(name, MANIFEST, dropout=dropout)
-
-
 def small_run(folder):
     model = BertForPretraining(TINY, seed=5)
     return write_small_run(folder, model, small_tokenizer(), max_seq_length=16), model
@@ -345,28 +309,11 @@ def test_a_run_needs_nothing_but_its_folder(tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
 
 
-def test_a_run_that_goes_on_is_not_complete_any_more(tmp_path):
-    write_run(tmp_path, CONFIG, small_tokenizer())
-    write_summary(tmp_path, 9, {"mlm_loss": 2.5})
-    facts = {"step": 9, "heldout": {"mlm_loss": 2.5}}
-    assert unsealed(json.loads((tmp_path / "summary.json").read_text())) == facts
-    write_run(tmp_path, CONFIG, small_tokenizer())
-    assert not (tmp_path / "summary.json").exists()
-
-
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     tokenizer = small_tokenizer()
     write_run(tmp_path, replace(CONFIG, tokenizer_digest=tokenizer.digest), tokenizer)
     with pytest.raises(InputError, match="has no checkpoint yet"):
         load_run(tmp_path)
-
-
-def test_another_tokenizer_in_a_run_is_refused(tmp_path):
-    run, _ = small_run(tmp_path)
-    facts = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(sealed({**facts, "tokenizer_digest": "f" * 64})))
-    with pytest.raises(InputError, match=r"not the tokenizer .*\(digest \w{12}, expected f{12}\)"):
-        load_run(run)
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):

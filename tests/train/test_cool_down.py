@@ -17,8 +17,6 @@ from tests.support.small_training import (
     command_line,
     go_back,
     numbers,
-    preset_of,
-    train,
     weights,
 )
 
@@ -100,15 +98,6 @@ def test_the_decay_of_a_run_with_another_shape_has_that(shards, tmp_path):
     assert "--schedule wsd-sqrt " in output_of(*line, "--resume", "--print-recipe")
 
 
-def test_it_takes_over_what_is_no_schedule(shards, tmp_path):
-    run, out = tmp_path / "run", tmp_path / "out"
-    given = ["--masked-lm-prob", 0.3, "--unpadded", "--seed", 3]
-    output_of(*command_line(shards, run, *given, schedule="constant", warmup=0.0, max_steps=4))
-    output_of(*cool_line(shards, out, run, 4))
-    training = read_run(out).training
-    assert (training.masked_lm_prob, training.unpadded, training.seed) == (0.3, True, 3)
-
-
 def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     line = cool_line(shards, tmp_path / "again", run, 12, "--max-steps", 16, "--resume")
     go_back(shutil.copytree(cooled, tmp_path / "again"), 14)
@@ -159,13 +148,6 @@ def test_other_shards_are_read_from_their_beginning(run, other, mixed, tmp_path)
     assert config.started_from == weights_digest(list_checkpoints(run)[2])
 
 
-def test_the_epochs_are_those_of_the_shards_that_are_read(run, other, shards, tmp_path):
-    """4 or 16 steps of 8 of 111 or 110 examples."""
-    for data, epochs in ((other, "0.3"), (shards, "1.2")):
-        said = output_of(*cool_line(data, tmp_path / data.name, run, 12, "--max-steps", 16))
-        assert f"steps 13 to 16 of 8 examples: {epochs} epochs;" in said
-
-
 def test_another_optimizer_than_muon_is_refused_where_it_was_used(shards, tmp_path):
     run, line = tmp_path / "run", {"schedule": "constant", "warmup": 0.0, "max_steps": 8}
     output_of(*command_line(shards, run, **line, optimizer="muon"))
@@ -174,15 +156,6 @@ def test_another_optimizer_than_muon_is_refused_where_it_was_used(shards, tmp_pa
     assert "was trained with --optimizer muon; leave the option out." in refusal
     line = ("pretrain", shards, "--out", run, "--resume", "--optimizer", "adamw")
     assert "was trained with --optimizer muon; give that one, or another --out" in refused(*line)
-
-
-def test_where_the_rate_has_fallen_to_0_another_is_to_be_given(shards, tmp_path):
-    timed, out = tmp_path / "timed", tmp_path / "out"
-    step = train(shards, timed, model=preset_of(shards), for_="0.1s").step
-    line = cool_line(shards, out, timed, step, "--max-steps", step + 1)
-    assert f"the learning rate of {timed}@{step} has fallen to 0; give an earl" in refused(*line)
-    assert not out.exists()
-    output_of(*line, "--learning-rate", PEAK)
 
 
 def test_without_a_number_of_steps_it_adds_a_quarter(run, whole, shards, tmp_path):

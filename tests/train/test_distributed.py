@@ -5,10 +5,8 @@ checkpoints of the others, moments included. Dropout is off: what is dropped is 
 process for its own part.
 """
 
-import json
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -35,7 +33,6 @@ from clozeline.train.engine import distributed
 from clozeline.train.engine.attempt_store import STARTED, attempt_store
 from clozeline.train.engine.distributed import join_world
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_jobs import python
 from tests.support.small_training import go_back, numbers, train
 from tests.support.two_processes import MODEL, STEPS_BETWEEN_SYNCS, TORCHRUN, run_jobs
 from tests.support.waiting import free_port
@@ -365,31 +362,3 @@ def test_processes_that_do_not_meet_end_in_one_line(monkeypatch):
     expected = rf"the 2 processes did not meet at 127.0.0.1:{port} \(Timed out .* start all"
     with pytest.raises(LostProcessError, match=expected), join_world(patience=moment):
         pass
-
-
-@pytest.mark.parametrize(
-    ("size", "reason"), [("two", "WORLD_SIZE is 'two'"), ("2", "RANK expected, but not set")]
-)
-def test_half_of_the_variables_of_torchrun_are_refused(size, reason, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", size)
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(InputError, match=reason), join_world():
-        pass
-
-
-def test_without_torchrun_the_world_is_one_process(monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    with join_world() as world:
-        assert (world.rank, world.size) == (0, 1)
-
-
-# A process group leaves no thread behind: one that outlives the interpreter aborts the process
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of /proc")
-def test_the_threads_of_a_process_group_end_with_the_world():
-    printed = python("tests/support/process_group_threads.py", free_port())
-    before, inside, after = json.loads(printed)
-    assert before < inside
-    assert after == before

@@ -1,7 +1,6 @@
 """The operations of a step against torch's count, and rows of up to 8,192 tokens."""
 
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,21 +10,34 @@ from torch.utils.flop_counter import FlopCounterMode
 from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.train.data.batch import collate
-from clozeline.train.data.loader import Loader
+from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.flops import gpu_named, mfu, peak_flops, step_flops
 from clozeline.train.pretraining.step import WordSampler, train_step
-from tests.benchmarks.last_layer_speed import random_batch
 from tests.pipeline.test_examples import examples_of
 from tests.pipeline.test_row_checks import findings_of
 from tests.support.small import make_documents, small_tokenizer
-from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_models import narrow
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
+
+
+def random_batch(vocabulary):
+    """Rows without padding, and without pairs."""
+    slots = torch.rand(ROWS, LENGTH).argsort(1)[:, :PREDICTIONS].sort(1).values
+    ids = torch.randint(5, vocabulary, (ROWS, LENGTH))
+    batch = Batch(
+        input_ids=ids,
+        token_type_ids=torch.zeros_like(ids),
+        attention_mask=torch.ones_like(ids, dtype=torch.bool),
+        masked_lm_positions=slots,
+        masked_lm_labels=ids.gather(1, slots),
+        masked_lm_weights=torch.ones(ROWS, PREDICTIONS),
+        next_sentence_labels=torch.full((ROWS,), -1),
+        example_weights=torch.ones(ROWS),
+    )
+    counts = {"num_tokens": ids.numel(), "num_predictions": slots.numel(), "num_pairs": 0}
+    return LoadedBatch(batch=batch, next_position=ROWS, digest=0, **counts)
 
 
 def counted_flops(config, accumulation, words=0):
@@ -36,7 +48,7 @@ def counted_flops(config, accumulation, words=0):
         train_step(
             model,
             torch.optim.SGD(model.parameters()),
-            random_batch(ROWS, LENGTH, PREDICTIONS, config.vocab_size),
+            random_batch(config.vocab_size),
             world=World(0, 1, torch.device("cpu")),
             accumulation=accumulation,
             precision="fp32",
@@ -106,13 +118,6 @@ LONGEST = 8192
 CONFIG = DataConfig(max_seq_length=LONGEST, num_shards=1)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    out = tmp_path_factory.mktemp("long")
-    config = replace(CONFIG, pairs="packed")
-    return write_data_set(out, train=(5,), validation=(2,), config=config)
-
-
 @pytest.mark.parametrize("pairs", ["segments", "none", "packed"])
 def test_a_document_of_twenty_thousand_tokens_makes_sound_rows(pairs):
     words = small_tokenizer().replacement_ids.astype(np.uint16)
@@ -124,33 +129,3 @@ def test_a_document_of_twenty_thousand_tokens_makes_sound_rows(pairs):
     assert examples.input_ids.lengths.max() == LONGEST
     assert examples.masked_lm_positions.lengths.max() == round(0.15 * LONGEST)
     assert examples.masked_lm_positions.values.max() > 8000
-
-
-def test_long_rows_come_back_from_the_loader_as_they_are_stored(folder):
-    stored = read_shard(folder / read_manifest(folder).shards[0].name)
-    [padded], [unpadded] = (
-        list(islice(Loader(folder, batch_size=5, seed=0, prefetch=0, unpadded=x), 1))
-        for x in (False, True)
-    )
-    assert padded.digest == unpadded.digest
-    assert padded.num_tokens == stored.input_ids.offsets[-1]
-    assert padded.batch.masked_lm_positions.shape == (5, -(-LONGEST * 15 // 100))
-    rows = {tuple(row.tolist()) for row in padded.batch.input_ids}
-    for row in range(5):
-        ids = stored.slice(row, row + 1).input_ids.values.tolist()
-        assert tuple(ids + [small_tokenizer().pad_id] * (LONGEST - len(ids))) in rows
-
-
-def test_a_batch_wider_than_the_table_of_prefixes_is_padded_alike():
-    examples = packed_examples(
-        7, split="train", shard=0, config=replace(CONFIG, max_seq_length=900), of=small_tokenizer()
-    )
-    options = {"max_predictions": 3, "pad_id": 0}
-    rows = np.arange(7)
-    narrow_batch, wide = (
-        collate(examples, rows, max_seq_length=width, **options) for width in (1000, 3000)
-    )
-    for name in ("input_ids", "token_type_ids", "attention_mask"):
-        ours, theirs = wide.tensors()[name], narrow_batch.tensors()[name]
-        assert torch.equal(ours[:, :1000], theirs)
-        assert not ours[:, 1000:].any()

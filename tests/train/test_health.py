@@ -76,12 +76,6 @@ def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause):
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("cause", sorted(FAULTS.keys() - {"diverging"}))
-def test_a_fault_has_one_cause(cause):
-    found = {warning.cause for warning in warnings_of(lines(FAULTS[cause][0]))}
-    assert found == {cause}
-
-
 def without_pairs():
     """The lines of a run on single texts."""
     for line in lines():
@@ -104,10 +98,6 @@ def test_a_sound_run_has_no_warning(found):
     looks = [heldout(step, 4.6 + 2.5 * math.exp(-step / 250)) for step in range(100, 1001, 100)]
     assert warnings_of(sorted([*found, *looks], key=lambda line: line["step"])) == []
     assert warnings_of(found) == []
-
-
-def test_a_sound_run_by_the_clock_has_no_warning():
-    assert warnings_of(lines(), None) == []
 
 
 @pytest.mark.parametrize("cause", FAULTS)

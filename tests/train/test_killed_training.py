@@ -14,15 +14,13 @@ import platform
 import random
 import signal
 import subprocess
-from importlib.util import find_spec
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from clozeline.pipeline.common.errors import STOPPED, InputError, LostProcessError
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
-from clozeline.train.engine.compiler import missing_compiler, resolve_compile
+from clozeline.pipeline.common.errors import InputError, LostProcessError
+from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.engine.precision import WORKSPACE, deterministic_kernels
@@ -81,26 +79,6 @@ def test_ten_kills_leave_no_trace_in_the_loss_curve(has_phases, small_folder, tm
     assert_same_run(run, whole)
     steps = [line["step"] for line in numbers(run) if "mlm_loss" in line]
     assert steps == list(range(1, 301))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_a_process_saves_where_it_stands(how, small_folder, tmp_path):
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    line = (*COMMAND, *command_line(small_folder, run, **OPTIONS))
-    with in_own_group(*line, stdout=subprocess.PIPE) as process:
-        while lines_of(run) < 3 and process.poll() is None:
-            wait(process, 0.002)
-        os.killpg(process.pid, how)
-        printed, _ = process.communicate()
-    assert process.returncode == STOPPED == 75
-    step = read_state(latest_checkpoint(run)).step
-    assert printed.decode() == (
-        f"Stopped at step {step} of 300; checkpoint saved. Add `--resume` to continue.\n"
-    )
-    for out in (run, whole):
-        train(small_folder, out, model=preset_of(small_folder), resume=out == run, **OPTIONS)
-    assert_same_run(run, whole)
 
 
 # --- A process that dies or hangs ends the others, which name it ----------------------------------
@@ -186,19 +164,3 @@ def test_without_a_compiler_a_warning_says_what_is_missing(no_compiler, capsys):
     assert resolve_compile(True, World(1, 2, torch.device("cpu"))) is False
     assert resolve_compile(None, GPU) is False
     assert capsys.readouterr().err.count("warning") == 1  # only rank 0 of the two
-
-
-def test_a_compiler_is_found_by_its_variable_or_its_name(tmp_path, no_compiler, monkeypatch):
-    for name in ("my-compiler", "g++"):
-        (tmp_path / name).touch(mode=0o755)
-    assert resolve_compile(True, CPU) is True
-    monkeypatch.setenv("CXX", "absent --flag")
-    assert missing_compiler(torch.device("cpu")) == "a compiler (absent --flag)"
-    monkeypatch.setenv("CXX", "my-compiler --flag")
-    assert missing_compiler(torch.device("cpu")) is None
-
-
-def test_a_gpu_also_needs_triton(tmp_path, no_compiler):
-    (tmp_path / "gcc").touch(mode=0o755)
-    wanted = None if find_spec("triton") else "the package triton"
-    assert missing_compiler(torch.device("cuda")) == wanted

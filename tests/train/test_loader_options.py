@@ -304,13 +304,6 @@ def test_an_evaluation_takes_no_more_rows_at_once_than_training_does(micro, shar
     assert len(rows) == (1 + 2 if micro is None else 4 + 5)  # a step, the evaluation
 
 
-def test_a_missing_validation_shard_is_named_before_the_first_step(shards, tmp_path):
-    (shards / VALIDATION).unlink()
-    with pytest.raises(InputError, match=f"{VALIDATION} is missing"):
-        train(shards, tmp_path / "run")
-    assert not list_checkpoints(tmp_path / "run")
-
-
 def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(shards, tmp_path):
     zero(shards / VALIDATION)
     with pytest.raises(InputError, match=f"{VALIDATION} is damaged"):
@@ -352,13 +345,3 @@ def test_a_shard_that_changed_ends_training_by_name(harmed, tmp_path):
     write_manifest(harmed, replace(manifest, shards=entries))
     line = command_line(harmed, tmp_path / "run", "--check-shards", max_steps=6)
     assert f"{NAME} is damaged (its sha256 is not" in output_of(*line, code=2)
-
-
-def test_a_damaged_shard_costs_nothing_of_what_was_trained(harmed, tmp_path):
-    """The second half of the run reads it."""
-    phase, run = f"{write_data_set(tmp_path / 'first', train=(40,))}@0.5", tmp_path / "run"
-    with pytest.raises(CorruptDataError, match=f"{NAME} is damaged"):
-        train(harmed, run, max_steps=6, save_every=0, phase=(phase,))
-    state = read_state(latest_checkpoint(run))
-    assert (state.step, state.loader["next_position"]) == (3, 0)
-    assert state.loader["others"][0]["next_position"] == 24

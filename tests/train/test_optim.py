@@ -32,7 +32,6 @@ from clozeline.train.engine.schedule import (
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
 from tests.support.command import output_of
 from tests.support.small_training import (
-    STILL,
     TINY,
     assert_same_run,
     command_line,
@@ -110,15 +109,6 @@ def test_the_rest_is_updated_as_adamw_alone_does():
     assert same == {name for name, p in both.items() if not is_hidden_matrix(name, p)}
 
 
-def test_one_learning_rate_is_set_for_both():
-    parameters, optimizer = updated(MUON)
-    at = {name: p.detach().clone() for name, p in parameters.items()}
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    optimizer.step()
-    assert all(torch.equal(p, at[name]) for name, p in parameters.items())
-
-
 def test_matrices_of_one_shape_are_updated_together_as_torchs_muon_updates_each():
     """Two layers; torch's Muon takes one matrix at a time."""
     config = replace(TINY, num_hidden_layers=2)
@@ -150,12 +140,6 @@ def test_it_resumes_bit_for_bit_with_its_momentum(small_folder, tmp_path):
     assert_same_run(run, whole)
     kinds = {name.rpartition("/")[2] for name in load_moments(latest_checkpoint(run))}
     assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
-
-
-def test_another_optimizer_is_refused_on_resume(small_folder, tmp_path):
-    train(small_folder, tmp_path, model=STILL, max_steps=4)
-    with pytest.raises(ValueError, match="was trained with --optimizer adamw; give that one"):
-        train(small_folder, tmp_path, model=STILL, optimizer="muon", resume=True)
 
 
 # --- The schedule as a table: the learning rate at each step --------------------------------------
@@ -253,7 +237,3 @@ def test_a_part_begins_with_the_first_step_that_has_reached_its_start(steps, sta
     config = training_config(max_steps=steps)
     reached = [n for n in range(1, steps + 1) if progress(config, n, 0.0) >= start]
     assert first_step_from(config, start) == min(reached, default=steps + 1)
-
-
-def test_a_start_in_the_very_middle_of_a_step_takes_that_step():
-    assert first_step_from(training_config(max_steps=50), 0.55) == 28

@@ -23,13 +23,10 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import states_of
-from clozeline.train.evaluation.evaluate import evaluate
-from clozeline.train.report.read_steps import ReadSteps
 from tests.support.command import output_of, refused
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import (
-    STILL,
     assert_same_run,
     command_line,
     go_back,
@@ -120,33 +117,6 @@ def test_where_longer_examples_begin_the_positions_of_the_shorter_ones_continue(
     assert_same_run(again, tmp_path / "run")
 
 
-def test_accumulated_and_without_padding_it_learns_the_same(folders, phases, tmp_path):
-    for name, how in (("one", {}), ("other", {"micro_batch_size": 2, "unpadded": True})):
-        train(folders["long"], tmp_path / name, model=STILL, **how, **phases)
-    one, other = (numbers(tmp_path / name) for name in ("one", "other"))
-    for ours, theirs in zip(other, one, strict=True):
-        assert ours.get("data_digest") == theirs.get("data_digest")
-        assert ours.get("mlm_loss", 0) == pytest.approx(theirs.get("mlm_loss", 0), rel=1e-5)
-
-
-def test_another_batch_size_goes_on_with_the_very_next_example(run, folders, phases):
-    long = folders["long"]
-    options = {"model": preset_of(long), "batch_size": 4, "eval_every": 6, **phases}
-    train(long, go_back(run, 4), resume=True, **options)
-    short = Loader(folders["short"], batch_size=8, seed=0, prefetch=0)
-    short.load_state_dict(short.state_dict(64))
-    batches = iter(short)
-    found = digests_of(run)
-    assert [found[5], found[6]] == [digest_text(next(batches).digest) for _ in range(2)]
-    assert found[7] == digest_text(next(iter(Loader(long, batch_size=4, seed=0))).digest)
-
-
-def test_held_out_examples_keep_the_masks_of_their_shards(whole, folders):
-    measured = evaluate(whole, folders["long"], split="validation", batch_size=8, limit=None)
-    summary = json.loads((whole / "summary.json").read_text())["heldout"]
-    assert measured.loss == pytest.approx(summary["mlm_loss"] + summary["nsp_loss"], rel=1e-5)
-
-
 @pytest.mark.slow
 def test_two_processes_are_one_across_a_border(folders, phases, tmp_path):
     """Also where a sharded model's weights have just been gathered for an evaluation."""
@@ -208,20 +178,7 @@ def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, t
     assert [line["step"] for line in lines[0]] == [last - 1, last]
 
 
-def test_a_run_that_starts_from_it_reads_its_own_shards(whole, folders, tmp_path):
-    long = folders["long"]
-    train(long, tmp_path / "new", model=preset_of(long), from_=whole, max_steps=2)
-    batches = iter(Loader(long, batch_size=8, seed=0, prefetch=0))
-    assert digests_of(tmp_path / "new") == {s: digest_text(next(batches).digest) for s in (1, 2)}
-    assert len(read_run(tmp_path / "new").phases) == 1
-
-
 # --- what it shows
-
-
-def test_its_steps_are_not_shown(whole, folders):
-    with pytest.raises(InputError, match="has read several data sets"):
-        ReadSteps(whole, folders["long"])
 
 
 def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_path):
@@ -233,15 +190,6 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     line = command_line(long, tmp_path / "run", "--print-recipe", **phases)
     assert output_of(*line).splitlines()[-2:] == lines
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
-
-
-def test_a_data_set_may_end_in_an_at_and_a_number(folders, tmp_path):
-    short = tmp_path / "short@2"
-    shutil.copytree(folders["short"], short)
-    line = command_line(folders["long"], tmp_path / "run", f"--phase={short}@0.5", max_steps=4)
-    said = output_of(*line)
-    assert f"phase      steps 1 to 2: {short}, 16 examples of up to 8 tokens" in said
-    assert output_of(*line, "--resume").endswith(f"already complete: step 4 of 4: {tmp_path}/run\n")
 
 
 def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp_path):
@@ -292,21 +240,8 @@ def test_a_data_set_that_does_not_fit_is_one_line(folders, tmp_path):
     assert not (out / "run.json").exists()
 
 
-def test_a_decay_takes_no_phases(folders, whole, tmp_path):
-    line = cool_line(folders["long"], tmp_path / "out", whole, 8)
-    assert "--phase does not go with" in output_of(*line, "--phase=a@0.5", code=2)
-
-
 def test_other_held_out_documents_are_a_warning(folders, tmp_path, capsys):
     all_of_it = replace(SHORT, validation=0.0)
     short = write_data_set(tmp_path / "short", train=(20,), config=all_of_it)
     train(folders["long"], tmp_path / "run", max_steps=2, phase=(f"{short}@0.5",))
     assert "documents held out there are trained on here" in capsys.readouterr().err
-
-
-def test_data_of_another_length_is_still_reported_by_its_digest(folders, tmp_path):
-    """What differs is the data, not the phases."""
-    plain, long = tmp_path / "plain", folders["long"]
-    train(long, plain, model=STILL, max_steps=4)
-    with pytest.raises(InputError, match=r"cannot continue at position 32 .*: dataset_digest"):
-        train(folders["short"], plain, model=STILL, max_steps=8, resume=True)

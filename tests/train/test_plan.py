@@ -156,25 +156,6 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     assert {source for _, source in again[:-3]} == {"given"}
 
 
-@pytest.mark.parametrize(("schedule", "has_one"), [("linear", False), ("wsd-sqrt", True)])
-def test_a_cool_down_is_printed_and_recorded_where_there_is_one(
-    small_folder, tmp_path, schedule, has_one
-):
-    line = ["pretrain", small_folder, "--out", tmp_path / "run", "--preset", "bert-tiny"]
-    line += ["--schedule", schedule, "--max-steps", 2, "--batch-size", 8]
-    printed = output_of(*line, "--print-recipe")
-    assert ("--cool-down 0.2 " in printed) == has_one
-    assert invoke(*line).exit_code == 0
-    options = json.loads((tmp_path / "run" / "run.json").read_bytes())["options"]["pretrain"]
-    assert options.get("cool_down") == (0.2 if has_one else None)
-
-
-def test_a_time_budget_leaves_no_number_of_steps(small_folder):
-    line = ["pretrain", small_folder, "--out", "x", "--preset", "bert-tiny", "--print-recipe"]
-    assert "--max-steps " in output_of(*line)
-    assert "--max-steps " not in output_of(*line, "--for", "10m")
-
-
 def columns_of(printed):
     """Options and sources."""
     lines = [line for line in printed.splitlines() if line.startswith("  --")]

@@ -26,7 +26,7 @@ from clozeline.train.engine.attempt_store import STARTED, leave_mark
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import learning_rate_at
 from clozeline.train.pretraining.initial_weights import with_positions
-from clozeline.train.pretraining.pretrain import locked_run, pretrain
+from clozeline.train.pretraining.pretrain import locked_run
 from tests.support.command import invoke
 from tests.support.files import times
 from tests.support.small import make_examples, small_tokenizer
@@ -91,13 +91,6 @@ def test_without_held_out_shards_nothing_is_evaluated(tmp_path):
     assert outcome.is_complete
     assert outcome.heldout is None
     assert read_state(latest_checkpoint(tmp_path / "run")).heldout_loss is None
-
-
-def test_another_seed_is_another_run(finished, small_folder, tmp_path):
-    train(small_folder, tmp_path, seed=1, max_steps=2)
-    ours, theirs = numbers(finished), numbers(tmp_path)
-    assert ours[0]["data_digest"] != theirs[0]["data_digest"]
-    assert ours[0]["mlm_loss"] != theirs[0]["mlm_loss"]
 
 
 # --- a folder that is not empty
@@ -204,15 +197,6 @@ def test_where_no_store_tells_attempts_apart_a_restart_knows_its_command_by_name
         assert (run / STARTED).exists() == own
 
 
-def test_python_makes_the_exclusions_of_the_command(run, small_folder, tmp_path):
-    new, cool_down = {"out": tmp_path / "new"}, {"schedule": "cool-down"}
-    phased = {**cool_down, "phase": ("a@0.5",)}
-    with pytest.raises(InputError, match="--phase does not go with --schedule cool-down"):
-        pretrain(small_folder, from_=f"{run}@8", training=phased, **new)
-    with pytest.raises(InputError, match="give it as --from RUN@STEP"):
-        pretrain(small_folder, from_=run, training=cool_down, **new)
-
-
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
     before = weights(run)
     for origin, reason in ((run, "both"), (tmp_path, "give a run")):
@@ -250,14 +234,6 @@ def test_old_checkpoints_are_removed_but_not_a_copy_of_one(run, small_folder):
     assert (copy / "state.json").exists()
 
 
-def test_by_default_each_checkpoint_is_evaluated(small_folder, tmp_path):
-    train(small_folder, tmp_path, eval_every=None)
-    evaluated = [line["step"] for line in numbers(tmp_path) if "heldout/mlm_loss" in line]
-    assert evaluated == [4, 8, 12]
-    losses = [read_state(folder).heldout_loss for folder in list_checkpoints(tmp_path)]
-    assert len({*losses} - {None}) == 3
-
-
 # --- with a time budget
 
 
@@ -286,14 +262,6 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     continued = learning_rate_at(longer, before.step + 1, before.elapsed)
     assert rates()[before.step] == pytest.approx(continued)
     assert continued == pytest.approx(SHORT.learning_rate / 3 / (1 - SHORT.warmup))
-
-
-def test_a_run_that_was_counted_in_steps_begins_its_time_when_it_is_resumed(small_folder, tmp_path):
-    train(small_folder, tmp_path, max_steps=4)
-    train(small_folder, tmp_path, for_="0.5s", resume=True)
-    state = read_state(latest_checkpoint(tmp_path))
-    assert state.step > 4
-    assert state.elapsed >= 0.5
 
 
 # --- from the weights of another run
@@ -330,27 +298,6 @@ def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys
     assert read_state(latest_checkpoint(second)).step == 3
     assert load_moments(latest_checkpoint(second))["nsp_head.weight/step"] == 15
     assert read_run(second).started_from == digest
-
-
-def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished, tmp_path, capsys):
-    """The table of 16 positions is repeated; a new row has the mean of the moments."""
-    longer = replace(TINY, max_position_embeddings=32)
-    shards, out = longer_folder(tmp_path / "long"), tmp_path / "out"
-    still = {"learning_rate": 1e-30, "weight_decay": 0.0, "beta1": 0.999999, "beta2": 0.999999}
-    train(shards, out, model=longer, from_=finished, max_steps=1, **still)
-    assert "note: max_position_embeddings 16 there, 32 now.\n" in capsys.readouterr().err
-    name = "encoder.embeddings.position_embeddings.weight"
-    before, after = (load_weights(latest_checkpoint(run)) for run in (finished, out))
-    assert torch.equal(after.pop(name), before[name].repeat(2, 1))
-    assert all(torch.equal(after[other], before[other]) for other in after)
-    before, after = (load_moments(latest_checkpoint(run)) for run in (finished, out))
-    for moment in ("exp_avg", "exp_avg_sq"):
-        old = before[f"{name}/{moment}"]
-        wanted = torch.cat([old, old.mean(0).expand(16, -1)])
-        torch.testing.assert_close(after[f"{name}/{moment}"], wanted, atol=1e-5, rtol=1e-3)
-
-    train(shards, out, model=longer, from_=finished, resume=True, max_steps=3)
-    assert read_state(latest_checkpoint(out)).step == 3
 
 
 def test_a_run_that_reads_what_the_other_has_read_says_so(finished, small_folder, tmp_path, capsys):
@@ -399,21 +346,6 @@ def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_fo
         train(small_folder, tmp_path / "e", from_=tmp_path)
 
 
-def test_the_command_takes_the_model_of_the_other_run(finished, small_folder, tmp_path):
-    start = ("--from", finished, "--max-steps", 1)
-    result = invoke("pretrain", small_folder, "--out", tmp_path / "a", *start, "--dropout", 0)
-    assert result.exit_code == 0, result.stderr
-    assert read_run(tmp_path / "a").model == STILL
-    result = invoke("pretrain", longer_folder(tmp_path / "long"), "--out", tmp_path / "b", *start)
-    assert result.exit_code == 0, result.stderr
-    assert read_run(tmp_path / "b").model == replace(TINY, max_position_embeddings=32)
-    result = invoke(
-        "pretrain", small_folder, "--out", tmp_path / "c", *start, "--preset", "bert-tiny"
-    )
-    assert result.exit_code == 2
-    assert "another model or tokenizer (" in result.stderr
-
-
 # --- the command
 
 
@@ -438,13 +370,6 @@ def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
     assert line.startswith("Error: ")
     assert complaint.format(out=finished) in line
     assert "Traceback" not in result.stderr
-
-
-def test_a_file_is_refused_as_the_folder_of_a_run(small_folder, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="file is a file; give --out a folder"):
-        train(small_folder, tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 # --- learning

@@ -118,9 +118,3 @@ def test_what_is_given_wins(changes, world_size, device):
     for name, value in changes.items():
         assert found[name] == (value, "given")
     assert {name for name in found if found[name].source == "given"} == set(changes)
-
-
-def test_the_warmup_of_a_timed_run_does_not_depend_on_a_number_of_steps():
-    machine = {"device": "cuda", "is_timed": True}
-    assert numbers("bert-base", **machine)["warmup"] == 0.06
-    assert numbers("bert-base", {"max_steps": 10**7}, **machine)["warmup"] == 0.06

@@ -11,7 +11,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
@@ -23,7 +23,6 @@ from clozeline.train.data.shard_set import ShardCache, ShardSet
 from tests.support.counting_store import counted_store
 from tests.support.small import make_examples
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.training_configs import training_config
 
 
 @pytest.fixture
@@ -92,12 +91,6 @@ def test_a_damaged_copy_is_fetched_again_and_a_damaged_shard_named(store, tmp_pa
         shards.read(1)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot create the folder"):
-        ShardCache(tmp_path / "file" / "cache", limit=1)
-
-
 def full(folder, store, patch):
     def write(path):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -145,12 +138,6 @@ def test_of_several_that_want_a_shard_one_fetches_it(store, tmp_path):
     with counted_store() as traffic, ThreadPoolExecutor(4) as threads:
         inodes = {*threads.map(fetch, range(4))}
     assert (len(inodes), traffic.requests[f"/cached/{name}"]) == (1, 1)
-
-
-def test_the_limit_is_checked_when_it_is_given():
-    assert training_config(shard_cache_limit="1.5GB").shard_cache_bytes == 1_500_000_000
-    with pytest.raises(InputError, match=r"shard_cache_limit is .*; give bytes"):
-        training_config(shard_cache_limit="much")
 
 
 # --- The shards that training reads: what is damaged or cannot be is refused by name --------------

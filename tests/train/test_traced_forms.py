@@ -9,36 +9,27 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
-from torch.overrides import TorchFunctionMode
-from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.step_cost import WithoutDevice
 from clozeline.train.evaluation.evaluate import evaluate_model
-from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import predict_logits, train_classifier
 from clozeline.train.labelled.encoding import training_batches
-from clozeline.train.pretraining.step import forward_losses, is_full, train_step
+from clozeline.train.pretraining.step import forward_losses, is_full
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import narrow
 from tests.support.small_training import STILL
 from tests.support.step_forms import FORMS
-from tests.support.training_configs import training_config
-from tests.train.test_finetune_loop import small_model, some_rows
+from tests.train.test_finetune_loop import some_rows
 from tests.train.test_step import make_batch
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-ON_GPU = World(0, 1, CUDA)
 NANO = replace(narrow("nano"), vocab_size=STILL.vocab_size)
-ONE_LAYER = replace(NANO, num_hidden_layers=1)
 #: The other forms take half a second to two seconds each.
 SOME = [
     name if name in ("nano", "modern unpadded") else pytest.param(name, marks=pytest.mark.slow)
@@ -57,17 +48,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:CUDA is not available"),
     pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="needs torch's CUDA build"),
 ]
-
-
-class NoValues(TorchFunctionMode):
-    """What is printed or stored in the end is 0: fake tensors have no values."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is Tensor.item:
-            return 0.0
-        if func is Tensor.numpy:
-            return np.zeros(args[0].shape, dtype=np.float32)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -148,20 +128,6 @@ def test_ten_steps_of_a_real_loader_are_one_or_two_graphs(pairs, options, graphs
     assert counter.frame_count == graphs
 
 
-@pytest.mark.parametrize(
-    ("pairs", "options", "graphs"),
-    [pytest.param(*LAYOUTS[0], marks=pytest.mark.slow), *LAYOUTS[1:]],
-)
-def test_ten_steps_with_their_backward_passes_are_as_many_graphs(pairs, options, graphs, tmp_path):
-    """On the CPU; a backward pass belongs to the graph of its forward pass."""
-    model, counter = BertForPretraining(ONE_LAYER), CompileCounterWithBackend("aot_eager")
-    called = torch.compile(model, fullgraph=True, backend=counter)
-    for loaded in ten_batches(tmp_path, pairs, options):
-        losses = losses_of(called, loaded.batch, is_full=is_full(loaded), device=CPU)
-        assert_backward(losses.sum(), model)
-    assert counter.frame_count == graphs
-
-
 @pytest.mark.parametrize("pooling", ["mean", pytest.param("cls", marks=pytest.mark.slow)])
 def test_ten_steps_of_fine_tuning_are_two_graphs(pooling):
     """With the second length of its batches, the length becomes a symbol."""
@@ -191,38 +157,6 @@ def test_an_evaluation_of_a_compiled_model_compiles_nothing():
 
 
 # --- eager; test_estimate has the forms of a step
-
-
-@pytest.mark.parametrize("name", ["nano", "modern unpadded"])
-def test_muon_updates_on_a_gpu(name):
-    form = FORMS[name]
-    loaded = form.loaded
-    with without_memory(), WithoutDevice():
-        model = on_gpu(form.model)
-        optimizer = build_optimizer(model, training_config(optimizer="muon"))
-        train_step(
-            model,
-            optimizer,
-            loaded.to(CUDA),
-            world=ON_GPU,
-            accumulation=form.accumulation,
-            precision="bf16",
-            clip=1.0,
-        )
-    moments = [value for state in optimizer.state.values() for value in state.values()]
-    assert {value.device for value in moments if value.ndim} == {CUDA}
-    assert any("momentum_buffer" in state for state in optimizer.state.values())
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_classifier_trains_and_predicts_on_a_gpu(pooling):
-    rows, labels = some_rows(16)
-    config = FinetuneConfig(optimizer="muon" if pooling == "mean" else "adamw", precision="bf16")
-    with without_memory(), WithoutDevice(), NoValues(), tqdm(disable=True) as progress:
-        model = on_gpu(BertForClassification, small_model().config, 2, pooling=pooling)
-        how = {"learning_rate": 1e-3, "epochs": 1, "seed": 0, "progress": progress, "world": ON_GPU}
-        train_classifier(model, rows, labels, config, **how)
-        assert predict_logits(model, rows, precision="bf16").shape == (16, 2)
 
 
 def test_a_graph_break_and_a_branch_on_values_would_be_noticed():

@@ -19,7 +19,7 @@ from clozeline.train.pretraining import word_vectors as module
 from clozeline.train.pretraining.step import WordSampler, forward_losses
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors, word_vectors
 from tests.support.command import output_of, refused
-from tests.support.small import WORDS, make_examples, small_tokenizer
+from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import gradients
 from tests.support.small_training import STILL, assert_same_run, command_line, go_back, numbers
@@ -97,27 +97,6 @@ def test_a_model_starts_at_the_vectors_of_the_words_that_occur(shards, is_tied):
         assert torch.equal(weight[~has_vector], old[: len(vectors)][~has_vector])
         assert not rest.any()
     assert (model.mlm_head.decoder is None) == is_tied
-
-
-def test_more_dimensions_than_words_leave_the_others_as_drawn(shards):
-    config = replace(STILL, hidden_size=128, num_attention_heads=2)
-    model, before = (BertForPretraining(config, seed=0) for _ in range(2))
-    start_at_word_vectors(model, shards, ALONE, seed=0)
-    found, old = (one.encoder.embeddings.word_embeddings.weight for one in (model, before))
-    width = word_vectors(shards, 128, seed=0).shape[1]
-    assert width < 64
-    assert torch.equal(found[:, width:], old[:, width:])
-    assert not torch.equal(found[:, :width], old[:, :width])
-
-
-def test_text_of_one_word_leaves_the_model_as_drawn(tmp_path):
-    word = TOKENIZER.tokens.index("cat")
-    folder = write_data_set(
-        tmp_path, train=(9,), make=lambda rows, **_: make_examples([[2, word, 3]] * rows)
-    )
-    model, before = (BertForPretraining(STILL, seed=0) for _ in range(2))
-    start_at_word_vectors(model, ShardSet(folder, "train"), ALONE, seed=0)
-    assert all(torch.equal(x, before.state_dict()[k]) for k, x in model.state_dict().items())
 
 
 def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(small_folder, tmp_path):
