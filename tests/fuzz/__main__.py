@@ -31,9 +31,7 @@ def main() -> None:
     target = TARGETS[name]()
     for number, seed in enumerate(target.seeds):
         (corpus / f"seed-{number}").write_bytes(seed)
-    words = folder / "words"
-    words.write_text("".join(f"{as_word(word)}\n" for word in target.words or ("\0",)), "ascii")
-    always = ["-timeout=20", "-rss_limit_mb=4000", "-max_len=4096", f"-dict={words}"]
+    always = ["-timeout=20", "-rss_limit_mb=4000", "-max_len=4096"]
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         changed = mutate_json(data, seed) if name.endswith(".json") and seed % 4 else None
@@ -45,10 +43,6 @@ def main() -> None:
     arguments = [sys.argv[0], *always, f"-artifact_prefix={folder}/", *options, str(corpus)]
     atheris.Setup(arguments, run, custom_mutator=mutate)
     atheris.Fuzz()
-
-
-def as_word(word: str) -> str:
-    return '"' + "".join(f"\\x{byte:02x}" for byte in word.encode()) + '"'
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import numpy as np
 from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import sealed
-from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.shards import checksum
 from clozeline.pipeline.sentences.punkt import PunktData
@@ -42,11 +41,10 @@ LONGEST_MARKUP = 20_000  #: characters; mwparserfromhell is slow, and a short pa
 
 @dataclass(frozen=True)
 class Target:
-    """A parser, files that it accepts, and words of its language."""
+    """A parser, and files that it accepts."""
 
     run: Callable[[bytes], object]
     seeds: tuple[bytes, ...]
-    words: tuple[str, ...] = ()
 
 
 @cache
@@ -272,7 +270,6 @@ MODERN = {
     "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 160000.0}},
     "classifier_pooling": "mean",
 }
-JSON_WORDS = ("null", "true", "[]", "{}", "1e999", "NaN", "-1", '"', "\\ud800", "[[[[", ":", ",")
 
 
 def as_json(values: object) -> bytes:
@@ -290,68 +287,46 @@ def tokenizer_bytes() -> bytes:
     return (scratch() / "tokenizer" / "tokenizer.json").read_bytes()
 
 
+BERT_TOKENIZER = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+LINES = b'{"text": "One."}\n{"text": "\\u00e9", "id": 5}\n\n{"a": [1]}\n'
+ARTICLE = b'<doc id="1" title="Rome">\nRome\n\nRome is old &lt;b&gt;.\n</doc>\n'
+TABLE = b'text,label\n"One, two",a\nThree,b\n"Fo""ur",a\n'
+SENTENCES = b'Dr. Oz came. he left ("so?") ... It is 4 p.m. In the U.S. of J. R.'
+WORDS = "The [MASK] aaa##b é e\u0301 中文 İıß a\u200db".encode()
+
+
+def manifest_bytes() -> bytes:
+    return (write_data_set(scratch() / "seed", train=(3,)) / MANIFEST).read_bytes()
+
+
+def source(name: str, *seeds: bytes) -> Target:
+    return Target(partial(read_source, name), seeds)
+
+
+def vocabulary(name: str, seed: bytes) -> Target:
+    return Target(partial(read_vocabulary, name), (seed,))
+
+
+def shard(format: str) -> Target:
+    return Target(partial(read_shard_file, format), (file_of(format),))
+
+
 #: The cheapest first.
 TARGETS: dict[str, Callable[[], Target]] = {
-    "punkt.json": lambda: Target(read_punkt, (as_json(RULES.to_json()),), JSON_WORDS),
-    "config.json": lambda: Target(
-        read_model_config, (as_json(CONFIG), as_json(MODERN)), (*JSON_WORDS, *CONFIG, *MODERN)
-    ),
-    "tokenizer_config.json": lambda: Target(
-        read_tokenizer_config,
-        (as_json({"tokenizer_class": "BertTokenizer", "do_lower_case": True}),),
-        (*JSON_WORDS, "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize"),
-    ),
-    "vocab.txt": lambda: Target(
-        partial(read_vocabulary, "vocab.txt"),
-        ("\n".join([*SPECIAL_TOKENS, "a", "##b", "é"]).encode(),),
-        (*SPECIAL_TOKENS, "##", "[unused0]", "\ufeff"),
-    ),
-    "tokenizer.json": lambda: Target(
-        partial(read_vocabulary, "tokenizer.json"),
-        (tokenizer_bytes(),),
-        (*JSON_WORDS, "added_tokens", "normalizer", "vocab", "WordPiece"),
-    ),
-    "manifest.json": lambda: Target(
-        read_manifest_file,
-        ((write_data_set(scratch() / "seed", train=(3,)) / MANIFEST).read_bytes(),),
-        (*JSON_WORDS, *DataConfig.__dataclass_fields__, "shards", "rows", "token_counts"),
-    ),
-    "wikitext": lambda: Target(
-        read_markup,
-        (WIKITEXT.encode(),),
-        ("[[", "]]", "{{", "}}", "{|", "|}", "<ref", "</ref>", "<!--", "-->", "''", "__", "&#"),
-    ),
-    "text": lambda: Target(partial(read_source, "a.txt"), (TEXT.encode(),), ("\n\n", "\r\n\r\n")),
-    "jsonl": lambda: Target(
-        partial(read_source, "a.jsonl"),
-        (b'{"text": "One."}\n{"text": "\\u00e9", "id": 5}\n\n{"a": [1]}\n',),
-        (*JSON_WORDS, '{"text": "'),
-    ),
-    "wikiextractor": lambda: Target(
-        partial(read_source, "wiki_00"),
-        (b'<doc id="1" title="Rome">\nRome\n\nRome is old &lt;b&gt;.\n</doc>\n' * 2,),
-        ("<doc ", "</doc>", ' title="', '">', "&amp;"),
-    ),
-    "dump": lambda: Target(
-        partial(read_source, "a.xml"),
-        (DUMP.encode(),),
-        ("<page>", "</page>", "<text", "</text>", "<ns>", "<title>", "&lt;", "&#xD800;", "<!--"),
-    ),
-    "csv": lambda: Target(
-        read_csv,
-        (b'text,label\n"One, two",a\nThree,b\n"Fo""ur",a\n',),
-        ('"', ",", "text", "label", "\r\n"),
-    ),
-    "arrow": lambda: Target(partial(read_shard_file, "arrow"), (file_of("arrow"),)),
-    "tar": lambda: Target(partial(read_shard_file, "webdataset"), (file_of("webdataset"),)),
-    "wordpiece": lambda: Target(
-        encode_words,
-        ("The [MASK] aaa##b é e\u0301 中文 İıß a\u200db".encode(), b"a" * 101),
-        (*SPECIAL_TOKENS, "İ", "\u0301", "ﬁ", "\u3000", "\u0345", "\ud7a3", "\u1112\u1161"),
-    ),
-    "sentences": lambda: Target(
-        split_sentences,
-        (b'Dr. Oz came. he left ("so?") ... It is 4 p.m. In the U.S. of J. R.', TEXT.encode()),
-        ("Dr.", "e.g.", "...", '."', "?)", "##number##", " Bach", "end. of", "no. 5", "…", "\x1c"),
-    ),
+    "punkt.json": lambda: Target(read_punkt, (as_json(RULES.to_json()),)),
+    "config.json": lambda: Target(read_model_config, (as_json(CONFIG), as_json(MODERN))),
+    "tokenizer_config.json": lambda: Target(read_tokenizer_config, (as_json(BERT_TOKENIZER),)),
+    "vocab.txt": lambda: vocabulary("vocab.txt", "\n".join([*SPECIAL_TOKENS, "##é"]).encode()),
+    "tokenizer.json": lambda: vocabulary("tokenizer.json", tokenizer_bytes()),
+    "manifest.json": lambda: Target(read_manifest_file, (manifest_bytes(),)),
+    "wikitext": lambda: Target(read_markup, (WIKITEXT.encode(),)),
+    "text": lambda: source("a.txt", TEXT.encode()),
+    "jsonl": lambda: source("a.jsonl", LINES),
+    "wikiextractor": lambda: source("wiki_00", ARTICLE * 2),
+    "dump": lambda: source("a.xml", DUMP.encode()),
+    "csv": lambda: Target(read_csv, (TABLE,)),
+    "arrow": lambda: shard("arrow"),
+    "tar": lambda: shard("webdataset"),
+    "wordpiece": lambda: Target(encode_words, (WORDS, b"a" * 101)),
+    "sentences": lambda: Target(split_sentences, (SENTENCES, TEXT.encode())),
 }

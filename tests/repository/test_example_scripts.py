@@ -25,18 +25,10 @@ from tests.support.http_clients import ask_once
 from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
-from tests.support.small_jobs import ROOT, articles
+from tests.support.small_jobs import ROOT
 from tests.support.small_training import train
 
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
-
-
-def test_the_notebook_is_short_and_has_no_output_that_may_be_out_of_date():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert 8 <= len(cells) <= 12
-    assert not any(cell.outputs or cell.execution_count for cell in cells)
 
 
 def test_the_commands_of_the_notebook_are_taken():
@@ -112,14 +104,8 @@ def test_the_mean_of_checkpoints_is_a_run_that_cannot_be_continued(tmp_path, cap
     output_of("export", out, "--out", tmp_path / "hf")
     exported = load_pretrained(tmp_path / "hf").weights  # `finetune` reads the same
     assert load_pretrained(out).weights.keys() == exported.keys()
-    output_of("report", out, "--out", tmp_path / "report.html")
     said = refused("pretrain", shards, "--out", out, "--resume", "--max-steps", 20)
     assert said.startswith(f"{checkpoint} has no optimizer state to continue from; give another")
-    new = ("pretrain", shards, "--out", tmp_path / "new")
-    said = refused(*new, "--schedule=cool-down", "--from", f"{out}@12")
-    assert said == f"{out}@12 has no optimizer state to continue from; give another run."
-    train(shards, tmp_path / "more", from_=out, max_steps=2)
-    assert read_run(tmp_path / "more").started_from is not None
     with pytest.raises(SystemExit, match="has only 3 checkpoints; give a smaller --last"):
         average(run, tmp_path / "other", last=4)
     with pytest.raises(SystemExit, match=f"{out} exists"):
@@ -166,18 +152,6 @@ def test_a_classifier_is_served(tmp_path):
         assert [one["probabilities"][x] for x in classifier.names] == pytest.approx(row.tolist())
         assert one["label"] == classifier.names[int(row.argmax())]
         assert one["probability"] == max(one["probabilities"].values())
-
-
-@pytest.mark.slow
-def test_documents_become_a_classifier(tmp_path, monkeypatch):
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("\n\n".join(articles(60)))
-    rows = "".join(f"{word} words of number {n},{word}\n" for n in range(10) for word in ("a", "b"))
-    (tmp_path / "labelled.csv").write_text("text,label\n" + rows)
-    folders = (tmp_path / "texts", tmp_path / "labelled.csv", tmp_path / "work")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    main_of("documents_to_classifier.py")(*folders, 0.001, 300, "bert-tiny")
-    assert (tmp_path / "work" / "classifier" / "report.json").exists()
 
 
 @pytest.mark.slow

@@ -133,28 +133,6 @@ def test_a_trainer_of_transformers_resumes_at_the_next_example(small_folder, wan
     assert seen == wanted
 
 
-def test_accelerate_saves_and_restores_the_position(small_folder, wanted, tmp_path):
-    accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
-
-    def seen(steps, *, resumes):
-        source = DictLoader(loader(small_folder))
-        batches, model = stateful(source), small_bert(source)
-        accelerator = accelerate.Accelerator(cpu=True)
-        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-        accelerator.register_for_checkpointing(batches)
-        if resumes:
-            accelerator.load_state(str(tmp_path))
-        for _, inputs in zip(range(steps), batches, strict=False):
-            yield inputs["input_ids"].tolist()
-            accelerator.backward(model(**inputs).loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        accelerator.save_state(str(tmp_path))
-
-    assert [*seen(2, resumes=False)] == wanted[:2]
-    assert [*seen(STEPS - 2, resumes=True)] == wanted[2:]
-
-
 def test_lightning_saves_and_restores_the_position(small_folder, wanted, tmp_path):
     lightning = pytest.importorskip("lightning", reason="pip install lightning")
     seen = []

@@ -6,7 +6,6 @@ process for its own part.
 """
 
 import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -34,7 +33,7 @@ from clozeline.train.engine.attempt_store import STARTED, attempt_store
 from clozeline.train.engine.distributed import join_world
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
-from tests.support.two_processes import MODEL, STEPS_BETWEEN_SYNCS, TORCHRUN, run_jobs
+from tests.support.two_processes import MODEL, STEPS_BETWEEN_SYNCS, run_jobs
 from tests.support.waiting import free_port
 
 #: 26 steps cross three borders of epochs; each of two processes makes two passes of two examples.
@@ -327,16 +326,6 @@ def test_after_a_failure_torchrun_goes_on_by_itself(folder, tmp_path):
     run_jobs([{**job, "changes": changes}], tmp_path, "--max-restarts=3")
     train(folder, tmp_path / "one", model=MODEL, **changes)
     assert_same_training(numbers(tmp_path / "run"), numbers(tmp_path / "one"))
-
-
-def test_one_process_of_a_machine_says_what_is_wrong_with_the_input(tmp_path):
-    options = ("-m", "clozeline", "pretrain", str(tmp_path / "missing"), "--out", "x")
-    done = subprocess.run(
-        [*TORCHRUN, *options], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    said = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
-    assert said == [f"Error: {tmp_path / 'missing'} does not exist; check the path."]
-    assert done.returncode == 1  # torchrun's own
 
 
 @pytest.mark.slow

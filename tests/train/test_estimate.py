@@ -1,7 +1,5 @@
 """What a run will need, from the real step on tensors without memory."""
 
-import ctypes
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +23,7 @@ from clozeline.train.estimate.step_cost import (
     step_cost,
 )
 from clozeline.train.pretraining.step import WordSampler, forward_losses, train_step
-from tests.benchmarks.measuring import memory_above_now
 from tests.support.command import output_of
-from tests.support.small_jobs import python
 from tests.support.small_models import gradients
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
@@ -97,19 +93,6 @@ def test_the_operations_of_a_step_are_those_that_torch_counts(passes):
     assert cost.optimizer_flops == 0
 
 
-@pytest.mark.slow
-def test_a_steps_memory_has_its_weights_gradients_and_moments():
-    config, data = preset("bert-tiny", vocab_size=64), DataConfig(max_seq_length=16)
-    weights = sum(4 * x.numel() for x in BertForPretraining(config).parameters())
-    once, adamw, muon = (
-        step_cost(config, training_config(optimizer=x), data, rows=64, passes=n, device=CUDA).state
-        for x, n in (("adamw", 1), ("adamw", 2), ("muon", 2))
-    )
-    assert once == pytest.approx(3 * weights, rel=0.02)  # and a batch
-    assert adamw == pytest.approx(4 * weights, rel=0.02)
-    assert 3 * weights < muon < adamw  # one moment of a matrix
-
-
 def test_gpus_are_found_by_any_spelling():
     for gpu in GPUS:
         assert gpu_named(gpu.name.lower()) is gpu_named(gpu.name.replace(" ", "")) is gpu
@@ -143,14 +126,6 @@ def line(small_folder):
     return "estimate", small_folder, "--preset=bert-tiny"
 
 
-def test_a_higher_masking_rate_costs_speed(line):
-    def tokens_per_second(*options):
-        printed = output_of(*line, "--batch-size=64", "--micro-batch-size=64", *options)
-        return int(printed.splitlines()[2].split()[9].replace(",", ""))
-
-    assert tokens_per_second() > tokens_per_second("--masked-lm-prob=0.9")
-
-
 def test_an_estimate_prints_a_table_and_writes_nothing(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = output_of(
@@ -173,16 +148,6 @@ def test_a_time_budget_gives_the_steps_and_steps_the_time(line):
     steps, hours = last("--for=1000h")
     assert hours == 1000
     assert last(f"--max-steps={steps:.0f}") == [steps, 1000]
-
-
-def test_sharded_memory_has_a_line_for_each_number_of_gpus(line):
-    options = ["--gpus=2,4", "--parallel=fsdp", "--preset=bert-medium", "--micro-batch-size=1"]
-    printed = output_of(*line, *options, "--batch-size=8")
-    state = dict(re.findall(r"micro-batch 1 on (\d) GPUs: weights.* gradients ([\d.]+)", printed))
-    assert set(state) == {"2", "4"}
-    few, many = float(state["2"]), float(state["4"])
-    assert few == pytest.approx(2 * many, abs=0.011)
-    assert many > 0.08
 
 
 @pytest.mark.parametrize(
@@ -231,37 +196,3 @@ def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
             train_step(model, optimizer, loaded, world=World(0, 1, CPU), **how)
     wanted = memory.fullest
     assert 0.999 * wanted < found < 1.001 * above * wanted
-
-
-SIZE = {"vocab_size": 8192}
-DATA = DataConfig(max_seq_length=64)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["nano", "bert-mini", "bert-small", "modern-mini"])
-def test_predicted_memory_is_that_of_the_process(name):
-    """Some 15 to 20 MB of the process, by its processor, are no tensors of the step."""
-    training = training_config(batch_size=64)
-    cost = step_cost(preset(name, **SIZE), training, DATA, rows=64, passes=1, device=CPU)
-    this = "from tests.train.test_estimate import measured_peak"
-    measured = int(python("-c", f"{this}; print(measured_peak({name!r}))"))
-    assert cost.peak == pytest.approx(measured, rel=0.05, abs=24e6)
-
-
-def measured_peak(name):
-    """Bytes of three steps in this process, above those it had before the model was built."""
-    libc = ctypes.CDLL(None)
-    for setting, value in ((-3, 1 << 20), (-1, 1 << 20), (-8, 1)):  # M_MMAP_THRESHOLD and so on
-        libc.mallopt(setting, value)  # freed tensors go back to the system at once
-    three_steps(preset("bert-tiny", vocab_size=64))  # loads libraries
-    libc.malloc_trim(0)
-    return memory_above_now(lambda: three_steps(preset(name, **SIZE)))
-
-
-def three_steps(config):
-    model = BertForPretraining(config, seed=0).train()
-    optimizer = build_optimizer(model, training_config(batch_size=64))
-    loaded = longest_batch(64, DATA, unpadded=False)
-    how = {"world": World(0, 1, CPU), "accumulation": 1, "precision": "fp32", "clip": 1.0}
-    for _ in range(3):
-        train_step(model, optimizer, loaded, **how)

@@ -106,14 +106,6 @@ def test_the_first_lines_of_a_run_prove_nothing_yet(cause):
     assert warnings_of(lines(lambda step: change(step) | change(600), until=40)) == []
 
 
-def test_pairs_prove_something_by_their_number():
-    """54 % of 1,280 pairs may be chance."""
-    [warning] = warnings_of(lines(after(0, nsp_accuracy=0.54)))
-    assert warning.cause == "nsp_at_chance"
-    [warning] = warnings_of(lines(after(0, nsp_accuracy=1.0), until=200))
-    assert "over 1,024 pairs" in warning.words
-
-
 def test_a_cause_is_told_again_only_after_it_had_gone():
     flickers = lines(lambda s: {"mlm_loss": 9.2} if s in (500, 520, 540) else {})
     returns = lines(lambda s: {"mlm_loss": 9.2} if s in (500, 700) else {})
