@@ -20,12 +20,24 @@ if not os.environ.get("CLOZELINE_DATA"):  # empty is as good as unset
 # `nohup` and `&` ignore SIGINT, and so would the processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Time per example depends on the load of the machine, not on the code.
-settings.register_profile("clozeline", deadline=None)
+settings.register_profile("clozeline", deadline=None, max_examples=50)
 settings.load_profile("clozeline")
+#: Files of few but long tests, which begin first: else the last one keeps all but one process idle.
+LONG = {
+    *("test_reproducible", "test_distributed", "test_finetune_search", "test_distribution"),
+    *("test_dump", "test_onnx", "test_killed_training", "test_resume_shards", "test_finetune"),
+    *("test_out_folder", "test_tasks", "test_train_tokenizer", "test_remote", "test_resume"),
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-xdist would begin with the files of most tests."""
+    config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a GPU are skipped where there is none, but for those of a dry run."""
+    """Long files first; what needs a GPU is skipped without one, but for what a dry run has."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
     is_dry = "CLOZELINE_DRY_RUN" in os.environ
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not has_gpu():

@@ -129,19 +129,13 @@ DAMAGES = {
         config(position_embedding_type="relative_key"),
         "position_embedding_type is 'relative_key'; only plain BERT is supported .absolute.",
     ),
-    "decoder": (config(is_decoder=True), "is_decoder is True"),
     "untied": (config(tie_word_embeddings=False), "tie_word_embeddings is False"),
-    "act": (config(hidden_act="silu"), "hidden_act is 'silu'; supported: gelu, relu"),
     "heads": (config(num_attention_heads=5), "not divisible by num_attention_heads 5"),
     "missing": (
         lambda f: change_weights(f, lambda found: found.pop(POOLER)),
         f"not those of the BertForPreTraining in its config.json; missing: {POOLER}",
     ),
     "unexpected": (weights({"qa.weight": torch.zeros(2)}), "config.json; unexpected: qa.weight"),
-    "fewer layers in the config": (
-        config(num_hidden_layers=1),
-        r"unexpected: bert.encoder.layer.1.\S+, \S+, \S+ and 13 more",
-    ),
     "shape": (
         config(vocab_size=90),
         rf"{WORD_EMBEDDINGS} has the shape \[100, 32\], but config.json says \[90, 32\]",
@@ -162,14 +156,12 @@ DAMAGES = {
         written("model.safetensors", b"version https://git-lfs"),
         "model.safetensors cannot be read .*; download it again",
     ),
-    "cut pickle": (files("pytorch_model.bin"), "pytorch_model.bin cannot be read"),
     "no weights": (files(), r"no weights \(no model.safetensors or pytorch_model.bin\)"),
     "index": (files("model.safetensors.index.json"), "index.json cannot be read"),
     "checkpoint": (
         files("bert_model.ckpt.index", "bert_model.ckpt.meta"),
         r"TensorFlow model \(bert_model.ckpt.index\), which is not supported. Convert it: `Bert",
     ),
-    "h5": (files("tf_model.h5"), r"from_tf=True\).save_pretrained"),
 }
 
 

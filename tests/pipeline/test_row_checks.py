@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig, Masking, PairScheme
-from clozeline.pipeline.verify import mask_checks
-from clozeline.pipeline.verify.findings import ShardRows, differing_rows
+from clozeline.pipeline.verify.findings import ShardRows
 from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from clozeline.pipeline.verify.row_checks import check_rows
 from tests.pipeline.test_examples import DOCUMENT, TALK, documents_of, examples_of
@@ -89,18 +88,6 @@ def test_more_random_pairs_than_are_balanced_out():
     assert findings_of(fewer, nothing_to_mask=3) == []
 
 
-def test_as_many_neighbours_that_follow_as_random_ones():
-    config = replace(CONFIG, pairs="sentences")
-    examples, _ = examples_of(documents_of(TALK), config)
-    half = len(examples) // 2
-    lost = remasked(examples.take(np.delete(np.arange(len(examples)), 1)), config)
-    assert findings_of(lost, config) == [
-        f"{half - 1} random and {half} following pairs are not balanced as --pairs sentences "
-        "requires"
-    ]
-    assert findings_of(lost, config, nothing_to_mask=1) == []
-
-
 def test_the_fraction_of_random_pairs_has_bounds():
     examples, _ = examples_of(documents_of([[[6] * 12]] * 2000))
     assert len(examples) > 5000
@@ -123,20 +110,6 @@ def test_rows_without_the_shape_of_examples_are_counted_and_not_checked_further(
         "rows with an empty A, or a length_a beyond the row: 1, the first at 1",
         f"rows with ids beyond the vocabulary of {TOKENIZER.vocab_size}: 1, the first at 2",
     ]
-
-
-def test_differing_rows_are_those_with_another_value_in_any_column():
-    rows = make_examples([[2, 9, 3], [2, 9, 10, 3], [2, 11, 3], [2, 9, 3]], length_a=[3, 4, 3, 3])
-    assert differing_rows(rows, rows).tolist() == []
-    ids = rows.input_ids.values.copy()
-    ids[5] += 1
-    other = replace(rows, input_ids=Ragged(ids, rows.input_ids.offsets))
-    assert differing_rows(rows, other).tolist() == [1]
-    documents = rows.document_b.copy()
-    documents[2] += 1
-    assert differing_rows(rows, replace(rows, document_b=documents)).tolist() == [2]
-    assert differing_rows(rows, rows.take(np.array([0, 3, 2, 1]))).tolist() == [1, 3]
-    assert differing_rows(rows, rows.take(np.array([0, 2]))).tolist() == [1]
 
 
 def test_order_pairs_are_swapped_half_of_the_time_inside_one_document():
@@ -261,24 +234,6 @@ def test_a_word_that_is_partly_masked():
     some = remasked(many_rows(WHOLE), CONFIG, masking="tokens", masked_lm_prob=0.3)
     lines = mask_findings_of(some, WHOLE)
     assert any(line.startswith("rows with partly masked words: ") for line in lines), lines
-
-
-def test_whole_words_of_which_one_more_would_have_fitted():
-    examples = many_rows(WHOLE)
-    words = ~TOKENIZER.is_continuation[examples.masked_lm_labels.values]
-    whole = np.add.reduceat(words, examples.masked_lm_labels.offsets[:-1])
-    row = int(np.argmax(whole == examples.masked_lm_labels.lengths))  # words of one piece alone
-    lines = mask_findings_of(without_first_mask(examples, row), WHOLE)
-    assert f"{NUMBER}: 1, the first at {row}" in lines, lines
-
-
-@pytest.mark.parametrize("config", [CONFIG, WHOLE])
-def test_small_slabs_give_the_same_findings(monkeypatch, config):
-    examples = without_first_mask(many_rows(config), 1234)
-    whole = mask_findings_of(examples, config)
-    assert f"{SEED}: 1, the first at 1,234" in whole
-    monkeypatch.setattr(mask_checks, "SLAB", 100)
-    assert mask_findings_of(examples, config) == whole
 
 
 @pytest.mark.parametrize("piece", ["[unused0]", "[SEP]"])

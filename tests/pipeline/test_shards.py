@@ -243,12 +243,3 @@ def test_the_held_out_documents_do_not_depend_on_the_number_of_shards():
 def test_one_shard_per_64_megabytes_unless_num_shards_is_set(text_bytes, shards):
     assert Buckets.plan(DataConfig(), text_bytes).num_train == shards
     assert Buckets.plan(DataConfig(num_shards=7), text_bytes).num_train == 7
-
-
-@pytest.mark.parametrize(
-    ("num_shards", "validation", "expected"),
-    [(1, 0.001, 1), (100, 0.01, 1), (101, 0.01, 2), (20, 0.5, 10), (100, 0.0, 0)],
-)
-def test_any_validation_fraction_has_a_shard(num_shards, validation, expected):
-    config = DataConfig(num_shards=num_shards, validation=validation)
-    assert Buckets.plan(config, 0).num_validation == expected

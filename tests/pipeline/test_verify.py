@@ -15,7 +15,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import summary, verify
 from tests.pipeline.test_steps import CONFIG, TEXT, build, work
-from tests.support.small import PUNKT, WORDS, small_tokenizer
+from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_data import masked
 
 TOKENIZER_FACTS = small_tokenizer(PUNKT)
@@ -178,15 +178,6 @@ def test_files_that_the_manifest_does_not_name(data_set):
     ]
 
 
-def test_a_shard_under_the_name_of_another(data_set):
-    renamed, wanted = "train-00007-of-00003.arrow", name_of(data_set)
-    (data_set / wanted).rename(data_set / renamed)
-    with_first_shard(data_set, name=renamed)
-    assert list(verify(data_set)) == [
-        f"manifest.json: shard 0 of train is named {renamed}, not {wanted}"
-    ]
-
-
 def test_a_manifest_of_other_tokens(data_set):
     manifest = read_manifest(data_set)
     counts = list(manifest.token_counts)
@@ -327,24 +318,6 @@ def findings_of(out, *sources):
     return list(verify(out, sources or [str(out.parent / "corpus.txt")]))
 
 
-def test_a_corpus_in_parts_and_in_another_order_is_the_same_source(both_kinds, tmp_path):
-    halves = DOCUMENTS[30:], DOCUMENTS[:30]
-    for number, half in enumerate(halves):
-        (tmp_path / f"{number}.txt").write_text("\n\n".join(half))
-    sources = [str(tmp_path / "0.txt"), str(tmp_path / "1.txt")]
-    assert findings_of(both_kinds / "segments" / "out", *sources) == []
-
-
-def test_examples_without_masks_are_counted_again(tmp_path):
-    text = "\n\n".join(" ".join([f"{word}ing"] * 9) for word in WORDS[:9])  # two tokens each
-    config = replace(SPANS, masking="whole-words", max_predictions_per_seq=1)
-    manifest = build(*work(tmp_path, config, text=text))
-    counts = manifest.counts | {"without_masks": 8}
-    write_manifest(tmp_path / "out", replace(manifest, counts=counts))
-    found = "manifest.json: counts without_masks is 8, the sources give 9"
-    assert findings_of(tmp_path / "out") == [found]
-
-
 # ---- rows that the rules allow and the source does not give ------------------------------------
 @pytest.mark.parametrize("side", ["A", "B"])
 def test_a_word_that_is_not_in_the_document(segments, side):
@@ -439,9 +412,3 @@ def test_a_damaged_shard_is_named_and_the_others_are_compared(segments):
     findings = findings_of(segments)
     assert {line.split(":")[0] for line in findings} == {first.name, second.name}
     assert any("rows other than the sources give: " in line for line in findings)
-
-
-def test_nothing_is_left_in_the_temporary_folder(both_kinds, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert findings_of(both_kinds / "none" / "out") == []
-    assert list(tmp_path.iterdir()) == []

@@ -173,9 +173,7 @@ def test_a_misspelt_beam_option_names_the_nearest():
     assert _end(["--something_else", "x"], known=known) == "."
 
 
-@pytest.mark.parametrize(
-    "content", ["[" * 200_000, "[]", "null", "7", '{"model": {"wheels": 4}}', "{}", "{", "\xff", ""]
-)
+@pytest.mark.parametrize("content", ["[" * 200_000, "[]", '{"model": {"wheels": 4}}', "{", ""])
 @pytest.mark.parametrize(
     ("kind", "name", "command"),
     [

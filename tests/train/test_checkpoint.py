@@ -276,25 +276,6 @@ MANIFEST = Manifest(
 CONFIG = RunConfig.of(TINY, training_config(schedule="wsd"), MANIFEST, Path("shards"))
 
 
-def test_differences_are_told_by_name_with_both_values():
-    other = replace(
-        CONFIG,
-        model=replace(TINY, hidden_size=64, pooler=False),
-        training=replace(CONFIG.training, batch_size=32),
-        dataset_digest="0123456789abcdef",
-    )
-    assert other.differences(CONFIG, "model") == [
-        "hidden_size 32 there, 64 now",
-        "pooler True there, False now",
-    ]
-    here = MANIFEST.dataset_digest[:12]
-    assert other.differences(CONFIG, "training", "dataset_digest", "tokenizer_digest") == [
-        "batch_size 128 there, 32 now",
-        f"dataset_digest {here} there, 0123456789ab now",
-    ]
-    assert CONFIG.differences(CONFIG, "model", "training", "data", "dataset_digest") == []
-
-
 def small_run(folder):
     model = BertForPretraining(TINY, seed=5)
     return write_small_run(folder, model, small_tokenizer(), max_seq_length=16), model

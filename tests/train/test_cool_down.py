@@ -193,13 +193,6 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--for=1m", "--phase=a@0.5"])
-def test_options_that_do_not_go_with_it(option, tmp_path):
-    line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path / "run", 12, option)
-    name = option.partition("=")[0]
-    assert f"{name} does not go with --schedule cool-down" in output_of(*line, code=2)
-
-
 @pytest.mark.parametrize(
     "text", ["run", "run@", "@12", "run@0", "run@-4", "run@1.5", "run@" + "9" * 5000]
 )
