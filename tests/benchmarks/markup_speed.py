@@ -1,7 +1,6 @@
-"""CPU speed and output of markup stripping, compared with mwparserfromhell's `strip_code`.
+"""CPU speed of markup stripping, compared with mwparserfromhell's `strip_code`.
 
-    markup_speed.py             speed, and how many paragraphs are the same
-    markup_speed.py --show 3    with examples of the differences
+    markup_speed.py             speed
     markup_speed.py --worst     seconds of the worst pages within the budget
 
 The pages are the articles of the English slice in CLOZELINE_DATA; `--worst` needs no data.
@@ -19,7 +18,6 @@ import mwparserfromhell
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
 from tests.benchmarks.measuring import DATA, timed
-from tests.benchmarks.reference_text import comparisons
 from tests.support.hostile_markup import worst_pages
 
 DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
@@ -27,7 +25,6 @@ DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--show", type=int, default=0, help="examples of each class")
     parser.add_argument("--worst", action="store_true", help="only the worst pages")
     options = parser.parse_args()
     if options.worst:
@@ -35,17 +32,17 @@ def main() -> None:
     elif not DATA:
         print("CLOZELINE_DATA is not set: there is no dump to read")
     else:
-        print_text(print_speed(Path(DATA, DUMP)), options.show)
+        print_speed(Path(DATA, DUMP))
 
 
-def print_speed(path: Path) -> list[tuple[str, str]]:
-    """A line for each step from page to text; returns the pages as (markup, our text)."""
+def print_speed(path: Path) -> None:
+    """A line for each step from page to text."""
     with bz2.open(path) as stream:
         pages, reading = timed(lambda: list(read_pages(stream)))
     markup = [page.text for page in pages if not page.redirect and page.namespace == 0]
     megabytes = sum(len(text.encode()) for text in markup) / 1e6
     _, budget = timed(lambda: list(map(over_budget, markup)))
-    texts, stripping = timed(lambda: list(map(strip_markup, markup)))
+    _, stripping = timed(lambda: list(map(strip_markup, markup)))
     _, theirs = timed(lambda: [mwparserfromhell.parse(text).strip_code() for text in markup])
     print(f"{len(pages)} pages, {len(markup)} articles, {megabytes:.2f} MB of markup, one process")
     print(f"{'':28}{'CPU s':>8}{'MB/s':>8}")
@@ -60,28 +57,6 @@ def print_speed(path: Path) -> list[tuple[str, str]]:
     print(
         f"budget and stripping are {theirs / (budget + stripping):.1f} times as fast as strip_code"
     )
-    return list(zip(markup, texts, strict=True))
-
-
-def print_text(pages: list[tuple[str, str]], show: int) -> None:
-    """A row per class of differences removed from the output of strip_code, then the rest."""
-    rows, remains = comparisons(pages)
-    print("\nparagraphs, as these differences are removed from strip_code's one by one")
-    print(f"{'':40}{'ours':>8}{'strip':>8}{'same':>8}{'of ours':>9}{'of strip':>10}")
-    for row in rows:
-        shares = f"{row.same / row.ours:9.1%}{row.same / row.theirs:10.1%}"
-        print(f"{row.name:40}{row.ours:8,}{row.theirs:8,}{row.same:8,}{shares}")
-        for example in row.examples[:: max(len(row.examples) // max(show, 1), 1)][:show]:
-            print(f"    {example}")
-    print(f"\n{remains.total():,} differing paragraphs of strip_code remain")
-    for name, count in remains.most_common():
-        kind, _, example = name.partition(": ")
-        if not example:
-            print(f"{count:6,} {kind}")
-        elif show:
-            print(f"{count:6,} {kind}: {example[:160]}")
-    others = sum(count for name, count in remains.items() if ": " in name)
-    print(f"{others:6,} other: text that strip_code loses, lines that it runs together")
 
 
 def print_worst() -> None:

@@ -8,8 +8,7 @@ taken out of its tree (the page is parsed once). What a class brings into agreem
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from dataclasses import dataclass
 from typing import Any
 
 import mwparserfromhell
@@ -37,8 +36,6 @@ class Comparison:
     ours: int = 0
     theirs: int = 0
     same: int = 0
-    #: "what stands before [-theirs-] {+after the class is out+}", short.
-    examples: list[str] = field(default_factory=list)
 
 
 def comparisons(pages: Iterable[tuple[str, str]]) -> tuple[list[Comparison], Counter[str]]:
@@ -51,12 +48,10 @@ def comparisons(pages: Iterable[tuple[str, str]]) -> tuple[list[Comparison], Cou
     for markup, text in pages:
         ours = text.split("\n")
         states = list(_states(markup))
-        before = states[0]
         for row, theirs in zip(rows, states, strict=False):
-            _add(row, ours, theirs, before)
-            before = theirs
+            _add(row, ours, theirs)
         bare = [[GAP.sub("", line) for line in lines] for lines in (ours, states[-1])]
-        _add(rows[-1], bare[0], bare[1], bare[1])
+        _add(rows[-1], bare[0], bare[1])
         remains.update(map(_remaining, _missing(states[-1], bare[1], bare[0])))
     return rows, remains
 
@@ -114,35 +109,10 @@ CLASSES: dict[str, Callable[[Any], None]] = {
 }
 
 
-def _add(row: Comparison, ours: list[str], theirs: list[str], before: list[str]) -> None:
+def _add(row: Comparison, ours: list[str], theirs: list[str]) -> None:
     row.ours += len(ours)
     row.theirs += len(theirs)
     row.same += (Counter(ours) & Counter(theirs)).total()
-    if before is not theirs and len(row.examples) < 50:
-        row.examples += _changes(before, theirs, set(ours))
-
-
-def _changes(before: list[str], after: list[str], ours: set[str]) -> Iterator[str]:
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    for tag, start, stop, begin, _ in matcher.get_opcodes():
-        if tag == "delete" and not ours & set(before[start:stop]):
-            yield f"[-{before[start][:80]}-]"
-        elif tag == "replace" and after[begin] in ours:
-            yield difference(before[start], after[begin])
-
-
-def difference(theirs: str, ours: str) -> str:
-    """The city<ref>a</ref> is, The city is  ->  The city[-<ref>a</ref>-]{++} is"""
-    head = _in_common(theirs, ours)
-    tail = _in_common(theirs[head:][::-1], ours[head:][::-1])
-    gone, come = theirs[head : len(theirs) - tail], ours[head : len(ours) - tail]
-    after = theirs[len(theirs) - tail :][:20]
-    return f"{theirs[max(head - 30, 0) : head]}[-{gone[:80]}-]{{+{come[:80]}+}}{after}"
-
-
-def _in_common(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _missing(lines: Sequence[str], keys: Sequence[str], known: Sequence[str]) -> Iterator[str]:

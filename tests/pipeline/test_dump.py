@@ -342,4 +342,4 @@ def test_of_the_paragraphs_that_strip_code_gives_all_but_the_named_ones_are_ours
     assert last.same / last.ours > 0.985
     assert last.same / last.theirs > 0.97
     others = [name for name in remains if name.startswith("other: ")]
-    assert len(others) <= 15, others  # `markup_speed.py --show 1` prints them
+    assert len(others) <= 15, others
