@@ -43,7 +43,7 @@ def build(source, out, *options):
     """The data set of one source, and what was said of it on standard error."""
     result = invoke(*shards_line(source, out, *options))
     assert result.exit_code == 0, (result.output, result.exception)
-    usual = ("dropped ", "Next: ")
+    usual = ("dropped ", "Next: ", "note: these are `segments` pairs; ")
     said = [line for line in result.stderr.splitlines(True) if not line.startswith(usual)]
     return read_manifest(out), "".join(said)
 
