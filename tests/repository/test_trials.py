@@ -69,6 +69,7 @@ SMALL: dict[str, tuple[tuple[object, ...], str, float, float]] = {
     "memory_use": (("3MB",), r"3MB +3 +[\d.]+ +\d+ +[\d.]+ +([\d.]+) ", 0.05, 2),
     "near_duplicates_speed": (("--synthetic", 2000), r": 200 pairs, (\d+) components", 200, 200),
     "pipeline_speed": ((0.5,), r"^clozeline, .* ([\d.]+)$", 1.5, 100),
+    "rank_balance": ((1500,), r"^ .* ([\d.]+)$", 1, 1.03),
     "sentences_speed": ((0.2,), r"MB/s CPU, ([\d.]+) times; again", 2, 200),
     "template_holes": ((), r"^English .* ([\d.]+) per 1,000$", 10, 40),
     "tokens_speed": ((1,), r"^ours .* ([\d.]+) x$", 1.5, 60),

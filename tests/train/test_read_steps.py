@@ -26,8 +26,8 @@ from clozeline.train.artifacts.run import RunConfig, write_run
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.cli import main
 from clozeline.train.data.batch import collate, digest_text
-from clozeline.train.data.batch_reader import RankSlice
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.rank_slice import RankSlice
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.report.read_steps import ReadSteps, parse_steps

@@ -2,10 +2,10 @@
 
     starts 0, 256, ..  ->  blocks of positions  ->  rows of many shards, copied  ->  batches
 
-A rank reads the rows of its own positions only, and only these are masked anew. The rows of a
-block (up to 65,536, in 25 MB) are gathered at once, because they come from many shards and numpy's
-cost is per call as long as there are few rows of each. For the same reason about 2,000 rows (a
-slab) are collated at once and split into batches as views.
+A rank reads its own rows only, and only these are masked anew. The rows of a block (up to 65,536,
+in 25 MB) are gathered at once, because they come from many shards and numpy's cost is per call as
+long as there are few rows of each. For the same reason about 2,000 rows (a slab) are collated at
+once and split into batches as views.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.schema import (
     NO_PAIR,
     Examples,
@@ -28,6 +27,7 @@ from clozeline.pipeline.dataset.schema import (
 from clozeline.train.data.batch import Batch, LoadedBatch, collate
 from clozeline.train.data.order import Located, Order, assign_bins
 from clozeline.train.data.prefetch import OpenShards
+from clozeline.train.data.rank_slice import RankSlice, deal
 from clozeline.train.data.shard_set import ShardSet, blank_examples, config_at
 from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
 
@@ -51,42 +51,6 @@ class BatchLayout:
     unpadded: bool = False
 
 
-@dataclass(frozen=True)
-class RankSlice:
-    """One rank's part of each global batch: of W ranks, rank r has the positions p = r mod W.
-
-    So a rank stays with its streams of the order, whatever the batch size. Raises InputError for
-    a batch size that the number of processes does not divide.
-    """
-
-    batch_size: int  # of the global batch, in examples
-    rank: int
-    world_size: int
-
-    def __post_init__(self) -> None:
-        assert 0 <= self.rank < self.world_size
-        if self.batch_size < 1 or self.batch_size % self.world_size:
-            below = self.batch_size - self.batch_size % self.world_size
-            fitting = f"{below} or {below + self.world_size}" if below > 0 else self.world_size
-            raise InputError(
-                f"a batch of {self.batch_size} examples cannot be split evenly among "
-                f"{self.world_size} processes; use {fitting}."
-            )
-
-    @property
-    def rows(self) -> int:
-        """Examples in the rank's part."""
-        return self.batch_size // self.world_size
-
-    def positions(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rank's positions in the batches that begin at `starts` [K], [K, rows].
-
-        Rank 1 of 2 in batches of 4 from 0 and 7 on: [[1, 3], [7, 9]].
-        """
-        first = starts + (self.rank - starts) % self.world_size
-        return first[:, None] + self.world_size * np.arange(self.rows)
-
-
 class BatchReader:
     """Builds a rank's parts of global batches from the positions where they begin.
 
@@ -108,9 +72,15 @@ class BatchReader:
         self.order = order
         self._slice = rank_slice
         self._layout = layout
+        #: The ranks that deal their rows; None where each keeps its own.
+        self._group: range | None = None
+        if layout.unpadded and not shards.manifest.config.is_packed and len(rank_slice.group) > 1:
+            self._group = rank_slice.group
         step = gcd(order.streams, rank_slice.world_size)
-        #: The streams of the order that the rank's positions are in.
-        self._streams = np.arange(rank_slice.rank % step, order.streams, step)
+        steps = np.arange(0, order.streams, step)
+        ranks = np.unique(np.array(self._group or [rank_slice.rank]) % step)
+        #: The streams of the order that the positions of the group are in.
+        self._streams = np.sort((ranks[:, None] + steps).ravel())
         self._open = OpenShards(shards.read, opened, threads=fetches)
         self._has_begun = bool(opened)
         self._num_shards = int(np.count_nonzero(order.shard_rows))
@@ -129,7 +99,7 @@ class BatchReader:
 
         With length bins, the batches are those of one window.
         """
-        return self.order.locate(self._positions(starts, self._slice.positions(starts)).ravel())
+        return self.order.locate(self._positions(starts, self._slots(starts)).ravel())
 
     def slabs(
         self, starts: Iterable[int], *, end: int = NO_END
@@ -159,9 +129,9 @@ class BatchReader:
             slabs = min(2 * slabs, most)
 
     def _read(self, starts: NDArray[np.int64], end: int) -> Iterator[list[LoadedBatch[Any]]]:
-        slots = self._slice.positions(starts)  # [K, R]
         if not self._layout.length_bins:
             self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
+        slots = self._slots(starts)  # [K, R]
         positions = self._positions(starts, slots)
         located = self.order.locate(positions[positions < end])
         examples, rows = self._gather(located)
@@ -176,6 +146,18 @@ class BatchReader:
             here = slice(first, first + at_once)
             of_slab = slice(first * self._slice.rows, (first + at_once) * self._slice.rows)
             yield self._slab(examples, rows[of_slab], hashes[of_slab], starts[here], end)
+
+    def _slots(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rank's slots in the batches at `starts` [K], ascending, [K, R]."""
+        slots = self._slice.positions(starts, self._group)
+        if self._group is None:
+            return slots
+        slots.sort(axis=1)
+        located = self.order.locate(self._positions(starts, slots).ravel())
+        ranks = deal(self._lengths(located).reshape(slots.shape), len(self._group))
+        is_mine = ranks == self._group.index(self._slice.rank)
+        mine: NDArray[np.int64] = slots[is_mine].reshape(len(starts), -1)
+        return mine
 
     def _positions(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """The positions whose rows are in the slots [K, R]: others where bins sort a window."""
@@ -257,10 +239,14 @@ class BatchReader:
         return blank_examples(rows, self._shards.pad_id, packed=packed)
 
     def _lengths(self, located: Located) -> NDArray[np.int64]:
+        """Tokens of the rows, [n]."""
         lengths = np.empty(len(located.rows), dtype=np.int64)
-        for shard in np.unique(located.shards).tolist():
-            here = located.shards == shard
-            lengths[here] = self._open[shard].input_ids.lengths[located.rows[here]]
+        by_shard = np.argsort(located.shards, kind="stable")
+        borders = np.flatnonzero(np.diff(located.shards[by_shard])) + 1
+        for here in np.split(by_shard, borders):
+            offsets = self._open[int(located.shards[here[0]])].input_ids.offsets
+            rows = located.rows[here]
+            lengths[here] = offsets[rows + 1] - offsets[rows]
         return lengths
 
     def _slab(

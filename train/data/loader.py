@@ -1,9 +1,10 @@
 """Batches for training and evaluation, the same for any number of processes.
 
 Step s reads the next *global* batch of the endless sequence (see `order.py`), of which rank r of
-W takes every W-th row. So world size, workers and accumulation decide who does the work, never what
-is trained on, and progress through the data is a single number, `next_position`. A rank reads,
-decodes and masks 1/W of the data where W divides the number of streams.
+W takes every W-th row; without padding, rows are dealt by length (`rank_slice.py`). So world size,
+workers and accumulation decide who does the work, never what is trained on, and progress through
+the data is a single number, `next_position`. A rank reads, decodes and masks 1/W of the data where
+W divides the number of streams; where rows are dealt, it opens the shards of other ranks, too.
 
 Memory of a rank: the shards (of about 40 MB) that its C/W streams are in, those of its next pool
 (at least two more), and 50 MB of rows. With 1,000 shards (C = 64) this is 3 GB for one process and
@@ -34,9 +35,10 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.train.data.batch import LoadedBatch
-from clozeline.train.data.batch_reader import BatchLayout, BatchReader, RankSlice
+from clozeline.train.data.batch_reader import BatchLayout, BatchReader
 from clozeline.train.data.order import ORDER_VERSION, Order, pool_rows_for, streams_for
 from clozeline.train.data.prefetch import DeviceCopy, fetches_for, mark_in_use, prefetched
+from clozeline.train.data.rank_slice import RankSlice
 from clozeline.train.data.shard_set import ShardCache, ShardSet
 
 #: The versions of the values in `Loader.state_dict`, and of the order.
