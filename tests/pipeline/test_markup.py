@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.sources.mediawiki.dump import hidden_names
+from clozeline.pipeline.sources.mediawiki.dump import read_wiki
+from clozeline.pipeline.sources.mediawiki.inline import link_patterns
 from clozeline.pipeline.sources.mediawiki.markup import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -19,9 +20,6 @@ from clozeline.pipeline.sources.mediawiki.markup import (
     over_budget,
     strip_markup,
     strip_page,
-)
-from clozeline.pipeline.sources.mediawiki.namespaces import (
-    link_patterns,
 )
 from tests.support.hostile_markup import LONG, STUBBORN, UNITS
 from tests.support.languages import joined, paragraphs_in
@@ -348,10 +346,27 @@ def test_the_names_of_hidden_namespaces_are_in_the_header(codec, tmp_path):
     path = tmp_path / "x.xml"
     path.write_bytes("".join(dump(INVENTED, "ru")).encode(codec))
     with path.open("rb") as file:
-        assert hidden_names(file) == {INVENTED.media, INVENTED.file, INVENTED.category}
+        assert read_wiki(file) == link_patterns(
+            frozenset([INVENTED.media, INVENTED.file, INVENTED.category])
+        )
     path.write_text(page("A", '<namespace key="14">a</namespace>'))
     with path.open("rb") as file:
-        assert hidden_names(file) == frozenset()
+        assert read_wiki(file) == link_patterns()
+
+
+@pytest.mark.parametrize(
+    ("root", "shown"),
+    [
+        ('<mediawiki xml:lang="zh-tw">', "b"),
+        ('<mediawiki xml:lang="zh">', "a"),
+        ("<mediawiki><dbname>zhwiki</dbname>", "a"),
+        ("<mediawiki>", "a"),
+    ],
+)
+def test_a_conversion_shows_the_variant_of_the_wiki_in_the_header(root, shown, tmp_path):
+    text = "-{zh-tw:b; zh-cn:a}- -{sr-el:c; sr-ec:d}-"
+    (tmp_path / "x.xml").write_text(f"{root}<siteinfo></siteinfo>{page('A', text)}</mediawiki>")
+    assert read(tmp_path / "x.xml").texts == [f"{shown} c" if "zh" in root else f"{shown} d"]
 
 
 def test_a_dump_that_is_truncated_in_its_header_is_rejected_not_raised(tmp_path):

@@ -26,7 +26,7 @@ from typing import IO
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.files import DAMAGE, unpack_streams
-from clozeline.pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
+from clozeline.pipeline.sources.mediawiki.inline import HIDDEN_KEYS, LinkPatterns, link_patterns
 
 CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title
@@ -48,14 +48,7 @@ REDIRECT = re.compile(
     re.IGNORECASE,
 )
 NAMESPACE = re.compile(r'<namespace key="(-?[0-9]{1,6})"[^<>]*>([^<>]+)</namespace>')
-#: The names known to every wiki, for exports without namespace numbers (before version 0.5).
-NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {
-    name: 2 * i + odd
-    for i, subject in enumerate(
-        ("User", "Wikipedia", "File", "MediaWiki", "Template", "Help", "Category"), start=1
-    )
-    for odd, name in enumerate((subject, f"{subject} talk"))
-}
+LANGUAGE = re.compile(r'<mediawiki [^>]*xml:lang="([a-z-]+)"|<dbname>([a-z]+)wik')
 
 BZ2_HEADER = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # then a block, or the end at once
 MULTISTREAM = re.compile(r"(-multistream)([0-9]*)\.xml(-p[0-9]+p[0-9]+)?\.bz2$")
@@ -92,8 +85,8 @@ def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Pag
     return _pages(_elements(_utf8_chunks(stream), footer=True, longest=longest))
 
 
-def hidden_names(stream: IO[bytes]) -> frozenset[str]:
-    """The names of the file and category namespaces in a dump's header; empty if it has none."""
+def read_wiki(stream: IO[bytes]) -> LinkPatterns:
+    """What a dump's header says of its wiki; the English names if it has none."""
     header = b""
     with suppress(*DAMAGE):  # reported when the pages are read
         for chunk in _utf8_chunks(stream):
@@ -101,16 +94,17 @@ def hidden_names(stream: IO[bytes]) -> frozenset[str]:
             if b"</siteinfo>" in header or PAGE in header or len(header) >= CHUNK_BYTES:
                 break
     text = header.partition(PAGE)[0].decode("utf-8", "replace")
-    return frozenset(name for name, key in _namespaces(text).items() if key in HIDDEN_KEYS)
+    names = {_unescape(name) for key, name in NAMESPACE.findall(text) if int(key) in HIDDEN_KEYS}
+    language = LANGUAGE.search(text)
+    return link_patterns(frozenset(names), (language and (language[1] or language[2])) or "")
 
 
 def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
     pages = 0
     try:
-        header, _ = next(elements, (bytearray(), False))
-        namespaces = NAMESPACES | _namespaces(header.decode("utf-8", "replace"))
+        next(elements, None)  # the header
         for element, is_too_long in elements:
-            page = _page(element.decode("utf-8", "replace"), namespaces)
+            page = _page(element.decode("utf-8", "replace"))
             yield replace(page, text="", is_too_long=True) if is_too_long else page
             pages += 1
     except DAMAGE as error:
@@ -163,21 +157,16 @@ def _elements(
         raise EOFError("the XML ends without a footer")
 
 
-def _namespaces(header: str) -> dict[str, int]:
-    return {_unescape(name): int(key) for key, name in NAMESPACE.findall(header)}
-
-
-def _page(xml: str, namespaces: dict[str, int]) -> Page:
+def _page(xml: str) -> Page:
     head, *revisions = xml.split("<revision>")
     revision = max(reversed(revisions), key=_timestamp, default=xml)  # the last, if times are equal
     text = _content(revision, TEXT_TAG, "</text>")
     model = MODEL.search(revision.partition("<text")[0])
     title = _content(head, TITLE_TAG, "</title>")
     number = NS.search(head)
-    prefix, colon, _ = title.partition(":")
     return Page(
         title=title,
-        namespace=int(number[1]) if number else namespaces.get(prefix, 0) if colon else 0,
+        namespace=int(number[1]) if number else 0,
         redirect="<redirect" in head or REDIRECT.match(text) is not None,
         text=text,
         model=(model and model[1]) or WIKITEXT,

@@ -19,16 +19,19 @@ a gap, and gaps inside sentences are counted. Unlike with mwparserfromhell, a re
 end tag whatever it holds, markup that was never closed loses only its marks, a block element begins
 a line, and what a template leaves in parentheses, "(; born", is cleaned up.
 
-Hidden namespaces are recognized by the names in the dump's header and those of `namespaces`.
+Hidden namespaces are recognized by the names in the dump's header and those of `inline`.
 """
 
 import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from clozeline.pipeline.sources.mediawiki.emphasis import strip_emphasis
-from clozeline.pipeline.sources.mediawiki.language_conversion import converted
-from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
+from clozeline.pipeline.sources.mediawiki.inline import (
+    LinkPatterns,
+    converted,
+    link_patterns,
+    strip_emphasis,
+)
 from clozeline.pipeline.sources.mediawiki.scan import (
     DROPPED_TAGS,
     ENTITY,
@@ -119,7 +122,7 @@ def strip_page(
     holes = sum(instead == HOLE for *_, instead in spans)
     text = _without(text, spans, hole=HOLE if drop_holes else "")
     if "-{" in text:
-        text = converted(text)
+        text = converted(text, links.language)
     text = _text_of(text, links)
     if drop_holes and HOLE in text:
         text = "\n".join(filter(WORD.search, map(_without_holes, text.split("\n"))))

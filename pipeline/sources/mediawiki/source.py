@@ -14,8 +14,8 @@ from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, group_parts
 from clozeline.pipeline.sources.documents import HOLES, Documents
 from clozeline.pipeline.sources.mediawiki import dump
+from clozeline.pipeline.sources.mediawiki.inline import LinkPatterns
 from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_page
-from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
 DUMP_NAME = re.compile(r"\.xml(-p[0-9]+p[0-9]+)?$", re.IGNORECASE)
@@ -78,7 +78,7 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The articles of a block; redirects and other namespaces are counted, bad pages rejected."""
     documents, size, truncated = Documents(), 0, None
     with files.open_unpacked(block.path, block.compression) as header:  # of the whole dump
-        links = link_patterns(dump.hidden_names(header))
+        links = dump.read_wiki(header)
     with files.open_file(block.path) as file:
         is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
         file.seek(block.start)
