@@ -1,6 +1,11 @@
-"""Options from files: TOML, and what a run or a classifier recorded."""
+"""Options from files (TOML, and what a run or a classifier recorded) and from configs."""
 
+import dataclasses
 import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import click
 import pytest
@@ -8,13 +13,23 @@ from click.testing import CliRunner
 
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_file import key_of, plain_values
-from clozeline.pipeline.commandline.config_options import NumberOrWord
+from clozeline.pipeline.commandline.config_options import (
+    chosen_fields,
+    chosen_option,
+    config_or_usage_error,
+    option,
+    options_of,
+)
 from clozeline.pipeline.common.json_files import sealed
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.runners import JobOptions
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
+from clozeline.train.finetuning.config import FinetuneConfig
 from tests.support.command import output_of, refused
 from tests.support.small_data import write_data_set
 from tests.support.small_training import assert_same_run, command_line
+from tests.support.training_configs import training_config
 
 
 @click.group(cls=InOrder)
@@ -22,19 +37,33 @@ def kitchen():
     """Two commands."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Meal:
+    """Every kind of field there is."""
+
+    guests: int = option(2, "Number of guests.", group="Table")
+    heat: float | Literal["auto"] = option("auto", "Heat of the stove.", group="Stove")
+    minutes: float | None = option(None, "Cooking time in minutes.", group="Stove")
+    for_: str | None = option(None, "Occasion.", group="Table")
+    pot_kind: Literal["iron", "clay"] = option("iron", "Kind of pot.", group="Stove")
+    herbs: tuple[str, ...] = option(("dill",), "Herbs to add; may be repeated.", group="Table")
+    bread: bool = option(False, "Serve bread.", group="Table")
+    recipe: Path | None = option(None, "Recipe file.", group="Table")
+
+    def __post_init__(self):
+        if self.guests < 1:
+            raise ValueError(f"guests is {self.guests}; invite at least one.")
+
+
 @kitchen.command(cls=Command, example="kitchen cook soup --guests 3")
 @click.argument("dishes", nargs=-1, required=True)
-@grouped_option("--guests", type=click.IntRange(min=1), default=2, group="Table")
-@grouped_option("--heat", type=NumberOrWord(float, ("auto",)), default="auto", group="Stove")
-@grouped_option("--minutes", "minutes", type=float, group="Stove")
-@grouped_option("--for", "for_", group="Table")
-@grouped_option("--pot-kind", type=click.Choice(["iron", "clay"]), default="iron", group="Stove")
-@grouped_option("--herbs", multiple=True, default=["dill"], group="Table")
-@grouped_option("--bread/--no-bread", default=False, group="Table")
+@options_of(Meal)
 @grouped_option("--out", group="Output")
-def cook(**options):
+def cook(dishes, out, **options):
     """Cook."""
-    click.echo(json.dumps(options | {"recorded": recorded_options()}))
+    meal = vars(config_or_usage_error(Meal, options))
+    found = {"dishes": dishes, "out": out, **meal, "recorded": recorded_options()}
+    click.echo(json.dumps(found, default=str))
 
 
 @kitchen.command(cls=Command, example="kitchen wash")
@@ -64,7 +93,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(file
     recorded = found.pop("recorded")
     assert found == {
         "dishes": ["soup"], "guests": 5, "heat": 3.0, "minutes": None, "for_": "lunch",
-        "pot_kind": "clay", "herbs": ["sage", "mint"], "bread": False, "out": None,
+        "pot_kind": "clay", "herbs": ["sage", "mint"], "bread": False, "out": None, "recipe": None,
     }  # fmt: skip
     assert recorded["cook"]["guests"] == 5
     assert run("cook", "salad", "--config", file)["dishes"] == ["salad"]
@@ -98,9 +127,8 @@ def test_recorded_options_start_the_same_again(tmp_path):
     [
         ("gests = 3", "gests is not an option of `clozeline cook`; did you mean guests?"),
         ("config = 3", "config is not an option of `clozeline cook`."),
-        ("guests = 3.5", "guests: '3.5' is not a valid integer range."),
-        ("guests = true", "guests: 'True' is not a valid integer range."),
-        ("guests = 0", "guests: 0 is not in the range x>=1."),
+        ("guests = 3.5", "guests: '3.5' is not a valid integer."),
+        ("guests = true", "guests: 'True' is not a valid integer."),
         ("guests = {a = 1}", "[guests] is not a command."),
         ("[cook]\nguests = {a = 1}", "guests is {'a': 1}; give one value."),
         ("bread = 5", "bread: '5' is not a valid boolean."),
@@ -146,24 +174,24 @@ def values_of(name, *line):
         return plain_values(context)
 
 
-def options_of(command):
+def shown_options(command):
     options = [param for param in command.params if isinstance(param, click.Option)]
     return [option for option in options if option.expose_value and option.name != "config"]
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))
 def test_what_a_command_records_of_an_option_is_read_back(name, tmp_path):
-    options, file = options_of(main.commands[name]), tmp_path / "options.json"
+    options, file = shown_options(main.commands[name]), tmp_path / "options.json"
     needed = [word for option in options if option.required for word in (option.opts[0], "a b")]
     before, differing = values_of(name, *needed), set()
-    for option in options:
-        choices = getattr(option.type, "choices", None)
-        values = [[]] if option.is_flag else [[value] for value in choices or VALUES]
-        lines = ([*needed, option.opts[0], *value] for value in reversed(values))
+    for each in options:
+        choices = getattr(each.type, "choices", None)
+        values = [[]] if each.is_flag else [[value] for value in choices or VALUES]
+        lines = ([*needed, each.opts[0], *value] for value in reversed(values))
         for found in filter(None, (values_of(name, *line) for line in lines)):
             file.write_text(json.dumps({"options": {name: found}}))
             assert values_of(name, "--config", str(file)) == found
-            differing |= {option.name} if found != before else set()
+            differing |= {each.name} if found != before else set()
             break
     assert len(differing) > len(options) / 2  # values were given, not refused
 
@@ -206,3 +234,94 @@ def test_what_no_path_can_be_is_one_line(out, tmp_path):
     assert refused("tokenizer", "--config", file).endswith(
         "is not a path; give the name of a file or folder."
     )
+
+
+# --- Options from configs: default, type and help text of a field are written once ----------------
+
+
+def test_help_shows_types_and_defaults():
+    text = CliRunner().invoke(kitchen, ["cook", "--help"], env={"COLUMNS": "100"}).output
+    for name, default in (("--heat FLOAT|AUTO", "auto"), ("--herbs TEXT", "dill")):
+        assert re.search(rf"{re.escape(name)} .*\[default: {default}\]", text)
+    assert re.search(r"--pot-kind \[iron\|clay\] +Kind of pot\.", text)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("--guests 5", "guests", 5),
+        ("--heat 2.5", "heat", 2.5),
+        ("--heat auto", "heat", "auto"),
+        ("--minutes 3", "minutes", 3.0),
+        ("--for birthday", "for_", "birthday"),
+        ("--pot-kind clay", "pot_kind", "clay"),
+        ("--herbs sage --herbs chive", "herbs", ["sage", "chive"]),
+        ("--bread", "bread", True),
+        ("--bread --no-bread", "bread", False),
+        ("--recipe a/b.txt", "recipe", "a/b.txt"),
+    ],
+)
+def test_each_kind_of_field_can_be_given(line, name, value):
+    found, default = run("cook", "soup", *line.split()), run("cook", "soup")
+    assert found | {"recorded": ""} == default | {"recorded": "", name: value}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--guests 0", "Error: --guests is 0; invite at least one."),
+        ("--guests many", "'many' is not a valid integer"),
+        ("--heat warm", "'warm' is not a float or auto."),
+        ("--pot-kind tin", "'tin' is not one of 'iron', 'clay'"),
+        ("--desk", "No such option"),
+    ],
+)
+def test_a_bad_value_is_a_usage_error_with_the_message_of_the_config(line, message):
+    assert message in run("cook", "soup", *line.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drink:
+    """A field that the command chooses, and one with a default."""
+
+    sugar: float = chosen_option("the guest's taste", "Grams of sugar.", group="Drink")
+    ice: bool = option(False, "Add ice.", group="Drink")
+
+
+def test_a_field_that_the_command_chooses_is_none_until_it_is_given():
+    @click.command()
+    @options_of(Drink)
+    def pour(**options):
+        click.echo(options)
+
+    assert chosen_fields(Drink) == ("sugar",)
+    help_text = CliRunner().invoke(pour, ["--help"]).output
+    assert "--sugar FLOAT     Grams of sugar.  [default: (the guest's taste)]\n" in help_text
+    assert CliRunner().invoke(pour).output == "{'sugar': None, 'ice': False}\n"
+    assert CliRunner().invoke(pour, ["--sugar=2"]).output == "{'sugar': 2.0, 'ice': False}\n"
+    with pytest.raises(TypeError, match="sugar"):
+        Drink()
+
+
+@pytest.mark.parametrize(
+    "expected", [DataConfig(), JobOptions(), training_config(), FinetuneConfig()], ids=type
+)
+def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(expected):
+    config = type(expected)
+
+    @click.command()
+    @options_of(config)
+    def command(**options):
+        chosen = {name: getattr(expected, name) for name in chosen_fields(config)}
+        assert {name for name in chosen if options[name] is None} == set(chosen)
+        assert config_or_usage_error(config, options | chosen) == expected
+
+    assert CliRunner().invoke(command, [], catch_exceptions=False).exit_code == 0
+    by_name = {made.name: made for made in command.params}
+    assert list(by_name) == [field.name for field in dataclasses.fields(config)]
+    for field in dataclasses.fields(config):
+        made = by_name[field.name]
+        assert made.help[0].isupper() or made.help[0] == "`"
+        assert made.help.endswith(".")
+        assert made.show_default or field.default == ""
+        assert made.opts == ["--" + field.name.rstrip("_").replace("_", "-")]

@@ -252,21 +252,6 @@ def test_without_padding_the_same_is_learned_of_rows_that_bins_chose(folder, bin
     assert of_steps(tmp_path / "plain", "data_digest") != of_steps(binned, "data_digest")[:2]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-@pytest.mark.parametrize("form", [
-    {}, {"length_bins": 3}, {"unpadded": True}, {"masked_lm_prob": 0.5},
-], ids=str)  # fmt: skip
-def test_compiled_it_learns_the_same_whatever_the_form_of_the_batches(form, folder, tmp_path):
-    if not shutil.which("g++"):
-        pytest.skip("torch.compile needs a C++ compiler")
-    torch.compiler.reset()
-    options = {"model": LONG, "micro_batch_size": 4, **form}
-    for compiled in (False, True):
-        train(folder, tmp_path / str(compiled), compile=compiled, **options)
-    assert of_steps(tmp_path / "True") == pytest.approx(of_steps(tmp_path / "False"), rel=1e-4)
-
-
 def test_with_bins_a_run_goes_on_in_the_middle_of_a_window(folder, binned, tmp_path):
     run = go_back(shutil.copytree(binned, tmp_path / "run"), 4)
     train(folder, run, resume=True, unpadded=True, **WITH_BINS)
@@ -309,14 +294,6 @@ def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(shards, tm
     with pytest.raises(InputError, match=f"{VALIDATION} is damaged"):
         train(shards, tmp_path / "run", max_steps=3, save_every=0)
     assert read_state(latest_checkpoint(tmp_path / "run")).step == 3
-
-
-@pytest.mark.parametrize(("size", "warnings"), [(8, 1), (5, 0)])
-def test_a_batch_larger_than_the_data_set_is_a_warning(size, warnings, tmp_path, capsys):
-    shards = write_data_set(tmp_path / "shards", train=(5,))
-    train(shards, tmp_path / "run", max_steps=1, batch_size=size)
-    line = f"a batch of {size} examples is larger than the data set (5)"
-    assert capsys.readouterr().err.count(line) == warnings
 
 
 def zero(path, *, cut=0):

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.checkpoint import (
     list_checkpoints,
     load_moments,
@@ -192,15 +191,6 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
 
 
-def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp_path):
-    output_of("export", whole, "--out", tmp_path / "exported")
-    card = (tmp_path / "exported" / "README.md").read_text()
-    digests = [read_manifest(folders[name]).dataset_digest for name in ("short", "long")]
-    assert f"| examples read | {6 * 16 + 6 * 8} |" in card
-    assert f"| masking rate | {RATE} |" in card
-    assert f"| data set digest | {', '.join(digests)} |" in card
-
-
 # --- what is refused
 
 
@@ -238,10 +228,3 @@ def test_a_data_set_that_does_not_fit_is_one_line(folders, tmp_path):
     line = command_line(long, out, f"--phase={foreign}@0.5")
     assert "was built with another tokenizer" in refused(*line)
     assert not (out / "run.json").exists()
-
-
-def test_other_held_out_documents_are_a_warning(folders, tmp_path, capsys):
-    all_of_it = replace(SHORT, validation=0.0)
-    short = write_data_set(tmp_path / "short", train=(20,), config=all_of_it)
-    train(folders["long"], tmp_path / "run", max_steps=2, phase=(f"{short}@0.5",))
-    assert "documents held out there are trained on here" in capsys.readouterr().err

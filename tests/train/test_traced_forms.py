@@ -32,12 +32,12 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 NANO = replace(narrow("nano"), vocab_size=STILL.vocab_size)
 #: The other forms take half a second to two seconds each.
 SOME = [
-    name if name in ("nano", "modern unpadded") else pytest.param(name, marks=pytest.mark.slow)
+    name if name == "modern unpadded" else pytest.param(name, marks=pytest.mark.slow)
     for name in FORMS
 ]
 #: Graphs of ten steps: with the second number of tokens, the number becomes a symbol.
 LAYOUTS = [
-    ("segments", {}, 1),
+    pytest.param("segments", {}, 1, marks=pytest.mark.slow),
     ("segments", {"unpadded": True}, 2),
     pytest.param("segments", {"length_bins": 3}, 1, marks=pytest.mark.slow),
     pytest.param("packed", {}, 1, marks=pytest.mark.slow),
