@@ -197,14 +197,10 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--masked-lm-prob=1.5", "--masked-lm-prob is 1.5; it must be 0.01 to 1.0."),
         ("--masked-lm-prob=0", "--masked-lm-prob is 0.0; it must be 0.01 to 1.0."),
-        ("--masked-lm-prob=0.3:0.15", "'0.3:0.15' is not a valid float"),
-        ("--phase=a@0 --phase=b", "must be above 0 and below 1."),
         ("--phase=a@0.6 --phase=b@0.4", "leave nothing for the other parts."),
         ("--phase=@0.5", "of which a part is empty; leave that out."),
         ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; a fraction, after the last @ of a"),
-        ("--phase=nowhere@2", "is 'nowhere@2'; a fraction, after the last @ of a part, must be"),
         ("--phase=nowhere@0.5", "nowhere"),
     ],
 )
