@@ -5,7 +5,8 @@
 A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
 `small_training.train`, `model` with changes of the model; with `copy_of` and `step` it resumes from
 that step of another run; `folder`, also with "{rank}", is where relative paths begin; `signal` is
-sent to rank 1 before its first restart; pools of examples have `pool_rows`. If rank r refuses, its message is in `OUT.refused.r`.
+sent to rank 1 before its first restart; pools of examples have `pool_rows`.
+If rank r refuses, its message is in `OUT.refused.r`.
 """
 
 import json
