@@ -57,9 +57,18 @@ class World:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over all processes, on each of them; `values` is changed in place."""
-        if self.size > 1:
-            dist.all_reduce(values)
-        return values
+        return self.begin_sum(values)()
+
+    def begin_sum(self, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """`sum` in the background: what is returned waits for it, and returns the sum."""
+        work = dist.all_reduce(values, async_op=True) if self.size > 1 else None
+
+        def total() -> torch.Tensor:
+            if work:
+                work.wait()  # with NCCL the device's stream waits, not this thread
+            return values
+
+        return total
 
     def broadcast(self, values: torch.Tensor) -> None:
         """Let `values` be those of rank 0, in place."""

@@ -2,11 +2,12 @@
 
 The loss is the sum over masked words divided by their number in the *global* batch, over all
 processes and forward passes; likewise for next sentences. The numbers come with the batch, and the
-processes add them up before the forward pass. (Averaging the means of the parts would be another
-objective: it gives a word more weight if its part has fewer of them.)
+processes add them up during the first forward pass. (Averaging the means of the parts would be
+another objective: it gives a word more weight if its part has fewer of them.)
 """
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -52,7 +53,7 @@ def train_step(
     if sample is None and world.device.type == "cuda":
         count_hits = True  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
-    predictions, pairs = _global_counts(loaded, world)
+    global_counts = _begin_global_counts(loaded, world)
     parts = loaded.batch.split(accumulation)
     # An outer context keeps autocast's bfloat16 weight copies from one pass to the next.
     with torch.autocast(world.device.type, enabled=False):
@@ -66,6 +67,7 @@ def train_step(
                         count_hits=count_hits,
                         sample=sample,
                     )
+                predictions, pairs = global_counts().clamp(min=1)
                 mlm, nsp = losses.unbind()
                 loss = mlm / predictions + nsp / pairs
                 (loss * world.size).backward()  # averaging over processes now gives the sum
@@ -127,15 +129,15 @@ def flops_of_step(config: BertConfig, loaded: LoadedBatch[Any], words: int) -> f
     )
 
 
-def _global_counts(loaded: LoadedBatch[Any], world: World) -> Tensor:
-    """Masked words and pairs in the global batch, at least 1 of each, float32 [2].
+def _begin_global_counts(loaded: LoadedBatch[Any], world: World) -> Callable[[], Tensor]:
+    """What returns the masked words and pairs in the global batch, float32 [2].
 
-    The host waits neither for the device nor, on CUDA, for the other processes.
+    Until then the host waits neither for the device nor for the other processes.
     """
     counts = torch.tensor([loaded.num_predictions, loaded.num_pairs], dtype=torch.float32)
     if world.device.type == "cuda":
         counts = counts.pin_memory()
-    return world.sum(counts.to(world.device, non_blocking=True)).clamp_(min=1)
+    return world.begin_sum(counts.to(world.device, non_blocking=True))
 
 
 def is_full(loaded: LoadedBatch[Any]) -> bool:
