@@ -146,7 +146,12 @@ def shards(
     if dry_run:
         if beam_args:
             raise InputError("--dry-run runs on this machine; leave out -- and what follows it.")
-        for line in plan_shards(sources, **asked):
+        plan = plan_shards(sources, **asked)
+        if plan is None:
+            click.echo(f"nothing to do: {out} is already complete")
+            print_next_for(out)
+            return
+        for line in plan:
             click.echo(escaped(line))
         click.echo("Next: the same command without --dry-run", err=True)
         return

@@ -162,11 +162,13 @@ def plan_shards(
     out: AnyPath,
     config: DataConfig,
     options: JobOptions,
-) -> Iterator[str]:
-    """Lines that say what `build_shards` would do. Raises InputError where it would."""
+) -> Iterator[str] | None:
+    """Lines that say what `build_shards` would do; None where the data set is complete.
+
+    Raises InputError where it would.
+    """
     job = plan_job(sources, tokenizer, out, config, options)
     if job.finished():
-        yield f"nothing to do: {out} is already complete"
-        return
+        return None
     punkt_of(job.tokenizer)
-    yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
+    return dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)

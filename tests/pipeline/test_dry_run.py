@@ -15,7 +15,7 @@ from clozeline.pipeline.job.job import build_shards, plan_job
 from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.dry_run import Sample, dry_run, estimate
 from clozeline.pipeline.sources.formats import list_blocks
-from tests.support.command import output_of, refused
+from tests.support.command import invoke, output_of, refused
 from tests.support.small_jobs import articles, write_parquet, write_tokenizer
 from tests.support.small_sources import PACKERS, page, write
 
@@ -157,8 +157,9 @@ def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> N
     assert "examples   about" in output_of(*line, *options, "--dry-run")
     assert sorted(tmp_path.iterdir()) == before
     output_of(*line, *options)
-    shown = output_of(*line, *options, "--dry-run")
-    assert shown == f"nothing to do: {tmp_path / 'out'} is already complete\n"
+    shown = invoke(*line, *options, "--dry-run")
+    assert shown.stdout == f"nothing to do: {tmp_path / 'out'} is already complete\n"
+    assert shown.stderr == f"Next: clozeline pretrain {tmp_path}/out --out {tmp_path}/run\n"
 
 
 def json_lines(path: Path, *keys: str) -> str:

@@ -23,7 +23,7 @@ from clozeline.train.estimate.step_cost import (
     step_cost,
 )
 from clozeline.train.pretraining.step import WordSampler, forward_losses, train_step
-from tests.support.command import output_of
+from tests.support.command import invoke, output_of
 from tests.support.small_models import gradients
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
@@ -138,6 +138,12 @@ def test_an_estimate_prints_a_table_and_writes_nothing(line, tmp_path, monkeypat
     assert all(float(row[-1].replace(",", "")) > 0 for row in rows)
     assert "guessed" in printed
     assert not list(tmp_path.iterdir())
+
+
+def test_an_estimate_wants_no_shards():
+    done = invoke("estimate", "--preset=bert-tiny", "--batch-size=16", "--max-steps=10")
+    assert done.stdout.startswith("model      4,433,468 parameters, examples of 128 tokens\n")
+    assert done.stderr.startswith("note: without SHARDS, 30,522 tokens in the vocabulary and ")
 
 
 def test_a_time_budget_gives_the_steps_and_steps_the_time(line):

@@ -12,7 +12,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.pretraining.recipes import RECIPES, Origin
+from clozeline.train.pretraining.recipes import DEVLIN_MASKS, RECIPES, TOKENS_PER_PARAMETER, Origin
 from clozeline.train.pretraining.start import Start, find_start, make_plan
 from tests.support.command import invoke, output_of
 from tests.support.small_training import SHORT, go_back, preset_of, train
@@ -154,6 +154,27 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     again = columns_of(invoke("pretrain", *line, *pasted, "--print-recipe").stdout)
     assert [options for options, _ in again] == [options for options, _ in rows]
     assert {source for _, source in again[:-3]} == {"given"}
+
+
+def test_print_recipe_wants_neither_shards_nor_a_folder():
+    done = invoke("pretrain", "--preset=bert-base", "--print-recipe")
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "note: without SHARDS, 30,522 tokens in the vocabulary and examples of 128 tokens are "
+        "assumed.\n"
+    )
+    rows = columns_of(done.stdout)
+    assert rows[1] == (["--max-steps", "66147"], TOKENS_PER_PARAMETER.source)
+    assert rows[-1] == (["--pairs", "segments"], DEVLIN_MASKS)
+    said = output_of("pretrain", "--phase=a@0.5", "--print-recipe", code=2)
+    assert said.endswith("--phase reads other data first; give SHARDS, too.\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"), [(["--out=x"], "argument 'SHARDS'"), (["x"], "option '--out'")]
+)
+def test_training_wants_both(line, missing):
+    assert f"Missing {missing}." in output_of("pretrain", *line, code=2)
 
 
 def columns_of(printed):

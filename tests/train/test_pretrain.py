@@ -1,6 +1,7 @@
 """What a run writes, what it resumes from, and what it refuses; all in this process."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from hashlib import sha256
@@ -253,6 +254,10 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     peak = rates().index(max(rates()))
     assert rates() == sorted(rates()[:peak]) + sorted(rates()[peak:], reverse=True)
     assert not train(small_folder, tmp_path, for_="1s", **options).is_new
+    for name, value in {"learning_rate": 0.5, "for_": "0.5s"}.items():
+        said = f"{tmp_path} is finished, so these options would have no effect: {name} "
+        with pytest.raises(InputError, match=re.escape(said)):
+            train(small_folder, tmp_path, resume=True, **{"for_": "1s", **options, name: value})
 
     longer = replace(SHORT, for_=f"{1.5 * before.elapsed}s")
     train(small_folder, tmp_path, for_=longer.for_, resume=True, **options)  # what is left of it

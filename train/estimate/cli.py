@@ -27,7 +27,7 @@ for param in PRETRAIN_OPTIONS:
     params=PRETRAIN_OPTIONS,
     example="clozeline estimate work/shards --preset bert-base --gpu a100,h100 --gpus 1,8,64",
 )
-@click.argument("shards", metavar="SHARDS", type=PathOrUrl())
+@click.argument("shards", metavar="[SHARDS]", required=False, type=PathOrUrl())
 @grouped_option(
     "--gpu", default="h100", metavar="NAMES", show_default=True, group="GPUs",
     help="Kinds of GPU, such as a100,h100,rtx4090.",
@@ -41,12 +41,13 @@ for param in PRETRAIN_OPTIONS:
     help="Price of one GPU for an hour.",
 )  # fmt: skip
 def estimate(
-    shards: Path, gpu: str, gpus: str, price_per_hour: float | None, **options: Any
+    shards: Path | None, gpu: str, gpus: str, price_per_hour: float | None, **options: Any
 ) -> None:
     """Print what a run needs on GPUs: memory, speed, hours, cost.
 
     All options of `clozeline pretrain` about the model and its steps are taken as well: --preset,
-    --batch-size, --parallel and so on. Nothing is trained, and nothing is written.
+    --batch-size, --parallel and so on. Nothing is trained, and nothing is written. Without
+    SHARDS, a vocabulary and a length are assumed.
     """
     if not math.isfinite(price_per_hour or 0.0):
         raise click.UsageError(f"--price-per-hour is {price_per_hour}; give a finite number.")
@@ -59,9 +60,10 @@ def estimate(
     from clozeline.train.engine.distributed import World
     from clozeline.train.engine.flops import gpu_named
     from clozeline.train.estimate.estimate import CUDA, Estimate, report
-    from clozeline.train.pretraining.start import Start, make_plan
+    from clozeline.train.pretraining.start import ASSUMED, ASSUMED_NOTE, Start, make_plan
 
-    kinds, manifest = [gpu_named(name) for name in gpu.split(",")], read_manifest(shards)
+    kinds = [gpu_named(name) for name in gpu.split(",")]
+    manifest = read_manifest(shards) if shards else ASSUMED
     preset, dropout = options.pop("preset"), options.pop("dropout")
     options["precision"] = options["precision"] or "bf16"
     estimates = []
@@ -70,7 +72,7 @@ def estimate(
         plan = make_plan(manifest, start, world, preset=preset, dropout=dropout, options=options)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
-        [phase] = find_phases(shards, manifest, training)
+        [phase] = find_phases(shards or Path("SHARDS"), manifest, training)
         data = replace(manifest.config, max_predictions_per_seq=phase.max_predictions)
         common: dict[str, Any] = {
             "gpus": number,
@@ -80,4 +82,6 @@ def estimate(
         }
         estimates.append([Estimate(gpu=kind, **common) for kind in kinds])
     rows = [one for of_kind in zip(*estimates, strict=True) for one in of_kind]
+    if not shards:
+        click.echo(ASSUMED_NOTE, err=True)
     click.echo("\n".join(report(rows, price=price_per_hour)))

@@ -30,6 +30,7 @@ from clozeline.train.artifacts.run import (
     trained_positions,
     with_dropout,
 )
+from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
 from clozeline.train.data.phases import data_sets_of, state_of
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import (
@@ -103,10 +104,13 @@ def _continued(start: Start, run: RunConfig, config: RunConfig) -> ResumePoint |
     _check_same(start.out, config, run)
     _check_may_continue(start, config, run, state)
     over = is_over(config.training, state.step, state.elapsed)
+    is_complete = over and (start.out / SUMMARY).exists()
+    if is_complete:
+        _check_nothing_given(start.out, config.training, run.training)
     return ResumePoint(
         state=state,
         checkpoint=checkpoint,
-        is_complete=over and (start.out / SUMMARY).exists(),
+        is_complete=is_complete,
         started_from=run.started_from,
         trained_before=run.trained_before,
         damaged=damaged,
@@ -170,6 +174,19 @@ def _check_may_continue(start: Start, config: RunConfig, run: RunConfig, state: 
         + (f" with another config ({'; '.join(changed)})" if changed else "")
         + ". Give --resume to continue it, --overwrite to replace it, or another --out."
     )
+
+
+def _check_nothing_given(out: Path, training: PretrainConfig, earlier: PretrainConfig) -> None:
+    """Raises InputError for options that a finished run would ignore."""
+    now, there = (
+        {name: getattr(one, name) for name in (*RECIPE_FIELDS, *KEPT_FIELDS)}
+        for one in (training, earlier)
+    )
+    if changed := differences(there, now):
+        raise InputError(
+            f"{out} is finished, so these options would have no effect: {'; '.join(changed)}. "
+            "Leave them out, give --for or --max-steps for more training, or another --out."
+        )
 
 
 def _from_run(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint:
