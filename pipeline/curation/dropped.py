@@ -13,6 +13,8 @@ from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
 
+LITTLE = 0.2  #: of the tokens; with more of them in words too long to mask, whole words mean little
+
 #: What was cleaned in documents that were kept, by its count.
 CLEANED: Mapping[str, str] = {
     "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; LC_ALL=C.UTF-8 grep -Hnaxv '.*' FILE "
@@ -56,12 +58,18 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def unmasked_lines(manifest: Manifest) -> Iterator[str]:
-    """A line for the examples without masks, if there are any."""
+    """A line for examples without masks, and one where whole words mean little."""
     if unmasked := manifest.counts.get("without_masks", 0):
         rows = sum(shard.rows for shard in manifest.shards)
         yield (
-            f"{unmasked:,} of {counted(rows, 'example')} ({unmasked / rows:.1%}) have no masks: no "
-            "whole word fits into the tokens to mask; see --max-predictions-per-seq"
+            f"{unmasked:,} of {counted(rows, 'example')} ({unmasked / rows:.1%}) have no masks: "
+            "all of their tokens are special or unknown"
+        )
+    split, tokens = manifest.counts.get("in_long_words", 0), sum(manifest.token_counts)
+    if split > LITTLE * tokens:
+        yield (
+            f"{split / tokens:.0%} of the tokens are in words too long to be masked whole, and are "
+            "masked one by one; in text without spaces --masking whole-words means little"
         )
 
 

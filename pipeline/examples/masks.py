@@ -3,8 +3,9 @@
 In a row of n tokens (including [CLS] and [SEP], as in Google's code)
 k = max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded half up)) tokens are masked: by
 default 80 % become [MASK], 10 % a random token, 10 % stay as they are. Special tokens are neither
-masked nor used as random tokens. Of whole words as many as fit into the k tokens are masked; in a
-row where none fits, nothing is.
+masked nor used as random tokens. Of whole words as many as fit into the k tokens are masked. A word
+of more than k tokens is masked token by token: in scripts without spaces a "word" may be the whole
+row, which would otherwise have no mask.
 
     [CLS] the cat sat [SEP]  ->  [CLS] the [MASK] sat [SEP],  positions [2],  labels [cat]
 
@@ -82,8 +83,7 @@ def mask_examples(
     """Mask examples anew, after restoring the tokens that are masked already.
 
     `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: the
-    masks of a row depend on nothing else. A row of special tokens only is left unmasked, and so is
-    one in which no whole word fits.
+    masks of a row depend on nothing else. A row of special tokens only is left unmasked.
     """
     parts = []
     for start in range(0, max(len(examples), 1), SLAB):  # an empty slab has the dtypes
@@ -166,7 +166,9 @@ def _choose_whole_words(
     """Whole words in random order, each taken if it still fits into the k tokens."""
     candidates, candidate_offsets = _candidates(ids, rules)
     budget = np.minimum(count_predictions(ids.lengths, rules), np.diff(candidate_offsets))
-    starts = _word_starts(ids, candidates, rules)
+    is_start = _is_word_start(ids, candidates, rules)
+    is_start |= in_long_words(is_start, np.repeat(budget, np.diff(candidate_offsets)))
+    starts = np.flatnonzero(is_start)
     word_lengths = np.diff(np.append(starts, len(candidates)))
     word_offsets = np.searchsorted(starts, candidate_offsets)  # words of row r, in starts
     words_in_row = np.diff(word_offsets)
@@ -200,12 +202,33 @@ def _candidates(ids: Ragged, rules: MaskRules) -> tuple[Offsets, Offsets]:
     return candidates, np.searchsorted(candidates, ids.offsets)
 
 
-def _word_starts(ids: Ragged, candidates: Offsets, rules: MaskRules) -> Offsets:
-    """Indices into `candidates` where a word begins.
+def _is_word_start(ids: Ragged, candidates: Offsets, rules: MaskRules) -> NDArray[np.bool_]:
+    """At which of the `candidates` a word begins, [C].
 
     A "##" token continues a word only if the token before it may be masked too: a B that was cut
     inside a word starts with a "##" token, which then counts as the start of a word.
     """
     follows = np.zeros(len(candidates), dtype=bool)
     follows[1:] = np.diff(candidates) == 1
-    return np.flatnonzero(~(rules.is_continuation[ids.values[candidates]] & follows))
+    return ~(rules.is_continuation[ids.values[candidates]] & follows)
+
+
+def in_long_words(is_start: NDArray[np.bool_], most: Offsets) -> NDArray[np.bool_]:
+    """Which tokens are of a word with more than `most` tokens, [C]; `is_start`: where words begin.
+
+    is_start [1 0 0 1 0], most [2 2 2 2 2]  ->  [1 1 1 0 0]
+    """
+    starts = np.flatnonzero(is_start)
+    lengths = np.diff(np.append(starts, len(is_start)))
+    return np.repeat(lengths > most[starts], lengths)
+
+
+def count_in_long_words(examples: Examples, rules: MaskRules) -> int:
+    """How many tokens are of words that are masked token by token."""
+    number = 0
+    for start in range(0, len(examples), SLAB):
+        ids = examples.slice(start, start + SLAB).unmasked().input_ids
+        candidates, offsets = _candidates(ids, rules)
+        most = np.repeat(count_predictions(ids.lengths, rules), np.diff(offsets))
+        number += int(in_long_words(_is_word_start(ids, candidates, rules), most).sum())
+    return number

@@ -38,6 +38,7 @@ from clozeline.pipeline.dataset.manifest import MixedSource
 from clozeline.pipeline.dataset.schema import Examples, example_schema
 from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
+from clozeline.pipeline.examples.masks import MaskRules, count_in_long_words
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
@@ -271,6 +272,10 @@ class Steps:
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if unmasked := int((examples.masked_lm_positions.lengths == 0).sum()):
             counts.read["without_masks"] = unmasked
+        if config.masking == "whole-words" and split == TRAIN:
+            rules = MaskRules.of(config, tokenizer)
+            if number := count_in_long_words(examples, rules):
+                counts.read["in_long_words"] = number
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
 

@@ -4,7 +4,7 @@ Recomputed from the seed, they must equal those stored. And, whatever the seed, 
 positions and replacements must follow the rules:
 
     masks of a row         exactly max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded)),
-                           or of whole words as many as fit
+                           or of whole words as many as fit; those of more tokens are cut into them
     [MASK], random, kept   their fractions of M masked tokens, within the bounds of chance
     positions              each eighth of the rows has its fraction of them, within the same bounds
 
@@ -26,7 +26,13 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import Examples
-from clozeline.pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
+from clozeline.pipeline.examples.masks import (
+    MaskRules,
+    count_predictions,
+    in_long_words,
+    mask_examples,
+    mask_keys,
+)
 from clozeline.pipeline.verify.findings import (
     Findings,
     Flags,
@@ -112,6 +118,9 @@ def _check_whole_words(slab: _Slab, findings: Findings) -> None:
     continues = slab.rules.is_continuation[ids.values]
     continues[1:] &= maskable[:-1]
     is_start = maskable & ~continues
+    is_start[maskable] |= in_long_words(
+        is_start[maskable], np.repeat(slab.expected, slab.candidates)
+    )
     word_of = np.cumsum(is_start)[maskable] - 1
     starts = np.flatnonzero(is_start)
     lengths = np.bincount(word_of, minlength=len(starts))

@@ -130,7 +130,7 @@ def test_examples_without_masks_are_in_the_summary(data_set, tmp_path):
     write_manifest(folder, replace(manifest, counts=manifest.counts | {"without_masks": 2}))
     *_, last = inspect_dataset(folder, number=0, seed=0, width=80)
     rows = sum(shard.rows for shard in manifest.shards)
-    assert last.startswith(f"2 of {rows} examples ({2 / rows:.1%}) have no masks: no whole word")
+    assert last.startswith(f"2 of {rows} examples ({2 / rows:.1%}) have no masks: all of their")
 
 
 def test_as_many_examples_as_asked_for_the_same_for_the_same_seed(data_set):

@@ -5,13 +5,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.config import DataConfig, Masking
 from clozeline.pipeline.examples.masks import (
     SCHEMES,
     MaskRules,
+    count_in_long_words,
     count_predictions,
     mask_examples,
     mask_keys,
@@ -21,6 +22,7 @@ from tests.support.small import lists, make_examples, small_tokenizer
 TOKENIZER = small_tokenizer()
 CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id
 FIRST_WORD = 6  # after the specials and [unused0]
+CONTINUES = int(np.argmax(TOKENIZER.is_continuation))
 RULES = MaskRules.of(DataConfig(max_seq_length=32), TOKENIZER)
 WHOLE = replace(RULES, masking="whole-words")
 
@@ -116,7 +118,9 @@ def test_whole_words_are_masked_whole_and_fit(rows, seed):
     masked = mask(examples, WHOLE, seed=seed)
     k = count_predictions(examples.input_ids.lengths, WHOLE)
     assert (masked.masked_lm_positions.lengths <= k).all()
-    for row, positions in zip(rows, lists(masked.masked_lm_positions), strict=True):
+    for number, (row, positions) in enumerate(
+        zip(rows, lists(masked.masked_lm_positions), strict=True)
+    ):
         words = []  # [first position, after the last] of each word that may be masked
         for position, token in enumerate(row, start=1):
             if token == TOKENIZER.unk_id:
@@ -126,13 +130,61 @@ def test_whole_words_are_masked_whole_and_fit(rows, seed):
                 words[-1][1] = position + 1
             else:
                 words.append([position, position + 1])
+        most = min(k[number], sum(stop - start for start, stop in words))
         for start, stop in words:
-            assert len({position in positions for position in range(start, stop)}) == 1
+            if stop - start <= most:  # others are masked token by token
+                assert len({position in positions for position in range(start, stop)}) == 1
 
 
 def test_whole_words_fill_the_budget_when_all_words_are_short():
     masked = mask(with_specials([[FIRST_WORD] * 20] * 50), WHOLE)
     assert set(masked.masked_lm_positions.lengths) == {count_predictions(np.array([22]), WHOLE)[0]}
+
+
+#: Tokens in a word, as scripts and kinds of text have them; and the most that a row has.
+WORDS = {
+    "English": (lambda rng: rng.geometric(0.75), 126),
+    "Thai, spaces between clauses": (lambda rng: 1 + rng.geometric(1 / 25), 126),
+    "Japanese, a sentence and its mark": (lambda rng: rng.choice([1, rng.integers(8, 60)]), 126),
+    "long URLs": (lambda rng: rng.choice([1, 2, 45], p=[0.7, 0.25, 0.05]), 126),
+    "German compounds in short rows": (lambda rng: rng.integers(1, 9), 14),
+    "Tibetan, a row is a word": (lambda rng: 500, 126),
+    "Khmer, in rows of 512": (lambda rng: rng.integers(20, 200), 510),
+    "Turkish endings in short rows": (lambda rng: 2 + rng.poisson(2), 20),
+    "a word list of three tokens a word": (lambda rng: 3, 10),
+    "base64 between words": (lambda rng: rng.choice([1, 300], p=[0.9, 0.1]), 126),
+    "Lao in rows of 64": (lambda rng: 3 + rng.geometric(1 / 8), 62),
+    "Chinese, a character a word": (lambda rng: 1, 126),
+}
+
+
+@pytest.mark.parametrize("text", WORDS)
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=5, deadline=None)
+def test_whole_words_of_all_scripts_mask_as_much_as_tokens(text, seed):
+    """No row is without masks, and nine tenths of the tokens that single tokens would mask are."""
+    length_of_word, most = WORDS[text]
+    rng, rows = np.random.default_rng(seed), []
+    rules = replace(WHOLE, max_predictions_per_seq=most)
+    for _ in range(300):
+        row = []
+        while len(row) < most:
+            row += [FIRST_WORD] + [CONTINUES] * (int(length_of_word(rng)) - 1)
+        rows.append(row[:most])
+    examples = with_specials(rows)
+    counts = mask(examples, rules, seed=seed).masked_lm_positions.lengths
+    assert counts.min() >= 1
+    assert 0.9 <= counts.sum() / count_predictions(examples.input_ids.lengths, rules).sum() <= 1
+
+
+def test_only_rows_with_a_word_beyond_the_budget_have_other_masks():
+    """Frozen: what these rows had before such words were masked token by token."""
+    row = [FIRST_WORD, CONTINUES, FIRST_WORD, CONTINUES, CONTINUES, *[FIRST_WORD] * 13]
+    short, long = with_specials([row]), with_specials([[FIRST_WORD] + [CONTINUES] * 17])
+    assert lists(mask(short, WHOLE, seed=2).masked_lm_positions) == [[3, 4, 5]]
+    assert count_in_long_words(short, WHOLE) == 0
+    assert count_in_long_words(long, WHOLE) == 18
+    assert mask(long, WHOLE, seed=1).masked_lm_positions.lengths.tolist() == [3]
 
 
 def test_golden_masks():

@@ -12,6 +12,7 @@ import pytest
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.dropped import dropped_lines
 from clozeline.pipeline.dataset.cache_file import read_counts
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
@@ -90,13 +91,16 @@ def test_the_steps_make_a_sound_data_set(tmp_path):
     assert manifest.token_counts == expected
 
 
-def test_examples_in_which_no_whole_word_fits_are_counted(tmp_path):
-    long = "\n\n".join(" ".join([f"{word}ing"] * 9) for word in WORDS[:6])  # two tokens each
+def test_words_too_long_to_be_masked_whole_are_masked_by_tokens_and_noted(tmp_path):
+    text = "\n\n".join(" ".join([f"{word}ing"] * 9) for word in WORDS)  # two tokens each
     config = replace(CONFIG, masking="whole-words", max_predictions_per_seq=1, pairs="none")
-    manifest = build(*work(tmp_path, config, text=f"{TEXT}\n\n{long}"))
-    assert manifest.counts["without_masks"] == 6
-    shards = [read_shard(tmp_path / "out" / entry.name) for entry in manifest.shards]
-    assert sum((shard.masked_lm_positions.lengths == 0).sum() for shard in shards) == 6
+    manifest = build(*work(tmp_path, config, text=text))
+    assert "without_masks" not in manifest.counts
+    assert manifest.counts["in_long_words"] == 18 * manifest.num_examples("train")
+    note = "100% of the tokens are in words too long to be masked whole, and are masked one by one"
+    assert any(line.startswith(note) for line in dropped_lines(manifest))
+    for entry in manifest.shards:
+        assert (read_shard(tmp_path / "out" / entry.name).masked_lm_positions.lengths == 1).all()
     assert list(verify(tmp_path / "out")) == []
 
 
