@@ -39,8 +39,7 @@ from clozeline.pipeline.dataset.cache_file import (
 )
 from clozeline.pipeline.dataset.manifest import MixedSource
 from clozeline.pipeline.examples.columns import BucketDocuments
-from clozeline.pipeline.tokenization.document_pieces import from_pieces, pieces_of
-from clozeline.pipeline.tokenization.documents import TokenizedDocuments
+from clozeline.pipeline.tokenization.documents import TokenizedDocuments, from_pieces, pieces_of
 
 #: Suffixes of all files that a job keeps in the folder.
 SUFFIXES: Final = (

@@ -5,10 +5,9 @@
 Ids equal those of the `tokenizers` library, but are found several times as fast. In the order in
 which data meets them:
 
-- before: `train_tokenizer` is the command, with its `options`; `learn` makes a vocabulary of text,
-  or `vocabulary` and `tokenizer_spec` read one; `accents` says what it loses; `transformers_files`
-  go beside it; `tokenizer` is all of it, loaded;
-- for each block: `documents` takes text to sentences and ids; `encoder` encodes them, with
-  `word_memo` for models other than WordPiece; `document_pieces` are what the other steps read;
-- after: `token_texts` shows tokens as text.
+- before: `train_tokenizer` is the command, with its `options`; `accents` says what stripping them
+  loses; `learn` makes a vocabulary of text, or `vocabulary` and `tokenizer_spec` read one;
+  `tokenizer` is all of it, loaded;
+- for each block: `documents` takes text to sentences, ids and the bytes that the other steps read;
+  `encoder` finds the ids, with `word_memo` for models other than WordPiece.
 """

@@ -16,6 +16,7 @@ only place where the library's tokenizer is built.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import (
     AnyPath,
     GivenPath,
@@ -35,24 +36,29 @@ from clozeline.pipeline.common.paths import (
     write_together,
 )
 from clozeline.pipeline.common.store import is_file, read_file
-from clozeline.pipeline.tokenization.token_texts import shown_token, token_texts
-from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec
-from clozeline.pipeline.tokenization.transformers_files import (
-    SPECIAL_TOKENS_MAP,
-    TOKENIZER_CONFIG,
-    transformers_files,
+from clozeline.pipeline.tokenization.tokenizer_spec import (
+    BYTES,
+    SPECIAL_TOKENS,
+    WORD_MARKS,
+    TokenizerSpec,
 )
 from clozeline.pipeline.tokenization.vocabulary import (
     CONTINUATION,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER_CONFIG,
     Normalization,
+    adopt_tokenizer_json,
     check_tokens,
     read_json_object,
     read_tokenizer_json,
     read_vocab_txt,
+    transformers_files,
     vocab_txt_flags,
     wordpiece_library,
 )
 
+SPACE = "␣"  # how a token of a space alone is shown
+LONE_BYTE = re.compile("[\udc80-\udcff]")
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 #: In the order in which they appear: without the last, a folder is not a tokenizer.
@@ -79,6 +85,11 @@ class Tokenizer:
     punkt             dict | None      Punkt's parameters, as read from JSON
     digest            str              sha256, hex, of tokens, flags and Punkt's parameters
     library           tokenizers.Tokenizer
+    spec              the TokenizerSpec, or None
+    mask_token        how a user writes a mask, such as "[MASK]" or "<mask>"
+    knows_words       whether tokens say where a word begins, which whole-word masking needs
+    mark              what tokens inside of words, or those at their start, begin with, or ""
+    needs_space       whether the first token of a text depends on a space before it
 
     Raises InputError for a vocabulary that cannot be BERT's. Unpickling builds it anew.
     """
@@ -95,13 +106,24 @@ class Tokenizer:
         self.vocab_size = len(tokens)
         self.normalization = normalization
         self.punkt: dict[str, Any] | None = json.loads(canonical_json(punkt))
-        self.special_tokens = self.spec.special_tokens if self.spec else SPECIAL_TOKENS
+        self.spec = spec = normalization if isinstance(normalization, TokenizerSpec) else None
+        self.special_tokens = spec.special_tokens if spec else SPECIAL_TOKENS
+        self.mask_token = self.special_tokens[-1]
+        word_mark = spec.word_mark if spec else None
+        has_continuations = spec is None or spec.is_wordpiece
+        self.mark = CONTINUATION if has_continuations else word_mark or ""
+        self.knows_words, self.needs_space = bool(self.mark), bool(word_mark)
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.is_special = _flags(token in self.special_tokens for token in tokens)
-        reserved = {*self.special_tokens, *(self.spec.added(special=True) if self.spec else ())}
+        reserved = {*self.special_tokens, *(spec.added(special=True) if spec else ())}
         self.is_reserved = _flags(token in reserved for token in tokens)
-        self.is_continuation = _flags(map(self._continues, tokens)) & ~self.is_reserved
+        if has_continuations:
+            continues = _flags(token.startswith(CONTINUATION) for token in tokens)
+        else:
+            begins = _flags(token.startswith((self.mark, " ")) for token in tokens)
+            continues = ~begins & self.knows_words
+        self.is_continuation = continues & ~self.is_reserved
         is_unused = _flags(token.startswith("[unused") for token in tokens)
         self.replacement_ids = np.flatnonzero(~self.is_reserved & ~is_unused).astype(np.uint32)
         if not len(self.replacement_ids):
@@ -112,36 +134,9 @@ class Tokenizer:
             self.library = wordpiece_library(self.tokens, normalization)
         self.digest = self._digest()
 
-    @property
-    def spec(self) -> TokenizerSpec | None:
-        """The tokenizer.json of a model other than WordPiece."""
-        return self.normalization if isinstance(self.normalization, TokenizerSpec) else None
-
-    @property
-    def knows_words(self) -> bool:
-        """Whether tokens say where a word begins, which whole-word masking needs."""
-        return self._has_continuations or bool(self.spec and self.spec.word_mark)
-
-    @property
-    def _has_continuations(self) -> bool:
-        """Whether tokens inside of words begin with "##"."""
-        return self.spec is None or self.spec.is_wordpiece
-
-    @property
-    def mask_token(self) -> str:
-        """How a user writes a mask, such as "[MASK]" or "<mask>"."""
-        return self.special_tokens[-1]
-
-    @property
-    def mark(self) -> str:
-        """What tokens inside of words, or those at their start, begin with; "" for neither."""
-        if self._has_continuations:
-            return CONTINUATION
-        return (self.spec.word_mark if self.spec else None) or ""
-
     @cached_property
     def texts(self) -> list[str]:
-        """What each token adds to a text, [V]; see `token_texts.py`."""
+        """What each token adds to a text, [V]; see `token_texts`."""
         return token_texts(self.tokens, self.is_continuation.tolist(), self.spec)
 
     @cached_property
@@ -152,11 +147,6 @@ class Tokenizer:
     @cached_property
     def _reserved_ids(self) -> frozenset[int]:
         return frozenset(np.flatnonzero(self.is_reserved).tolist())
-
-    @property
-    def needs_space(self) -> bool:
-        """Whether the first token of a text depends on a space before it."""
-        return bool(self.spec and self.spec.word_mark)
 
     def after_space(self, text: str) -> str:
         """The text as it is within a document: some models' first token depends on a space."""
@@ -186,9 +176,9 @@ class Tokenizer:
         """Write the folder, all of it or, where that fails, nothing.
 
         The two files for `transformers` get the maximum length, if it is known, whether the model
-        has segments, and whether longer texts lose their start instead of their end. In a folder
-        with the same tokenizer, only these are brought up to date. Raises InputError for a folder
-        that holds anything else, unless `overwrite` replaces it.
+        has segments, and whether longer texts lose their start instead of their end. A folder with
+        the same tokenizer is brought up to date. Raises InputError for one that holds anything
+        else, unless `overwrite` replaces it.
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.startswith(".")}
@@ -199,29 +189,19 @@ class Tokenizer:
             has_segments=has_segments,
             cuts_start=cuts_start,
         )
-        known: dict[str, bytes] = {}
         if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):
             self._check_same(folder)
-            own = names & set(TOKENIZER_FILES) - {SUMS}
-            known = {name: read_file(folder / name) for name in own}
-        else:
-            texts |= self._own_files()
-        contents = known | {name: text.encode() for name, text in texts.items()}
-        if contents == known:
-            return
-        make_folder(folder)
-        contents = {name: contents[name] for name in TOKENIZER_FILES if name in contents}
+        texts |= self._own_files()
+        contents = {name: texts[name].encode() for name in TOKENIZER_FILES if name in texts}
         contents[SUMS] = sums_of(contents)
-        changed = {
-            name: contents[name]
-            for name in TOKENIZER_FILES
-            if name in contents and contents[name] != known.get(name)
-        }
+        known = {name: read_file(folder / name) for name in names.intersection(TOKENIZER_FILES)}
+        changed = [name for name in contents if contents[name] != known.get(name)]
+        changed.sort(key=TOKENIZER_FILES.index)
         # A kill leaves no tokenizer.json, or a finished folder without sums, which is accepted.
-        markers = changed.keys() & {SUMS, TOKENIZER_JSON}
-        gone = names & (set(TOKENIZER_FILES) - contents.keys() | markers)
+        gone = known.keys() - (contents.keys() - {SUMS, TOKENIZER_JSON}.intersection(changed))
         first_to_last = sorted(gone, key=TOKENIZER_FILES.index, reverse=True)
-        write_together(folder, changed, removed=first_to_last)
+        make_folder(folder)
+        write_together(folder, {name: contents[name] for name in changed}, removed=first_to_last)
 
     def _own_files(self) -> dict[str, str]:
         # Not the library's own save: it reports a full disk as a bare Exception.
@@ -235,12 +215,6 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
-
-    def _continues(self, token: str) -> bool:
-        if self._has_continuations:
-            return token.startswith(CONTINUATION)
-        mark = self.spec.word_mark if self.spec else None
-        return mark is not None and not token.startswith((mark, " "))
 
     def _digest(self) -> str:
         parts: list[Any] = [self.tokens, asdict(self.normalization), self.punkt]
@@ -269,28 +243,15 @@ def load_tokenizer(folder: GivenPath) -> Tokenizer:
     """
     folder = path_of(folder)
     if not is_file(folder / TOKENIZER_JSON):
-        found = sorted(names_in(folder))[:5] if folder.is_dir() else None
-        what = "no such folder" if found is None else f"it has {', '.join(found) or 'no files'}"
         inner = folder / "tokenizer"  # of a data set or a run
         has_inner = is_file(inner / TOKENIZER_JSON)
         fix = f"give {inner}" if has_inner else "make one with `clozeline tokenizer`"
-        raise InputError(
-            f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); {fix}."
-        )
+        raise InputError(f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}); {fix}.")
     check_sums(folder)
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
-    parameters = _read_punkt(punkt) if is_file(punkt) else None
+    parameters = read_json_object(punkt) if is_file(punkt) else None
     return named_tokenizer(folder, tokens, normalization, parameters)
-
-
-def _read_punkt(path: AnyPath) -> PunktJson:
-    parameters = read_json_object(path)
-    try:
-        canonical_json(parameters)
-    except ValueError as error:  # NaN, or a number that is too large for a float
-        raise InputError(f"{path} cannot be read ({error}); replace it.") from error
-    return parameters
 
 
 def adopt_vocabulary(
@@ -303,22 +264,12 @@ def adopt_vocabulary(
     Raises InputError if the file is missing, is not for BERT, or does not agree with the flags.
     """
     path = path_of(path)
-    if path.suffix != ".json":
-        listed = read_vocab_txt(path)
-        flags = vocab_txt_flags(path, listed, cased=cased, strip_accents=strip_accents)
-        return named_tokenizer(path, listed, flags, punkt)
-    tokens, normalization = read_tokenizer_json(path)
-    if isinstance(normalization, TokenizerSpec):
-        if cased or strip_accents is not None:
-            raise InputError(
-                f"{path} has its own normalizer; leave out --cased and --[no-]strip-accents."
-            )
-    elif normalization.lowercase == cased:
-        found, option = ("uncased", "cased") if cased else ("cased", "uncased")
-        raise InputError(f"{path} is {found}; drop --{option}.")
-    elif strip_accents not in (None, normalization.strip_accents):
-        raise InputError(f"{path} has strip_accents {not strip_accents}; leave out the option.")
-    return named_tokenizer(path, tokens, normalization, punkt)
+    if path.suffix == ".json":
+        tokens, flags = adopt_tokenizer_json(path, cased=cased, strip_accents=strip_accents)
+    else:
+        tokens = read_vocab_txt(path)
+        flags = vocab_txt_flags(path, tokens, cased=cased, strip_accents=strip_accents)
+    return named_tokenizer(path, tokens, flags, punkt)
 
 
 def named_tokenizer(
@@ -330,7 +281,7 @@ def named_tokenizer(
     """A tokenizer; its errors name the origin of the vocabulary."""
     try:
         return Tokenizer(tokens, normalization, punkt)
-    except InputError as error:
+    except ValueError as error:  # also for a number in Punkt's parameters that is NaN
         raise InputError(f"{origin}: {error}") from error
 
 
@@ -341,3 +292,62 @@ def canonical_json(value: Any) -> str:
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
     return np.fromiter(values, np.bool_)
+
+
+def token_texts(
+    tokens: Sequence[str], is_continuation: Sequence[bool], spec: TokenizerSpec | None
+) -> list[str]:
+    """What each token adds to a text, [V]: a space first where it begins a word.
+
+        WordPiece  BPE    Unigram    text        shown
+        the        Ġthe   ▁the       " the"      the
+        ##s        s      s          "s"         ##s
+                   Ġ      ▁          " "         ␣
+                   Ð                 "\\udcd0"   ##<0xD0>    a byte of a character of several tokens
+
+    Such a byte is a surrogate (PEP 383) until the tokens of its character are joined.
+    """
+    mark = spec.word_mark if spec else None
+    if spec is None or mark is None:  # tokens are words, or say that they continue one
+        return [
+            token.removeprefix(CONTINUATION) if continues else f" {token}"
+            for token, continues in zip(tokens, is_continuation, strict=True)
+        ]
+    spell = _from_bytes if mark == WORD_MARKS["ByteLevel"] else _from_metaspace
+    special = spec.added(special=True).union(spec.special_tokens)
+    added = spec.added(special=False)
+    return [
+        f" {token}" if token in special else token if token in added else spell(token)
+        for token in tokens
+    ]
+
+
+def _from_metaspace(token: str) -> str:
+    return token.replace(WORD_MARKS["Metaspace"], " ")
+
+
+def _from_bytes(token: str) -> str:
+    if not BYTES.keys() >= {*token}:
+        return token
+    return bytes(map(BYTES.__getitem__, token)).decode(errors="surrogateescape")
+
+
+def shown_token(text: str) -> str:
+    """The text of a token as a person reads it alone; "##..." continues a word, in all models."""
+    inside = text.removeprefix(" ")
+    bare = inside.lstrip(" ")
+    if not bare and text:
+        return SPACE * len(text)
+    begin = "" if text != inside else CONTINUATION
+    spaces = SPACE * (len(inside) - len(bare))
+    return begin + spaces + escaped(join_bytes(bare))
+
+
+def join_bytes(text: str) -> str:
+    """Joined texts of tokens: bytes become characters; those of none are shown as <0xD0>."""
+    joined = text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+    return LONE_BYTE.sub(_as_number, joined)
+
+
+def _as_number(match: re.Match[str]) -> str:
+    return f"<0x{ord(match[0]) & 0xFF:02X}>"

@@ -7,8 +7,6 @@ may be spelled "<mask>". Rows are always [CLS] A [SEP] B [SEP].
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -91,19 +89,25 @@ def read_spec(
     """The tokens, by id, and the spec of a tokenizer.json with these special tokens, by role.
 
     Raises InputError where the library cannot read it, its BPE has dropout, an id, byte or special
-    token is missing, [MASK] has another role, or texts are not [CLS] A [SEP] and pairs
-    [CLS] A [SEP] B [SEP]. The second [SEP] that RoBERTa and XLM-R put between A and B is taken out
-    of the template.
+    token is missing, or [MASK] has another role. Whatever its template, texts are [CLS] A [SEP] and
+    pairs [CLS] A [SEP] B [SEP].
     """
+    values = {**values, "model": {"type": "WordPiece", **values["model"]}}  # 2020's have no type
     added = values.get("added_tokens") or []
     if isinstance(added, list):
         added = [_as_special(token, special_tokens) for token in added]
-    values = {**values, "added_tokens": added, "padding": None, "truncation": None}
+    values |= {"added_tokens": added, "padding": None, "truncation": None, "post_processor": None}
     if values["model"].get("dropout"):
         raise InputError("its BPE drops merges at random (dropout); set dropout to null.")
     spec = _spec_of(values, special_tokens)
-    with _library_errors():
+    try:
         library = spec.library()
+    except BaseException as error:  # the library's errors are bare exceptions and panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(
+            f"the library `tokenizers` cannot read it ({one_line(error)}); replace the file."
+        ) from error
     vocabulary = library.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     _check_ids(vocabulary, added)
@@ -118,11 +122,14 @@ def read_spec(
             f"its mask token {mask} has another role in tokenizer_config.json, too; name another."
         )
     _check_unknown(values["model"], library.get_vocab(with_added_tokens=False), spec)
-    with _library_errors():
-        if _separators(library, special_tokens) == 2:
-            values["post_processor"] = template(library, special_tokens)
-            spec = _spec_of(values, special_tokens)
-    return tokens, spec
+    cls, sep = special_tokens[2:4]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(name, library.token_to_id(name)) for name in (cls, sep)],
+    )
+    values["post_processor"] = json.loads(library.to_str())["post_processor"]
+    return tokens, _spec_of(values, special_tokens)
 
 
 def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
@@ -177,42 +184,3 @@ def _as_special(token: Any, special_tokens: tuple[str, ...]) -> Any:
     """An added token, flagged as special if it is one of these, so that text cannot become it."""
     is_special = isinstance(token, dict) and token.get("content") in special_tokens
     return {**token, "special": True} if is_special else token
-
-
-@contextmanager
-def _library_errors() -> Iterator[None]:
-    """Turn the library's errors, which are bare exceptions and panics, into InputErrors."""
-    try:
-        yield
-    except InputError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise InputError(
-            f"the library `tokenizers` cannot read it ({one_line(error)}); replace the file."
-        ) from error
-
-
-def _separators(library: tokenizers.Tokenizer, special_tokens: tuple[str, ...]) -> int:
-    """The number of separators between A and B. Raises InputError for another template."""
-    first, second = (library.encode(text, add_special_tokens=False).ids for text in "ab")
-    cls_id, sep_id = map(library.token_to_id, special_tokens[2:4])
-    pair = library.encode("a", "b").ids
-    for count in (1, 2):
-        if pair == [cls_id, *first, *[sep_id] * count, *second, sep_id]:
-            return count
-    found = " ".join(str(library.id_to_token(i)) for i in pair)
-    raise InputError(f"it writes a pair as {found}, not as [CLS] A [SEP] B [SEP].")
-
-
-def template(library: tokenizers.Tokenizer, special_tokens: tuple[str, ...]) -> dict[str, Any]:
-    """The post-processor that writes [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-    cls, sep = special_tokens[2:4]
-    library.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(name, library.token_to_id(name)) for name in (cls, sep)],
-    )
-    made: dict[str, Any] = json.loads(library.to_str())["post_processor"]
-    return made

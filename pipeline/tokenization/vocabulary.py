@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,13 +14,16 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.store import is_file, read_file
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS as SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
-from clozeline.pipeline.tokenization.transformers_files import (
-    FLAGS,
-    SPECIAL_TOKENS_MAP,
-    TOKENIZER_CONFIG,
-    special_tokens_of,
-)
 
+TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+#: Fields of `Normalization` -> options of BertTokenizer, which has none for `clean_text`.
+FLAGS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
 CONTINUATION = "##"
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
 MAX_UPPER = 0.01  #: of the tokens of an uncased vocabulary may have upper case
@@ -30,7 +33,6 @@ MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 BERT_SETTINGS = (
     ("normalizer", "type", "BertNormalizer"),
     ("pre_tokenizer", "type", "BertPreTokenizer"),
-    ("model", "type", "WordPiece"),
     ("model", "unk_token", "[UNK]"),
     ("model", "continuing_subword_prefix", CONTINUATION),
     ("model", "max_input_chars_per_word", MAX_WORD_CHARACTERS),
@@ -96,6 +98,24 @@ def read_vocab_txt(path: AnyPath) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
+def adopt_tokenizer_json(
+    path: AnyPath, *, cased: bool | None, strip_accents: bool | None
+) -> tuple[list[str], Normalization | TokenizerSpec]:
+    """As `read_tokenizer_json`. Raises InputError also for options that do not agree with it."""
+    tokens, flags = read_tokenizer_json(path)
+    if isinstance(flags, TokenizerSpec):
+        if cased or strip_accents is not None:
+            raise InputError(
+                f"{path} has its own normalizer; leave out --cased and --[no-]strip-accents."
+            )
+    elif flags.lowercase == cased:
+        found, option = ("uncased", "cased") if cased else ("cased", "uncased")
+        raise InputError(f"{path} is {found}; drop --{option}.")
+    elif strip_accents not in (None, flags.strip_accents):
+        raise InputError(f"{path} has strip_accents {not strip_accents}; leave out the option.")
+    return tokens, flags
+
+
 def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | TokenizerSpec]:
     """The tokens and the normalizer's flags. Padding, truncation and templates are ignored here.
 
@@ -103,73 +123,41 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
     the flags. Raises InputError for a WordPiece that is not BERT's, and for a spec that cannot be
     used.
     """
-    spec = read_json_object(path)
-    if not is_wordpiece(spec):
-        return _read_spec(path, spec)
-    parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
-    parts["model"] = {"type": "WordPiece", **parts["model"]}  # files from 2020 have no type
-    for part, setting, wanted in BERT_SETTINGS:
-        if parts[part].get(setting) != wanted:
-            raise InputError(
-                f"{path} is not a BERT tokenizer: {part} {setting} is "
-                f"{parts[part].get(setting)!r}, not {wanted!r}; give a vocab.txt, or a "
-                "tokenizer.json of BERT's."
-            )
-    vocabulary, added = _part(parts["model"], "vocab"), spec.get("added_tokens") or []
-    if not isinstance(added, list):
-        raise InputError(f"{path}: added_tokens is not a list; give the vocab.txt instead.")
-    if any(
-        isinstance(token, dict) and token.get("content") not in SPECIAL_TOKENS for token in added
-    ):
-        _read_normalization(path, parts["normalizer"])
-        return _read_spec(path, spec)
-    _check_ids(path, vocabulary)
-    _check_special_tokens(path, added, vocabulary)
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return tokens, _read_normalization(path, parts["normalizer"])
-
-
-def _read_spec(path: AnyPath, values: dict[str, Any]) -> tuple[list[str], TokenizerSpec]:
-    """The tokens and the spec of a tokenizer.json that is kept whole. Raises InputError."""
+    values = read_json_object(path)
+    files = [path.parent / name for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
+    configs = [read_json_object(file) for file in files if is_file(file)]
     try:
-        files = [path.parent / name for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
-        configs = [read_json_object(file) for file in files if is_file(file)]
-        return read_spec(values, special_tokens=special_tokens_of(configs))
+        flags = _bert_flags(values) if is_wordpiece(values) else None
+        added = values.get("added_tokens") or []
+        names = [token.get("content") for token in added if isinstance(token, dict)]
+        is_plain = flags is not None and {*names} <= {*SPECIAL_TOKENS}
+        special_tokens = SPECIAL_TOKENS if is_plain else special_tokens_of(configs)
+        tokens, spec = read_spec(values, special_tokens=special_tokens)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    return tokens, flags if flags and is_plain else spec
 
 
-def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
-    ids = list(vocabulary.values())
-    if all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids))):
-        return
-    strays = [repr(i) for i in ids if type(i) is not int or not 0 <= i < len(ids)]
-    found = f"{strays[0]} is out of range" if strays else "one is repeated"
-    raise InputError(
-        f"{path}: the ids of {len(ids):,} tokens must be 0 to {len(ids) - 1}, each once, "
-        f"but {found}; give the vocab.txt instead."
-    )
-
-
-def _check_special_tokens(path: AnyPath, added: list[Any], vocabulary: dict[str, int]) -> None:
-    for token in added:
-        spec = token if isinstance(token, dict) else {}
-        content, i = spec.get("content"), spec.get("id")
-        if content is None or vocabulary.get(content) != i:
+def _bert_flags(values: dict[str, Any]) -> Normalization:
+    """The flags of a tokenizer.json. Raises InputError for a WordPiece that is not BERT's."""
+    for part, setting, wanted in BERT_SETTINGS:
+        if (found := _part(values, part).get(setting)) != wanted:
             raise InputError(
-                f"{path} adds the token {content!r} (id {i}), which has another id in its "
-                "vocabulary; remove it, or give the vocab.txt."
+                f"it is not a BERT tokenizer: {part} {setting} is {found!r}, not {wanted!r}; give "
+                "a vocab.txt, or a tokenizer.json of BERT's."
             )
-
-
-def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
-    flags = {name: spec.get(name) for name in Normalization.__dataclass_fields__}
+    flags = {name: values["normalizer"].get(name) for name in Normalization.__dataclass_fields__}
     if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
         flags["strip_accents"] = flags["lowercase"]
+    return _normalization(flags, {name: f"normalizer {name}" for name in flags})
+
+
+def _normalization(flags: Mapping[str, Any], names: Mapping[str, str]) -> Normalization:
+    """The flags; `names` is what they are called in the file. Raises InputError."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
-    return Normalization(**flags)  # type: ignore[arg-type]
+            raise InputError(f"{names[name]} is {flag!r}; it must be true or false.")
+    return Normalization(**flags)
 
 
 def flags_of(config: dict[str, Any], path: AnyPath) -> Normalization:
@@ -180,10 +168,10 @@ def flags_of(config: dict[str, Any], path: AnyPath) -> Normalization:
         "strip_accents": lowercase if accents is None else accents,
         "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
     }
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise InputError(f"{path}: {FLAGS[name]} is {flag!r}; it must be true or false.")
-    return Normalization(**flags)
+    try:
+        return _normalization(flags, FLAGS)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def vocab_txt_flags(
@@ -237,3 +225,45 @@ def read_json_object(path: AnyPath) -> dict[str, Any]:
 def _part(spec: dict[str, Any], name: str) -> dict[str, Any]:
     part = spec.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def special_tokens_of(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The special tokens by role: as the first of these files that names one does, else BERT's."""
+    found: list[str] = []
+    for name, default in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
+        named = next((config[name] for config in configs if config.get(name)), default)
+        content = named.get("content") if isinstance(named, dict) else named
+        found.append(content if isinstance(content, str) else default)
+    return tuple(found)
+
+
+def transformers_files(
+    special_tokens: Sequence[str],
+    flags: Mapping[str, bool] | None,
+    *,
+    max_seq_length: int | None,
+    has_segments: bool,
+    cuts_start: bool = False,
+) -> dict[str, str]:
+    """The content of both files by name, for a tokenizer with these normalizer flags.
+
+    `flags` None: it is not a WordPiece. `max_seq_length` None: not known. Without `has_segments`,
+    `transformers` gives the model no token_type_ids. With `cuts_start` it truncates texts at their
+    start. Text that spells [MASK] becomes the token
+    there, unless the tokenizer is loaded with `split_special_tokens`.
+    """
+    special = dict(zip(SPECIAL_NAMES, special_tokens, strict=True))
+    is_bert = flags is not None and flags["clean_text"]
+    config: dict[str, object] = {"tokenizer_class": "BertTokenizer" if is_bert else ANY_TOKENIZER}
+    if max_seq_length is not None:
+        config["model_max_length"] = max_seq_length
+    if cuts_start:
+        config["truncation_side"] = "left"
+    config["clean_up_tokenization_spaces"] = True
+    if flags is not None and is_bert:
+        config |= {name: flags[ours] for ours, name in FLAGS.items()}
+    config |= special
+    if not has_segments:
+        config["model_input_names"] = ["input_ids", "attention_mask"]
+    files = {TOKENIZER_CONFIG: config, SPECIAL_TOKENS_MAP: special}
+    return {name: json.dumps(values, indent=2) + "\n" for name, values in files.items()}

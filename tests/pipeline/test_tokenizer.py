@@ -193,14 +193,16 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
         max_input_chars_per_word=200
     ),
     "adds the token '<s>'": lambda spec: spec["added_tokens"].append(added("<s>", 99)),
-    "adds the token None": lambda spec: spec["added_tokens"].append("cat"),
-    "PAD\\]' \\(id 7\\)": lambda spec: spec["added_tokens"][0].update(id=7),
+    "cannot read it \\(.*AddedToken": lambda spec: spec["added_tokens"].append("cat"),
+    "PAD\\]' with id 7, which the library would read as": lambda spec: spec["added_tokens"][
+        0
+    ].update(id=7),
     "adds the token 'cat'": lambda spec: spec["added_tokens"].append(added("cat", 11)),
-    "but 40 is out of range": lambda spec: spec["model"]["vocab"].update(cat=40),
-    "but '7' is out of range": lambda spec: spec["model"]["vocab"].update(cat="7"),
-    "but one is repeated": lambda spec: spec["model"]["vocab"].update(cat=11),
+    "ids of its 17 tokens are not 0 to 16": lambda spec: spec["model"]["vocab"].update(cat=40),
+    "cannot read it \\(.*expected u32": lambda spec: spec["model"]["vocab"].update(cat="7"),
+    "are not 0 to 16, each once": lambda spec: spec["model"]["vocab"].update(cat=11),
     "is 'a\\\\nb', which is not a token": lambda spec: spec["model"]["vocab"].update({"a\nb": 17}),
-    "is '.ud800', which is not a token": lambda spec: spec["model"]["vocab"].update({"\ud800": 17}),
+    "cannot read it \\(.*hex escape": lambda spec: spec["model"]["vocab"].update({"\ud800": 17}),
 }
 
 
@@ -232,9 +234,9 @@ def test_unset_strip_accents_follows_lowercase(tokenizer, saved):
 
 
 def test_a_folder_without_a_tokenizer_is_refused(saved):
-    with pytest.raises(InputError, match=r"no such folder.*`clozeline tokenizer"):
+    with pytest.raises(InputError, match=r"it has no tokenizer\.json.*`clozeline tokenizer"):
         load_tokenizer(saved / "nowhere")
-    with pytest.raises(InputError, match="it has tokenizer"):
+    with pytest.raises(InputError, match=f"give {saved}"):
         load_tokenizer(saved.parent)
     (saved / "punkt.json").write_text("nonsense")
     with pytest.raises(InputError, match=r"punkt\.json cannot be read \(its content"):
@@ -244,5 +246,5 @@ def test_a_folder_without_a_tokenizer_is_refused(saved):
         load_tokenizer(saved)
     for number in ("NaN", "1e999"):
         (saved / "punkt.json").write_text(f'{{"language": {number}}}')
-        with pytest.raises(InputError, match=r"punkt\.json cannot be read \(Out of range float"):
+        with pytest.raises(InputError, match="tokenizer: Out of range float"):
             load_tokenizer(saved)

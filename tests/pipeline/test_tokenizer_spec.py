@@ -225,9 +225,7 @@ def fill_hole(spec: Any, content: str) -> None:
 CHANGES: dict[str, Callable[[Any], object]] = {
     r"lacks \[MASK\]; only tokenizers with BERT's": without_mask,
     "cannot read it": lambda spec: spec["model"].update(merges=3),
-    "no entry found": lambda spec: spec["post_processor"]["special_tokens"].pop("[CLS]"),
     "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
-    "writes a pair as": lambda spec: spec.update(post_processor=None),
     "lacks 1 of the 212 bytes that text has": without_a_byte,
     r"'\[unused0\]' with id 5,000, which the library would read as 375": (
         lambda spec: spec["added_tokens"][-1].update(id=5000)
@@ -254,6 +252,24 @@ def test_what_cannot_be_used_is_refused(message, modern_json, tmp_path):
     path.write_text(json.dumps(spec))
     with pytest.raises(InputError, match=message):
         adopted(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spec: spec.update(post_processor=None),
+        lambda spec: spec["post_processor"]["special_tokens"].pop("[CLS]"),
+        lambda spec: spec["post_processor"]["pair"].reverse(),
+        lambda spec: spec.update(post_processor={"type": "ByteLevel", "trim_offsets": False}),
+    ],
+)
+def test_pairs_are_berts_whatever_the_template(change, modern_json, tmp_path):
+    spec = json.loads(modern_json.read_text())
+    change(spec)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    found = adopted(tmp_path / "tokenizer.json")
+    assert found.digest == adopted(modern_json).digest
+    assert found.library.encode("a", "b").tokens == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
 
 
 def test_text_never_becomes_a_special_token_whatever_the_file_says(modern_json, tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 from tokenizers.normalizers import BertNormalizer
 
-from clozeline.pipeline.tokenization.wordpiece import MIN_COUNT, count_words, learn_wordpiece
+from clozeline.pipeline.tokenization.learn import MIN_COUNT, count_words, learn_wordpiece
 from tests.pipeline.test_encoder import HOSTILE
 from tests.support.files import contents
 from tests.support.small_jobs import articles, write_texts

@@ -29,11 +29,9 @@ from clozeline.pipeline.tokenization.tokenizer import (
     Tokenizer,
     named_tokenizer,
 )
-from clozeline.pipeline.tokenization.transformers_files import (
+from clozeline.pipeline.tokenization.vocabulary import (
     ANY_TOKENIZER,
     TOKENIZER_CONFIG,
-)
-from clozeline.pipeline.tokenization.vocabulary import (
     Normalization,
     flags_of,
     read_tokenizer_json,

@@ -24,7 +24,7 @@ from clozeline.model.huggingface.config import CONFIG
 from clozeline.model.huggingface.convert import SavedModel, part_of
 from clozeline.model.huggingface.weight_files import SAFETENSORS
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, Tokenizer
-from clozeline.pipeline.tokenization.transformers_files import ANY_TOKENIZER, TOKENIZER_CONFIG
+from clozeline.pipeline.tokenization.vocabulary import ANY_TOKENIZER, TOKENIZER_CONFIG
 
 CODE: Final = "modeling_clozeline.py"
 AUTO_MAP: Final = {
