@@ -63,12 +63,8 @@ PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 #: In the order in which they appear: without the last, a folder is not a tokenizer.
 TOKENIZER_FILES = (
-    VOCAB_TXT,
-    PUNKT_JSON,
-    TOKENIZER_CONFIG,
-    SPECIAL_TOKENS_MAP,
-    SUMS,
-    TOKENIZER_JSON,
+    *(VOCAB_TXT, PUNKT_JSON, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP),
+    *(SUMS, TOKENIZER_JSON),
 )
 
 
@@ -313,17 +309,19 @@ def token_texts(
             token.removeprefix(CONTINUATION) if continues else f" {token}"
             for token, continues in zip(tokens, is_continuation, strict=True)
         ]
-    spell = _from_bytes if mark == WORD_MARKS["ByteLevel"] else _from_metaspace
+    is_bytes = mark == WORD_MARKS["ByteLevel"]
     special = spec.added(special=True).union(spec.special_tokens)
     added = spec.added(special=False)
     return [
-        f" {token}" if token in special else token if token in added else spell(token)
+        f" {token}"
+        if token in special
+        else token
+        if token in added
+        else _from_bytes(token)
+        if is_bytes
+        else token.replace(mark, " ")
         for token in tokens
     ]
-
-
-def _from_metaspace(token: str) -> str:
-    return token.replace(WORD_MARKS["Metaspace"], " ")
 
 
 def _from_bytes(token: str) -> str:
@@ -346,8 +344,4 @@ def shown_token(text: str) -> str:
 def join_bytes(text: str) -> str:
     """Joined texts of tokens: bytes become characters; those of none are shown as <0xD0>."""
     joined = text.encode(errors="surrogateescape").decode(errors="surrogateescape")
-    return LONE_BYTE.sub(_as_number, joined)
-
-
-def _as_number(match: re.Match[str]) -> str:
-    return f"<0x{ord(match[0]) & 0xFF:02X}>"
+    return LONE_BYTE.sub(lambda match: f"<0x{ord(match[0]) & 0xFF:02X}>", joined)
