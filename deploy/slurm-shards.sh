@@ -16,7 +16,7 @@
 set -euo pipefail
 
 code=0
-clozeline shards "$@" --task slurm || code=$?
+clozeline shards "$@" --task "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT" || code=$?
 if [ "$code" -eq 75 ]; then
     scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 fi

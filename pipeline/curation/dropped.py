@@ -1,50 +1,93 @@
-"""What a data set left out or cleaned, in words, for the last lines of the terminal.
+"""What a data set left out or cleaned, and why: the names of its counts, and a line for each.
 
-dropped 3,640 of 12,911 pairs (28.2%): more random pairs than following ones
-cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; ...
+dropped 3,640 of 12,911 pairs (28.2%): more random pairs than following ones; see --pairs
+cleaned 300 of 300 documents (100.0%): NUL characters were removed
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from clozeline.pipeline.common.units import counted
-from clozeline.pipeline.curation.reasons import FOUND_LATER, REASONS, documents_read
+from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
-
 LITTLE = 0.2  #: of the tokens; with more of them in words too long to mask, whole words mean little
 
-#: What was cleaned in documents that were kept, by its count.
+#: What each reason counts, and what it means.
+REASONS: Mapping[str, tuple[str, str]] = {
+    "empty": ("documents", "no text in them"),
+    "redirect": ("documents", "redirects"),
+    "other_namespace": ("documents", "pages that are not articles"),
+    "other_model": ("documents", "pages that are not wikitext"),
+    "other_record": ("documents", "WARC records that are not text"),
+    "short_document": ("documents", "every paragraph is shorter than --min-characters"),
+    "no_tokens": ("documents", "nothing but control characters"),
+    "duplicate_document": ("documents", "the same text as another document"),
+    "near_duplicate": ("documents", "near copies of another document; see --similarity"),
+    "beyond_budget": ("documents", "beyond the tokens of their source"),
+    "excluded": ("documents", "words in a row with a text of --exclude"),
+    **{f"quality_{rule}": ("documents", f"--quality {rule}") for rule in RULES},
+    "short_paragraph": ("paragraphs", "shorter than --min-characters"),
+    "single_sentence_paragraph": ("paragraphs", "a single sentence, so no pair"),
+    "surplus_random_pair": ("pairs", "more random pairs than following ones; see --pairs"),
+    "no_other_document": ("pairs", "no other document in the shard for a random B"),
+    "lone_sentence": ("pairs", "a single sentence, which has no order"),
+    "nothing_to_mask": ("pairs", "no token that may be masked"),
+    "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
+}
+#: Documents that were counted as read before they were found.
+FOUND_LATER = ("duplicate_document", "near_duplicate", "beyond_budget")
+#: Counted at each use of a document, so their number may exceed what was read.
+AT_EACH_USE = ("single_sentence_paragraph", "cut_tokens")
+#: What was cleaned or found in documents that were kept, by its count.
 CLEANED: Mapping[str, str] = {
     "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; LC_ALL=C.UTF-8 grep -Hnaxv '.*' FILE "
     "lists the lines, and iconv converts a file in another encoding",
     "nul": "NUL characters were removed",
 }
-HINTS: Mapping[str, str] = {
-    "hard_wrapped": "their lines end at one width and in the middle of sentences; if they are "
-    "wrapped, add ?lines=wrapped to the source",
-}
+HARD_WRAPPED = (
+    "their lines end at one width and in the middle of sentences; if they are wrapped, add "
+    "?lines=wrapped to the source"
+)
+
+
+def documents_read(read: Mapping[str, int], dropped: Mapping[str, int]) -> int:
+    """All documents: those counted as read, and those that were dropped before.
+
+    read {"documents": 90}, dropped {"empty": 10, "near_duplicate": 5}  ->  100
+    """
+    return read.get("documents", 0) + sum(
+        dropped.get(reason, 0)
+        for reason, (unit, _) in REASONS.items()
+        if unit == "documents" and reason not in FOUND_LATER
+    )
 
 
 def dropped_lines(manifest: Manifest) -> Iterator[str]:
     """A line for each reason that left out or cleaned more than 1 % of what there was of its kind.
 
-    And one for examples without masks, however few. Each total is what was kept plus what was left
-    out, where the counts give it.
+    And one for examples without masks, however few.
     """
     read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
-    totals = _totals(manifest)
-    # Paragraphs of copies, and of documents that are used several times or never, are counted once.
-    is_known = not read["repeat"] and not any(dropped[reason] for reason in FOUND_LATER)
-    of = {"single_sentence_paragraph": "of" if is_known else "", "cut_tokens": "of about"}
+    documents = documents_read(read, dropped)
+    rows = sum(shard.rows for shard in manifest.shards)
+    pairs = sum(dropped[reason] for reason, (unit, _) in REASONS.items() if unit == "pairs")
+    totals = {
+        "documents": documents,
+        "paragraphs": read["paragraphs"] + dropped["short_paragraph"],
+        "pairs": rows + pairs,
+        "tokens": sum(manifest.token_counts) + dropped["cut_tokens"],
+    }
     for reason, (unit, words) in REASONS.items():
-        found = dropped[reason], totals[reason]
-        yield from _line("dropped", *found, unit, words, of=of.get(reason, "of"))
+        total = 0 if reason in AT_EACH_USE else totals[unit]
+        if dropped[reason] > THRESHOLD * totals[unit]:
+            yield f"dropped {_part(dropped[reason], total, unit)}: {words}"
     for reason, words in CLEANED.items():
-        yield from _line("cleaned", read[reason], totals["empty"], "documents", words)
-    for reason, words in HINTS.items():
-        yield from _line("found", read[reason], totals["empty"], "documents", words)
+        if read[reason] > THRESHOLD * documents:
+            yield f"cleaned {_part(read[reason], documents, 'documents')}: {words}"
+    if (number := read["hard_wrapped"]) > THRESHOLD * documents:
+        yield f"found {_part(number, documents, 'documents')}: {HARD_WRAPPED}"
     yield from unmasked_lines(manifest)
     shards = len(manifest.of_split("train"))
     has_random = manifest.config.pairs in ("segments", "sentences")
@@ -73,36 +116,16 @@ def unmasked_lines(manifest: Manifest) -> Iterator[str]:
         )
 
 
-def _totals(manifest: Manifest) -> dict[str, int]:
-    """What there was, by the reason that left out a part of it.
-
-    Documents and their short paragraphs are counted once, as they are read; what is left out when
-    pairs are made, at each use of a document.
-    """
-    read, dropped = Counter(manifest.counts), Counter(manifest.dropped)
-    in_train = manifest.num_examples("train")
-    kept = in_train + manifest.num_examples("validation")
-    pairs = kept + sum(dropped[reason] for reason, (unit, _) in REASONS.items() if unit == "pairs")
-    uses = manifest.config.dupe_factor * max(read["repeat"], 1)  # at most
-    by_unit = {"documents": documents_read(read, dropped), "pairs": pairs}
-    return {reason: by_unit[unit] for reason, (unit, _) in REASONS.items() if unit in by_unit} | {
-        "short_paragraph": read["paragraphs"] + dropped["short_paragraph"],
-        "single_sentence_paragraph": read["paragraphs"] * uses,
-        # Counted in training examples, without [UNK]; those of validation are about as long.
-        "cut_tokens": sum(manifest.token_counts) * kept // max(in_train, 1) + dropped["cut_tokens"],
-    }
-
-
 def mixture_lines(manifest: Manifest) -> Iterator[str]:
     """A line for each source with a budget of tokens.
 
     a.jsonl gives 20,394 tokens: 49 of 381 documents once
     """
     for source in manifest.mixture:
-        yield f"{source.source} gives {source.used:,} tokens: {uses_in_words(source)}"
+        yield f"{source.source} gives {source.used:,} tokens: {_uses(source)}"
 
 
-def uses_in_words(source: MixedSource) -> str:
+def _uses(source: MixedSource) -> str:
     """ "all 12 documents 2 times, 5 of them once more" """
     if not source.repeat:
         return f"{source.more:,} of {source.documents:,} documents once"
@@ -111,10 +134,6 @@ def uses_in_words(source: MixedSource) -> str:
     return f"all {counted(source.documents, 'document')} {times}{more}"
 
 
-def _line(
-    verb: str, count: int, total: int, unit: str, words: str, *, of: str = "of"
-) -> Iterator[str]:
-    """`of` says whether the total is exact ("of"), an estimate or, if it is "", not known."""
-    if count > THRESHOLD * total:
-        share = f"{of} {total:,} {unit} ({count / total:.1%})" if of else unit
-        yield f"{verb} {count:,} {share}: {words}"
+def _part(count: int, total: int, unit: str) -> str:
+    """ "3 of 100 documents (3.0%)"; without the total if that is 0."""
+    return f"{count:,} of {total:,} {unit} ({count / total:.1%})" if total else f"{count:,} {unit}"

@@ -8,7 +8,7 @@ near-duplicates decides which ones are taken. A document of several sources belo
 them by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,19 +97,27 @@ class Histogram:
         return found
 
 
-def near_the_cuts(part: Documents, cuts: NDArray[np.int64]) -> Documents:
-    """The documents of the bins that are cut."""
-    found: Documents = part[_bin_of(part["hash"]) == cuts[part["share"]]]
-    return found
+def choose_mixture(
+    budgets: Mapping[str, int], read: Callable[[], Iterable[Documents]]
+) -> list[MixedSource]:
+    """How often documents of each source are used. Raises InputError where no text is left.
+
+    `read` gives all documents, and is called twice: once to add up the tokens by the first bits of
+    the hash, then for the documents of a few of these bins, in which a source's budget ends.
+    """
+    histogram = Histogram.of(read(), len(budgets))
+    cuts = histogram.cuts(budgets)
+    kept = [part[_bin_of(part["hash"]) == cuts[part["share"]]] for part in read()]
+    return _mixed_sources(budgets, histogram, cuts, np.concatenate(kept))
 
 
-def mixed_sources(
+def _mixed_sources(
     budgets: Mapping[str, int],
     histogram: Histogram,
     cuts: NDArray[np.int64],
     documents: Documents,
 ) -> list[MixedSource]:
-    """The use of each source's documents; `documents` are those `near_the_cuts`.
+    """The use of each source's documents; `documents` are those of the bins that are cut.
 
     The last document is the first with which the source gives its tokens.
     """

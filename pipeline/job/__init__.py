@@ -8,7 +8,7 @@
 Tokenized blocks and the records of shards are files (the token cache). Only references to them
 travel in the graph, and a job that was killed continues from what is finished.
 
-To add a stage, write a `Step` in `stages.py` and add it to the graph:
+To add a stage, write a `Stage` in `pipeline/steps/stages.py` and add it to the graph:
 
     elements   known before the job begins (blocks, shards, numbers of bands, or a single one)
     files      a file for each in the token cache, named by a digest of all that its content

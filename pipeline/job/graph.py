@@ -14,64 +14,81 @@ the same two parts, of which the first waits for all that comes before.
 Token files carry the text, references to them travel: one for a block, never one for a shard.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineResult
 
 from clozeline.pipeline.commandline.beam_options import closed_client
-from clozeline.pipeline.job.out_folder import finished_dataset
-from clozeline.pipeline.job.stages import (
-    EMPTY,
-    NAMESPACE,
-    BuildShard,
-    ChooseMixture,
-    CompareDocuments,
-    ConnectDocuments,
-    CountDocuments,
-    MergeBlocks,
-    PairDocuments,
-    ReadExcluded,
-    ReplaceDataSet,
-    Step,
-    TokenizeBlock,
-    WriteManifest,
-)
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.memory import disable_malloc_trim
+from clozeline.pipeline.job.out_folder import finished_dataset, prepare_folders
 from clozeline.pipeline.job.tasks import Outcome, Share
-from clozeline.pipeline.job.texts import ReadBlock, WriteTexts
+from clozeline.pipeline.job.texts import NAMESPACE, ReadBlock, WriteTexts, counted
 from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.finish import check_examples
+from clozeline.pipeline.steps.stages import (
+    BUDGETS,
+    BUILD,
+    EXCLUDED,
+    FINISH,
+    MERGE,
+    NEAR_DUPLICATES,
+    TOKENIZE,
+    Stage,
+    with_files,
+)
 from clozeline.pipeline.steps.steps import Steps
+
+EMPTY: Final = None  #: the element that stands for none
+
+
+def replace_data_set(steps: Steps, folder: str) -> tuple[str, Counts]:
+    """Remove the data set that is replaced. Raises as `check_examples`: then it stays."""
+    check_examples(steps)
+    prepare_folders(steps.context, steps.tokenizer)
+    return folder, Counts()
+
+
+#: All text is read: the data set that is replaced goes, if the new one has examples.
+REPLACE: Final = Stage(
+    "ReplaceDataSet",
+    "data sets removed",
+    lambda context: [str(context.out_dir)],
+    lambda steps, folder: [],
+    replace_data_set,
+)
 
 
 def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = None) -> None:
     """Add the graph of a job; without a share, the runner spreads all of it."""
-    tokenize, build = TokenizeBlock(context), BuildShard(context)
-    manifest, all_of = WriteManifest(context), partial(All, share=share)
+    all_of, do, stages = (partial(kind, context, share) for kind in (All, Do, Stages))
     begin: Any = root
     if context.excluded:
-        begin |= "Excluded" >> Stages(share, ReadExcluded(context))
-    tokens = begin | "Blocks" >> all_of(tokenize) | "Tokenize" >> beam.ParDo(tokenize)
+        begin |= "Excluded" >> stages(EXCLUDED)
+    tokens = begin | "Blocks" >> all_of(TOKENIZE) | "Tokenize" >> do(TOKENIZE)
     if context.merged:
-        tokens |= "Merge" >> Stages(share, MergeBlocks(context))
+        tokens |= "Merge" >> stages(MERGE)
     if context.drops_near:
-        near = PairDocuments(context), CompareDocuments(context), ConnectDocuments(context)
-        tokens |= "NearDuplicates" >> Stages(share, *near)
+        tokens |= "NearDuplicates" >> stages(*NEAR_DUPLICATES)
     if context.budgets:
-        tokens |= "Budgets" >> Stages(share, CountDocuments(context), ChooseMixture(context))
+        tokens |= "Budgets" >> stages(*BUDGETS)
     if context.replaces:
-        tokens |= "Replace" >> Stages(share, ReplaceDataSet(context))
+        tokens |= "Replace" >> stages(REPLACE)
     _ = (
         tokens
-        | "AllTokens" >> all_of(build)
-        | "Examples" >> beam.ParDo(build)
-        | "AllShards" >> all_of(manifest)
-        | "Manifest" >> beam.ParDo(manifest)
+        | "AllTokens" >> all_of(BUILD)
+        | "Examples" >> do(BUILD)
+        | "AllShards" >> all_of(FINISH)
+        | "Manifest" >> do(FINISH)
     )
 
 
@@ -83,11 +100,11 @@ def data_set_of_texts(root: beam.Pipeline, context: JobContext) -> None:
 
 
 class All(beam.PTransform[Any, Any]):
-    """What the stage before has done -> the elements of a step, once all of that is done."""
+    """What the stage before has done -> the elements of a stage, once all of that is done."""
 
-    def __init__(self, step: Step, share: Share | None) -> None:
+    def __init__(self, context: JobContext, share: Share | None, stage: Stage) -> None:
         super().__init__()
-        self.step, self.share = step, share
+        self.context, self.share, self.stage = context, share, stage
 
     def expand(self, before: Any) -> PCollection[Any]:
         if isinstance(before, PCollection):
@@ -95,25 +112,38 @@ class All(beam.PTransform[Any, Any]):
         elif self.share:
             all_before = before | beam.Create([(0, [])])
         else:  # Dask makes as many partitions as there are elements here
-            every = before | beam.Create([*self.step.elements(), EMPTY])
+            every = before | beam.Create([*self.stage.elements(self.context), EMPTY])
             spread: PCollection[Any] = every | beam.Reshuffle()
             return spread
-        listed: PCollection[Any] = all_before | "List" >> beam.ParDo(List(self.step, self.share))
+        list_all = List(self.context, self.share, self.stage)
+        listed: PCollection[Any] = all_before | "List" >> beam.ParDo(list_all)
         return listed if self.share else listed | beam.Reshuffle()
 
 
-class Stages(beam.PTransform[Any, Any]):
-    """What is done before -> what the last of these steps makes, each after the one before."""
+class Do(beam.PTransform[Any, Any]):
+    """The elements of a stage -> what they become."""
 
-    def __init__(self, share: Share | None, *steps: Step) -> None:
+    def __init__(self, context: JobContext, share: Share | None, stage: Stage) -> None:
         super().__init__()
-        self.share, self.steps = share, steps
+        self.do = DoStage(context, stage)
+
+    def expand(self, elements: Any) -> PCollection[Any]:
+        done: PCollection[Any] = elements | beam.ParDo(self.do)
+        return done
+
+
+class Stages(beam.PTransform[Any, Any]):
+    """What is done before -> what the last of these stages makes, each after the one before."""
+
+    def __init__(self, context: JobContext, share: Share | None, *stages: Stage) -> None:
+        super().__init__()
+        self.context, self.share, self.stages = context, share, stages
 
     def expand(self, before: Any) -> PCollection[Any]:
         made: PCollection[Any] = before
-        for step in self.steps:
-            made |= f"Before{step.label}" >> All(step, self.share)
-            made |= step.label >> beam.ParDo(step)
+        for stage in self.stages:
+            made |= f"Before{stage.label}" >> All(self.context, self.share, stage)
+            made |= stage.label >> beam.ParDo(DoStage(self.context, stage))
         return made
 
 
@@ -123,20 +153,55 @@ def _with_key(element: object) -> tuple[int, object]:
 
 
 class List(beam.DoFn):
-    """(0, all that is done) -> the elements of a step: all, or those of a share.
+    """(0, all that is done) -> the elements of a stage: all, or those of a share.
 
     And an empty one, so that the next stage begins also where this one has nothing to do.
     """
 
-    def __init__(self, step: Step, share: Share | None) -> None:
-        self.step, self.share = step, share
+    def __init__(self, context: JobContext, share: Share | None, stage: Stage) -> None:
+        self.context, self.share, self.stage = context, share, stage
 
     def process(self, _: tuple[int, Iterable[object]]) -> Iterator[Any]:
         if self.share:
-            yield from self.share.of(self.step, Steps(self.step.context))
+            yield from self.share.of(self.stage, Steps(self.context))
         else:
-            yield from self.step.elements()
+            yield from self.stage.elements(self.context)
         yield EMPTY
+
+
+class DoStage(beam.DoFn):
+    """An element of a stage -> what it becomes, in files that are written unless they are there.
+
+    A process has as few `Steps` as it can: they are large.
+    """
+
+    _idle: ClassVar[list[Steps]] = []
+    _lock: ClassVar = threading.Lock()  # an engine may have threads
+
+    def __init__(self, context: JobContext, stage: Stage) -> None:
+        self.context, self.stage = context, stage
+
+    def setup(self) -> None:
+        disable_malloc_trim()
+
+    def start_bundle(self) -> None:
+        with DoStage._lock:
+            idle = [steps for steps in DoStage._idle if steps.context == self.context]
+            self.steps = idle.pop() if idle else Steps(self.context)
+            DoStage._idle[:] = idle
+
+    def finish_bundle(self) -> None:
+        with DoStage._lock:
+            DoStage._idle.append(self.steps)
+
+    def process(self, element: Any) -> Iterator[object]:
+        if element is EMPTY:
+            yield EMPTY
+            return
+        made, counts = with_files(self.steps, lambda: self.stage.make(self.steps, element))
+        for name, number in counted(counts).items():
+            Metrics.counter(NAMESPACE, name).inc(number)
+        yield made
 
 
 def run_graph(

@@ -6,17 +6,16 @@ The command line needs them before anything else is imported.
 import heapq
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Self
 
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.sources.block import BLOCK_BYTES
 
-SLURM: Final = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT"))
 _job = partial(option, group="Job")
 
 
@@ -31,8 +30,7 @@ class JobOptions:
     workers: int = _job(0, "Worker processes on this machine; 0 starts one per core.")
     task: str | None = _job(
         None,
-        "Do one of N shares of the job, 0/N to N-1/N, in one process; `slurm` takes both numbers "
-        "from the job array.",
+        "Do one of N shares of the job, 0/N to N-1/N, in one process.",
     )
     wait: str = _job(
         "10m",
@@ -101,35 +99,15 @@ class Task:
     count: int
 
     @classmethod
-    def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> Self:
-        """ "2/4" -> (2, 4); "slurm": from the variables of a job array.
-
-        Raises ValueError for anything else.
-        """
-        if text == "slurm":
-            return cls._of_slurm(environment)
+    def parse(cls, text: str) -> Self:
+        """ "2/4" -> (2, 4). Raises ValueError for anything else."""
         if not re.fullmatch(r"\d+/\d+", text, re.ASCII):
-            raise ValueError(f"task is {text!r}; give I/N, from 0/N to N-1/N, or slurm.")
+            raise ValueError(f"task is {text!r}; give I/N, from 0/N to N-1/N.")
         index, count = map(int, text.split("/"))
         if not index < count:
             last = f", {count - 1}/{count} is the last" if count else ""
             raise ValueError(f"task is {text}; tasks are counted from 0{last}.")
         return cls(index, count)
-
-    @classmethod
-    def _of_slurm(cls, environment: Mapping[str, str]) -> Self:
-        missing = [name for name in SLURM if not environment.get(name, "").isdecimal()]
-        if missing:
-            raise ValueError(
-                f"task is slurm, but {missing[0]} is not set; start it with sbatch --array."
-            )
-        number, first, last, step, count = (int(environment[name]) for name in SLURM)
-        if (last - first) // step + 1 != count:
-            raise ValueError(
-                f"task is slurm, but the array has {count} of the tasks {first} to {last}; give "
-                "sbatch --array=0-N, or --task I/N."
-            )
-        return cls((number - first) // step, count)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"

@@ -19,29 +19,11 @@ from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.out_folder import finished_dataset
+from clozeline.pipeline.steps.stages import Stage
 from clozeline.pipeline.steps.steps import Steps
 
 POLL_SECONDS: Final = 2.0
 POLL_SHARE: Final = 0.05  #: most of its time that a waiting task spends listing files
-
-
-class Stage(Protocol):
-    """A step of the graph, as those who deal its elements see it."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def done(self) -> str:
-        """ "blocks tokenized", of which a waiting task says the number."""
-
-    def elements(self) -> Sequence[Any]: ...
-
-    def size(self, element: Any) -> int:
-        """How much work an element is, compared with others."""
-
-    def files(self, steps: Steps, element: Any) -> list[AnyPath]:
-        """What is there when the element is done; known once all stages before are complete."""
 
 
 class Share(Protocol):
@@ -71,7 +53,7 @@ class TaskShare:
 
     def of(self, stage: Stage, steps: Steps) -> Iterator[Any]:
         """Raises UnfinishedError when other tasks have finished nothing for `wait` seconds."""
-        every = stage.elements()
+        every = stage.elements(steps.context)
         owners = self.task.owners([stage.size(element) for element in every])
         todo = [n for n, owner in enumerate(owners) if owner == self.task.index]
         files: list[list[AnyPath]] = []

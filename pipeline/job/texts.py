@@ -14,6 +14,7 @@ import shutil
 import struct
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,7 +35,6 @@ from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.job.out_folder import is_begun, prepare_folders, remove_leftovers
-from clozeline.pipeline.job.stages import NAMESPACE, counted
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import check_whole, read_block
@@ -50,8 +50,15 @@ from clozeline.pipeline.steps.steps import Steps, counts_of
 from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.documents import clean_texts
 
+NAMESPACE: Final = "clozeline"  #: of the counters
 COUNTS: Final = 0  #: in the place of a document's `repeat`: what follows are counts
 REPEAT: Final = struct.Struct("<H")
+
+
+def counted(counts: Counts) -> Counter[str]:
+    """The counters: what the manifest has in `counts`, and in `dropped` as "dropped_..."."""
+    dropped = {f"dropped_{reason}": number for reason, number in counts.dropped.items()}
+    return +Counter({**counts.read, **dropped, "rejected": len(counts.rejected)})
 
 
 class Document(NamedTuple):

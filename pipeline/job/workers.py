@@ -28,8 +28,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 import pyarrow as pa
 
 from clozeline.pipeline.job.fork_server import Surroundings, exited, fork_server
-from clozeline.pipeline.job.tasks import Outcome, Share, Stage
+from clozeline.pipeline.job.tasks import Outcome, Share
 from clozeline.pipeline.steps.context import JobContext
+from clozeline.pipeline.steps.stages import Stage
 from clozeline.pipeline.steps.steps import Steps
 
 COMPLETE: Final = None  #: what this process answers when all elements of a stage are done
@@ -132,7 +133,7 @@ class HandedOut:
     answers: ClassVar["queue.SimpleQueue[int | None]"]
 
     def of(self, stage: Stage, steps: Steps) -> Iterator[Any]:
-        elements = stage.elements()
+        elements = stage.elements(steps.context)
         while (number := self._ask(stage.label, len(elements))) is not COMPLETE:
             yield elements[number]
 

@@ -19,7 +19,7 @@ from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.steps.context import JobContext, scratch_context
-from clozeline.pipeline.steps.lost_files import choose
+from clozeline.pipeline.steps.stages import choose
 from clozeline.pipeline.steps.steps import Steps, punkt_of
 from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer

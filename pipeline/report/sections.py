@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import size_in_words
-from clozeline.pipeline.curation.dropped import mixture_lines
-from clozeline.pipeline.curation.reasons import documents_read
+from clozeline.pipeline.curation.dropped import documents_read, mixture_lines
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.inspect import random_examples

@@ -12,7 +12,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.curation.excluded_texts import ExcludedTexts
+from clozeline.pipeline.curation.exclusion import ExcludedTexts
 from clozeline.pipeline.curation.mixture import budgets_of
 from clozeline.pipeline.curation.near.search import NearSearch
 from clozeline.pipeline.curation.rules import quality_of
@@ -125,6 +125,18 @@ class JobContext:
             buckets=self.buckets,
         )
 
+    def documents_path(self, bucket: int) -> AnyPath:
+        """The documents of a bucket that a mixture may use, once they are counted."""
+        copies = self.near.drops_path.name if self.drops_near else self.config.deduplicate
+        parts = [sorted(self.inputs), self.buckets, list(dict(self.budgets)), copies, bucket]
+        return self.cache_dir / f"{digest_of(parts)}.mixed"
+
+    @property
+    def mixture_path(self) -> AnyPath:
+        """How often documents are used, once that is chosen."""
+        parts = [self.documents_path(0).name, self.budgets]
+        return self.cache_dir / f"{digest_of(parts)}.mixture"
+
     def files_of(self, block: Block) -> list[AnyPath]:
         """The files of a tokenized block."""
         return self.files_at(self.cache_path(block))
@@ -236,29 +248,11 @@ def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] 
     for block in blocks:
         key = (block.path, block.format, block.version, block.query)
         files.setdefault(key, []).append(block)
-    found = [
-        [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]
-        for (path, format, version, query), parts in files.items()
+    found = [  # a generated source has parts, which begin somewhere
+        [_portable_name(path), *rest, min(b.start for b in parts), sum(b.text_bytes for b in parts)]
+        for (path, *rest), parts in files.items()
     ]
-    # One file may have a number where another has its query.
-    return json_digest(sorted(found, key=lambda part: [(isinstance(x, str), x) for x in part]))
-
-
-def _extent(blocks: Sequence[Block]) -> list[int]:
-    """How much of a file was read, in numbers that do not depend on the size of blocks.
-
-    [0, 5), [5, 9), [12, 20)  ->  0, 9, 12, 20
-    """
-    if any(block.documents is not None for block in blocks):
-        return [min(block.start for block in blocks), sum(block.text_bytes for block in blocks)]
-    ranges: list[list[int]] = []
-    for start, stop in sorted((block.start, block.stop) for block in blocks):
-        joined = next((known for known in ranges if known[1] == start), None)
-        if joined:
-            joined[1] = stop
-        else:
-            ranges.append([start, stop])
-    return [bound for known in sorted(ranges) for bound in known]
+    return json_digest(sorted(found))
 
 
 def _portable_name(path: str) -> str:

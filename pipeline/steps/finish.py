@@ -14,8 +14,8 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFa
 from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.store import read_ranges, sizes_in
-from clozeline.pipeline.curation.excluded_texts import excluded_sources
-from clozeline.pipeline.curation.reasons import documents_read
+from clozeline.pipeline.curation.dropped import documents_read
+from clozeline.pipeline.curation.exclusion import excluded_sources
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,

@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import json_digest
+from clozeline.pipeline.common.json_files import json_digest, json_values, write_json
 from clozeline.pipeline.common.memory import process_peak, release_memory
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.curation.curate import curate
-from clozeline.pipeline.curation.excluded_texts import read_excluded
-from clozeline.pipeline.curation.exclusion import Excluded
+from clozeline.pipeline.curation.exclusion import Excluded, read_excluded
+from clozeline.pipeline.curation.mixture import DOCUMENT, choose_mixture
 from clozeline.pipeline.curation.near.files import (
     HASH,
     NearWriter,
     Rows,
     read_rows,
     write_near_files,
+    write_rows,
 )
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
@@ -45,10 +46,6 @@ from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import check_whole, read_block
 from clozeline.pipeline.steps.context import JobContext
-from clozeline.pipeline.steps.mixture import (
-    count_documents,
-    read_mixture,
-)
 from clozeline.pipeline.steps.shard_record import (
     ShardRecord,
     finished_record,
@@ -202,8 +199,12 @@ class Steps:
 
     @cached_property
     def mixture(self) -> list[MixedSource]:
-        """The use of documents by source, once that is chosen."""
-        return read_mixture(self.context)
+        """How often documents of each source with a budget are used, once that is chosen."""
+        if not self.context.budgets:
+            return []
+        hint = "delete it and rerun the command"
+        with json_values(self.context.mixture_path, hint, seal=True) as values:
+            return [MixedSource(**source) for source in values["sources"]]
 
     def counts(self) -> Counts:
         """What was counted when all blocks were tokenized, and which of them are alike."""
@@ -215,8 +216,22 @@ class Steps:
         return total
 
     def count_documents(self, bucket: int) -> None:
-        """Write what the choice of a mixture needs of the bucket."""
-        count_documents(self.context, self.cache, bucket, self.drops(bucket))
+        """Write the hash, source and tokens of each document of the bucket that may be used."""
+        context = self.context
+        copies, names = context.config.deduplicate == "none", list(dict(context.budgets))
+        rows = self.cache.mixed(bucket, names, copies=copies, drops=self.drops(bucket))
+        write_rows(context.documents_path(bucket), iter([(0, rows)]), partitions=1)
+
+    def choose_documents(self) -> None:
+        """Write how often documents are used, so that each source gives its tokens.
+
+        Raises InputError for a source of which no text is left.
+        """
+        context = self.context
+        paths = [context.documents_path(bucket) for bucket in range(context.buckets.num_train)]
+        sources = choose_mixture(dict(context.budgets), lambda: read_rows(paths, 0, DOCUMENT))
+        values = {"sources": [asdict(source) for source in sources]}
+        write_json(context.mixture_path, values, seal=True)
 
     def drops(self, bucket: int) -> Rows | None:
         """The hashes of the bucket's near-duplicates, sorted; None if they stay."""

@@ -1,15 +1,25 @@
-"""Rows against the rules: what must hold for every example, whatever its text."""
+"""Rows against the rules: what must hold for every example, whatever its text.
+
+Masks are a function of the row and the seed: made again, they must equal those stored.
+"""
 
 import numpy as np
 
-from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED, NO_PAIR
+from clozeline.pipeline.dataset.schema import (
+    B_FOLLOWS_A,
+    B_IS_RANDOM,
+    B_IS_SWAPPED,
+    NO_PAIR,
+    Examples,
+)
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.examples.packed_rows import SHORTEST
 from clozeline.pipeline.examples.pairs import MAX_RANDOM_PER_FOLLOWING
-from clozeline.pipeline.verify.findings import ShardRows, rows_with
-from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
+from clozeline.pipeline.verify.findings import ShardRows, differing_rows, rows_with
 
 # With fewer rows the fraction of random pairs may be outside 48-52 % by chance.
 ROWS_FOR_BALANCE = 4096
+SLAB = 8192  # rows masked at once: the working set stays in the processor's cache
 
 
 def check_rows(shard: ShardRows) -> bool:
@@ -99,9 +109,11 @@ def _check_spans(shard: ShardRows) -> None:
 
 
 def _check_swapped(shard: ShardRows) -> None:
+    """Half of the pairs, within the bounds of chance."""
     label = shard.examples.next_sentence_label
     count, swapped = len(label), int((label == B_IS_SWAPPED).sum())
-    if not within_chance(swapped, count / 2, count / 4):
+    # By Bernstein's inequality, sound data exceed this with a probability below 4e-8.
+    if abs(swapped - count / 2) > 3 * count**0.5 + 12:
         shard.findings.add(f"{swapped / count:.1%} of the pairs are swapped, not 50 %")
 
 
@@ -201,3 +213,33 @@ def _check_packing(shard: ShardRows) -> None:
     half_empty = np.flatnonzero(2 * examples.input_ids.lengths <= config.max_seq_length)
     if len(half_empty) > shard.copies:
         findings.note(half_empty, "rows that would fit into one")
+
+
+def check_masks(shard: ShardRows) -> None:
+    """Note rows whose masks are not those of the config and the seed."""
+    examples, config = shard.examples, shard.config
+    rules = MaskRules.of(config, shard.tokenizer)
+    key = mask_keys(config.seed, split=shard.split, shard=shard.shard, epoch=0)
+    for start in range(0, len(examples), SLAB):
+        rows = examples.slice(start, min(start + SLAB, len(examples)))
+        originals, numbers = rows.unmasked(), start + np.arange(len(rows))
+        _check_special_tokens(rows, originals, shard, start)
+        keys = np.broadcast_to(key, len(rows))
+        again = mask_examples(originals, keys=keys, rows=numbers, rules=rules)
+        problem = "rows with masks other than those of the config and the seed"
+        shard.findings.note(differing_rows(rows, again), problem, first=start)
+
+
+def _check_special_tokens(
+    rows: Examples, originals: Examples, shard: ShardRows, first: int
+) -> None:
+    findings, tokenizer, labels = shard.findings, shard.tokenizer, rows.masked_lm_labels
+    masked = rows_with(tokenizer.is_special[labels.values], labels)
+    findings.note(masked, "rows with masked special tokens", first=first)
+    ids, (of_cls, of_sep) = originals.input_ids, rows.cls_and_sep()
+    is_special = tokenizer.is_special[ids.values] & (ids.values != tokenizer.unk_id)
+    counts = np.add.reduceat(is_special, ids.offsets[:-1], dtype=np.int64)
+    # Either may be the token for unknown text, too, as in GPT-2.
+    is_cls, is_sep = (mark != tokenizer.unk_id for mark in (tokenizer.cls_id, tokenizer.sep_id))
+    expected = of_cls * is_cls + of_sep * is_sep
+    findings.note(counts != expected, "rows with special tokens inside A or B", first=first)

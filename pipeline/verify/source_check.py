@@ -17,11 +17,10 @@ from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
 from clozeline.pipeline.steps.context import blocks_of, scratch_context
 from clozeline.pipeline.steps.finish import Totals
-from clozeline.pipeline.steps.lost_files import choose
+from clozeline.pipeline.steps.stages import choose
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, differing_rows
-from clozeline.pipeline.verify.held_out import held_out_copies
 
 
 @dataclass
@@ -53,15 +52,6 @@ class Rebuild:
                 one, two = recorded.get(name, 0), found.get(name, 0)
                 if one != two:
                     yield f"{field_name} {name} is {one:,}, the sources give {two:,}"
-
-    def held_out_copies(self) -> Iterator[str]:
-        """Documents of training that are like held-out ones, each pair compared exactly."""
-        if self.steps.context.drops_near:
-            for held_out, training, similarity in held_out_copies(self.steps):
-                yield (
-                    f"held-out document {held_out:016x} has a near copy in training, "
-                    f"{training:016x}: similarity {similarity:.3f}"
-                )
 
 
 @contextmanager

@@ -100,7 +100,6 @@ class _Verification:
             yield from self._token_counts(token_counts)
         if self.source:
             yield from (f"{MANIFEST}: {line}" for line in self.source.differences())
-            yield from self.source.held_out_copies()
 
     def _sound_rows(self, number: int, entry: ShardEntry, findings: Findings) -> Examples | None:
         """The rows of a shard; None if they cannot be read or do not have the shape of examples."""

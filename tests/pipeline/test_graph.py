@@ -25,8 +25,7 @@ from clozeline.pipeline.job.graph import data_set, run_graph
 from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.tasks import TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
-from clozeline.pipeline.steps.lost_files import with_files
-from clozeline.pipeline.steps.mixture import choose_documents
+from clozeline.pipeline.steps.stages import with_files
 from clozeline.pipeline.steps.steps import Steps
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT, work
@@ -108,7 +107,7 @@ LOST = {
     "pairs near": lambda steps: compare_documents(steps.context.near, 0),
     "near": lambda steps: pair_documents(steps.context.near, 0),
     "words": lambda steps: compare_documents(steps.context.near, 0),
-    "mixed": lambda steps: choose_documents(steps.context),
+    "mixed": lambda steps: steps.choose_documents(),
 }
 
 
@@ -142,7 +141,7 @@ class Deleting:
     is_of_task = False
 
     def of(self, stage, steps):
-        for element in stage.elements():
+        for element in stage.elements(steps.context):
             if stage.label == "BuildShard":
                 tokens = list(steps.context.cache_dir.glob("*.tokens"))
                 assert tokens

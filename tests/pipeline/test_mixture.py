@@ -18,10 +18,8 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.dropped import mixture_lines
 from clozeline.pipeline.curation.mixture import (
     DOCUMENT,
-    Histogram,
     budgets_of,
-    mixed_sources,
-    near_the_cuts,
+    choose_mixture,
     uses_of,
 )
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
@@ -59,10 +57,7 @@ def test_the_choice_is_that_of_the_definition(rows, budget):
     documents = np.array([(h << 58 | h, share, tokens) for h, share, tokens in rows], DOCUMENT)
     budgets = {"a": budget, "b": budget + 1}
     parts = [documents[::2], documents[1::2]]
-    histogram = Histogram.of(iter(parts), 2)
-    cuts = histogram.cuts(budgets)
-    near = np.concatenate([near_the_cuts(part, cuts) for part in parts])
-    for share, found in enumerate(mixed_sources(budgets, histogram, cuts, near)):
+    for share, found in enumerate(choose_mixture(budgets, lambda: iter(parts))):
         own = np.sort(documents[documents["share"] == share], order="hash")
         uses = uses_of(own["hash"], found)
         assert found.used == (uses * own["tokens"]).sum()

@@ -12,9 +12,9 @@ import pytest
 
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.memory import process_peak, tree_memory
+from clozeline.pipeline.job.graph import replace_data_set
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress, show_progress
-from clozeline.pipeline.job.stages import replace_data_set
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.steps.token_cache import write_cache_file
 from tests.pipeline.test_job import OPTIONS, shards
@@ -81,7 +81,7 @@ def test_shards_of_the_data_set_that_is_replaced_are_not_counted(tmp_path):
         progress.poll()
         assert not progress.done_shards
         steps.tokenize_block(block)
-    replace_data_set(steps)
+    replace_data_set(steps, "")
     progress.poll()
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)
     assert not progress.done_shards

@@ -1,9 +1,8 @@
 """The checks of rows and masks: what holds for every shard, and each way of breaking it."""
 
-import math
+import re
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from typing import get_args
 
 import numpy as np
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig, Masking, PairScheme
+from clozeline.pipeline.verify import row_checks
 from clozeline.pipeline.verify.findings import ShardRows
-from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from clozeline.pipeline.verify.row_checks import check_rows
 from tests.pipeline.test_examples import DOCUMENT, TALK, documents_of, examples_of
 from tests.support.small import make_examples, small_tokenizer
@@ -127,10 +126,9 @@ def test_order_pairs_are_swapped_half_of_the_time_inside_one_document():
     ]
 
 
-# --- The checks of masks: bounds that chance does not exceed, and each problem by its own line ----
+# --- The checks of masks: those of the config and the seed ----------------------------------------
 WHOLE = replace(CONFIG, masking="whole-words", masked_lm_prob=0.3)
 SEED = "rows with masks other than those of the config and the seed"
-NUMBER = "rows with more or fewer masks than the rules give"
 
 
 @cache
@@ -145,54 +143,20 @@ def many_rows(config=CONFIG):
     return examples
 
 
-def mask_findings_of(examples, config=CONFIG):
-    shard = shard_of(examples, config)
-    check_masks(shard)
-    return shard.findings.lines()
-
-
 @pytest.mark.parametrize("config", [CONFIG, WHOLE])
 def test_sound_masks_have_no_findings(config):
-    assert mask_findings_of(many_rows(config), config) == []
-
-
-def test_chance_exceeds_the_bounds_less_than_once_in_25_million():
-    """Against the exact tails of the binomial law."""
-    for size, chance in product([1, 10, 100, 1000], [0.01, 0.1, 0.5, 0.8]):
-        outside = sum(
-            math.comb(size, count) * chance**count * (1 - chance) ** (size - count)
-            for count in range(size + 1)
-            if not within_chance(count, size * chance, size * chance * (1 - chance))
-        )
-        assert outside < 4e-8, (size, chance)
+    assert findings_of(many_rows(config), config) == []
 
 
 @pytest.mark.parametrize(
-    ("rates", "expected"),
-    [
-        ({"mask_token_prob": 0.85, "random_token_prob": 0.05}, "are [MASK], not 80.00%"),
-        ({"mask_token_prob": 0.8, "random_token_prob": 0.05}, "are kept, not 10.2"),
-        ({"mask_token_prob": 0.8, "random_token_prob": 0.15}, "are a random token, not 9.7"),
-    ],
-)
-def test_fractions_other_than_80_10_10(rates, expected):
-    lines = mask_findings_of(remasked(many_rows(), **rates))
-    assert any(f"% of the masked tokens {expected}" in line for line in lines), lines
-
-
-def test_masks_at_the_front_of_the_rows_only():
-    examples = many_rows().unmasked()
-    positions = np.tile(np.arange(1, 5), len(examples)).astype(np.uint16)
-    flat = np.repeat(examples.input_ids.offsets[:-1], 4) + positions
-    offsets = 4 * np.arange(len(examples) + 1)
-    front = replace(
-        examples,
-        masked_lm_positions=Ragged(positions, offsets),
-        masked_lm_labels=Ragged(examples.input_ids.values[flat], offsets),
-    )
-    lines = mask_findings_of(front)
-    assert any(line.startswith("part 1 of 8 of the rows has ") for line in lines), lines
-    assert any(line.startswith("part 8 of 8 of the rows has 0 masks, not ") for line in lines)
+    "changes",
+    [{"mask_token_prob": 0.85, "random_token_prob": 0.05}, {"masked_lm_prob": 0.2},
+     {"masking": "whole-words"}, {"seed": 1}],
+    ids=str,
+)  # fmt: skip
+def test_masks_by_other_rules_are_found(changes):
+    [line] = findings_of(remasked(many_rows(), **changes))
+    assert re.fullmatch(rf"{SEED}: [\d,]+, the first at [\d,]+", line)
 
 
 def with_token(examples, place, token):
@@ -213,36 +177,21 @@ def without_first_mask(examples, row):
     )
 
 
-def row_of_mask(examples, at):
-    return int(np.searchsorted(examples.masked_lm_labels.offsets, at, side="right") - 1)
-
-
-def test_one_mask_too_few():
-    assert mask_findings_of(without_first_mask(many_rows(), 7)) == [
-        f"{NUMBER}: 1, the first at 7",
-        f"{SEED}: 1, the first at 7",
-    ]
-
-
-def test_a_word_that_is_partly_masked():
-    examples = many_rows(WHOLE)
-    starts = np.flatnonzero(TOKENIZER.is_continuation[examples.masked_lm_labels.values])
-    row = row_of_mask(examples, starts[0])
-    examples = without_first_mask(examples, row)
-    lines = mask_findings_of(examples, WHOLE)
-    assert f"{SEED}: 1, the first at {row}" in lines
-    some = remasked(many_rows(WHOLE), CONFIG, masking="tokens", masked_lm_prob=0.3)
-    lines = mask_findings_of(some, WHOLE)
-    assert any(line.startswith("rows with partly masked words: ") for line in lines), lines
+@pytest.mark.parametrize("config", [CONFIG, WHOLE])
+def test_one_mask_too_few_is_found_in_slabs_of_any_size(monkeypatch, config):
+    examples = without_first_mask(many_rows(config), 1234)
+    for slab in (8192, 100):
+        monkeypatch.setattr(row_checks, "SLAB", slab)
+        assert findings_of(examples, config) == [f"{SEED}: 1, the first at 1,234"]
 
 
 @pytest.mark.parametrize("piece", ["[unused0]", "[SEP]"])
-def test_a_random_replacement_that_may_not_be_one(piece):
+def test_another_random_replacement_is_found(piece):
     examples = many_rows()
     shown = examples.input_ids.values[examples.flat_positions()]
     at = int(np.argmax((shown != TOKENIZER.mask_id) & (shown != examples.masked_lm_labels.values)))
-    row, place = row_of_mask(examples, at), examples.flat_positions()[at]
-    assert mask_findings_of(with_token(examples, place, TOKENIZER.tokens.index(piece))) == [
-        f"rows with a special or unused token as a random replacement: 1, the first at {row}",
-        f"{SEED}: 1, the first at {row}",
+    row = int(np.searchsorted(examples.masked_lm_labels.offsets, at, side="right") - 1)
+    place = examples.flat_positions()[at]
+    assert findings_of(with_token(examples, place, TOKENIZER.tokens.index(piece))) == [
+        f"{SEED}: 1, the first at {row:,}"
     ]

@@ -191,13 +191,6 @@ def test_tasks_as_processes_one_killed_twice_one_doubled(job: Job, tmp_path: Pat
 
 # ---- values ------------------------------------------------------------------------------------
 
-SLURM = {"ID": "9", "MIN": "5", "MAX": "11", "STEP": "2", "COUNT": "4"}
-
-
-def slurm(**changes):
-    values = {name: value for name, value in (SLURM | changes).items() if value}
-    return {f"SLURM_ARRAY_TASK_{name}": value for name, value in values.items()}
-
 
 @pytest.mark.parametrize(
     ("sizes", "count", "owners"),
@@ -209,22 +202,13 @@ def test_shares_are_dealt_by_bytes_the_largest_first(sizes, count, owners):
 
 
 @pytest.mark.parametrize(
-    ("text", "environment", "found"),
-    [("0/1", {}, Task(0, 1)), ("11/12", {}, Task(11, 12)), ("slurm", slurm(), Task(2, 4)),
-     ("slurm", slurm(ID="0", MIN="0", MAX="3", STEP="1"), Task(0, 4))],
-)  # fmt: skip
-def test_a_task_is_given_or_read_from_slurm(text, environment, found):
-    assert Task.parse(text, environment) == found
-
-
-@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"task": "4/4"}, r"^task is 4/4; tasks are counted from 0, 3/4 is the last\.$"),
         ({"task": "0/0"}, r"^task is 0/0; tasks are counted from 0\.$"),
-        ({"task": "1of4"}, r"^task is '1of4'; give I/N, from 0/N to N-1/N, or slurm\.$"),
+        ({"task": "1of4"}, r"^task is '1of4'; give I/N, from 0/N to N-1/N\.$"),
         ({"task": "-1/4"}, r"^task is '-1/4'; give"),
-        ({"task": "slurm"}, r"^task is slurm, but SLURM_ARRAY_TASK_ID is not set; start it with"),
+        ({"task": "slurm"}, r"^task is 'slurm'; give"),
         ({"task": "0/4", "workers": 2}, r"^a task is one process, and workers is 2; use more"),
         ({"wait": "soon"}, r"^wait is 'soon'; give a time such as 90s"),
         ({"wait": "5h"}, r"^wait is 5h, and only a task waits; add --task, or leave it out\.$"),
@@ -232,12 +216,6 @@ def test_a_task_is_given_or_read_from_slurm(text, environment, found):
         ({"workers": -1}, r"^workers is -1; give 0 \(all cores\) or more"),
     ],
 )
-def test_values_that_cannot_be(values, message, monkeypatch):
-    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+def test_values_that_cannot_be(values, message):
     with pytest.raises(ValueError, match=message):
         JobOptions(**values)
-
-
-def test_an_array_with_gaps_is_refused():
-    with pytest.raises(ValueError, match=r"the array has 3 of the tasks 5 to 11; give"):
-        Task.parse("slurm", slurm(COUNT="3"))

@@ -589,10 +589,11 @@ def test_slurm_requeues_a_job_that_was_stopped_and_an_element_that_waited_in_vai
     assert (arguments.rdzv_endpoint, arguments.local_addr) == ("node3:29623", "node4")
     assert (arguments.nnodes, params["preset"]) == ("2", "bert-large")
     element = {"SLURM_ARRAY_JOB_ID": "70123", "SLURM_ARRAY_TASK_ID": "7"}
+    element["SLURM_ARRAY_TASK_COUNT"] = "8"
     words = ("a b.jsonl", "--tokenizer", "work/tokenizer", "--out", "work/shards")
     assert run(programs, SLURM_SHARDS, *words, **element, CODE=str(code)).returncode == code
     params = parse_words(*given.read_text().split("\0")[:-1]).params
-    assert (params["sources"], params["task"]) == (("a b.jsonl",), "slurm")
+    assert (params["sources"], params["task"]) == (("a b.jsonl",), "7/8")
     requeues = re.findall("^requeue .*$", scontrol.read_text(), re.M)
     assert requeues == (["requeue 70123", "requeue 70123_7"] if requeued else [])
 

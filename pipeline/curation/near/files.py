@@ -147,14 +147,6 @@ def read_documents(files: Sequence[AnyPath], spans: Rows) -> list[NearDocument]:
     return [_document(path, memoryview(data)) for path, data in read_parts(ranges)]
 
 
-def all_documents(path: AnyPath) -> Iterator[NearDocument]:
-    """All documents of a words file, in their order. Raises CorruptDataError for a damaged one."""
-    with path.open("rb") as file:
-        while header := file.read(HEADER.size):
-            _, _, count, head_bytes, _ = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
-            yield _document(path, memoryview(header + file.read(4 * count + head_bytes)))
-
-
 def _document(path: AnyPath, data: Any) -> NearDocument:
     if len(data) >= HEADER.size:
         *values, crc32 = HEADER.unpack_from(data)

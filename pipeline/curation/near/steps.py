@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import SAMPLES, Counts
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.curation.near.files import (
@@ -43,9 +42,6 @@ EDGE: Final = np.dtype(
     [*PAIR.descr, ("similarity", "<f8"), ("left_hash", HASH), ("right_hash", HASH)]
 )
 BATCH_BYTES: Final = 64 << 20  #: of documents compared at once
-#: Dropped documents without an edge to the kept one that are compared with it.
-CHECKED: Final = 10_000
-CHAIN: Final = 0.6  #: below this similarity to the kept document, a chain has led too far
 
 
 def pair_documents(search: NearSearch, partition: int) -> None:
@@ -82,59 +78,39 @@ def connect_documents(search: NearSearch) -> None:
     edges = np.concatenate(list(read_rows(paths, 0, EDGE)))
     ids, kept = components(edges["left"], edges["right"])
     is_dropped = ids != kept
-    twins = _twins(edges, ids[is_dropped], kept[is_dropped])
     counts = Counts()
     counts.read.update(
         near_duplicate_pairs=len(edges), near_duplicate_components=int((~is_dropped).sum())
     )
-    _check_chains(twins, search, counts)
-    hashes = np.sort(twins["right_hash"], order=("high", "low"))
+    _, first = np.unique(np.concatenate([edges["left"], edges["right"]]), return_index=True)
+    of_ids = {
+        part: np.concatenate([edges[f"left_{part}"], edges[f"right_{part}"]])[first]
+        for part in ("hash", "at")
+    }
+    twins = np.zeros(min(int(is_dropped.sum()), SAMPLES), PAIR)  # of the lowest ids, to show
+    for side, chosen in (("left", kept[is_dropped]), ("right", ids[is_dropped])):
+        twins[side] = chosen[: len(twins)]
+        twins[f"{side}_at"] = of_ids["at"][np.searchsorted(ids, twins[side])]
+    _show(twins, search, counts)
+    hashes = np.sort(of_ids["hash"][is_dropped], order=("high", "low"))
     buckets = search.buckets.of(hashes["high"], hashes["low"])
     parts = ((int(bucket), hashes[buckets == bucket]) for bucket in np.unique(buckets))
     write_rows(search.drops_path, parts, partitions=len(search.buckets), counts=counts)
 
 
-def _twins(edges: Rows, dropped: UInt64Array, kept: UInt64Array) -> Rows:
-    """An edge from the kept document to each dropped one; its similarity is nan if not compared."""
-    ends = np.concatenate([edges["left"], edges["right"]])
-    ids, first = np.unique(ends, return_index=True)
-    twins = np.zeros(len(dropped), EDGE)
-    for side, chosen in (("left", kept), ("right", dropped)):
-        rows = first[np.searchsorted(ids, chosen)]
-        is_left, number = rows < len(edges), rows % max(len(edges), 1)
-        twins[side] = chosen
-        for part in ("hash", "at"):
-            one, other = (edges[f"{which}_{part}"][number] for which in ("left", "right"))
-            twins[f"{side}_{part}"] = np.where(is_left, one, other)
-    # The higher end of an edge is never the lowest of its component.
-    direct = edges[kept[np.searchsorted(dropped, edges["right"])] == edges["left"]]
-    twins["similarity"] = np.nan
-    twins["similarity"][np.searchsorted(dropped, direct["right"])] = direct["similarity"]
-    return twins
-
-
-def _check_chains(twins: Rows, search: NearSearch, counts: Counts) -> None:
-    """Compare dropped documents with the kept ones, and show some: those of the lowest ids.
-
-    A document may be like its neighbour in a chain, and unlike the kept one at the other end.
-    """
-    chained = np.flatnonzero(np.isnan(twins["similarity"]))
-    for batch in _batches(twins[chained[:CHECKED]]):
-        rows = np.searchsorted(twins["right"], batch["right"])
-        twins["similarity"][rows] = _similarities(batch, search)[0]
-    compared = twins["similarity"][~np.isnan(twins["similarity"])]
-    counts.read["near_duplicate_compared"] += len(compared)
-    counts.read["near_duplicate_below_0.6"] += int((compared < CHAIN).sum())
-    for twin in twins[:SAMPLES]:
-        spans = np.array([twin["left_at"], twin["right_at"]], SPAN)
-        left, right = read_documents(search.words_paths, spans)
+def _show(twins: Rows, search: NearSearch, counts: Counts) -> None:
+    """Show some dropped documents, each with the kept one, which may be unlike it in a chain."""
+    if not len(twins):
+        return
+    similarity, documents, numbers = _similarities(twins, search)
+    for value, kept, dropped in zip(similarity, *numbers, strict=True):
         counts.show(
             "near_duplicate",
-            document=right.hash,
-            text=right.head,
-            value=round(float(twin["similarity"]), 4),
-            kept=left.hash,
-            kept_text=left.head,
+            document=documents[dropped].hash,
+            text=documents[dropped].head,
+            value=round(float(value), 4),
+            kept=documents[kept].hash,
+            kept_text=documents[kept].head,
         )
 
 
