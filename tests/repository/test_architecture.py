@@ -33,7 +33,7 @@ ROOMS = {
 BEAM = (
     "clozeline.pipeline.beam.transforms",
     *(f"clozeline.pipeline.commandline.{name}" for name in ("beam_options", "beam_worker")),
-    *(f"clozeline.pipeline.job.{name}" for name in ("graph", "stages", "texts")),
+    *(f"clozeline.pipeline.job.{name}" for name in ("graph", "texts")),
 )
 #: What training needs of the pipeline: no Beam, no job.
 TRAIN_MAY_IMPORT = {
