@@ -31,7 +31,7 @@ from clozeline.pipeline.common.errors import (
     is_out_of_memory,
     one_line,
 )
-from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.common.folders import kind_of
 from clozeline.pipeline.common.packages import missing_package, own_version
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark

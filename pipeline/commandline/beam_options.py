@@ -2,14 +2,10 @@
 
 import argparse
 import logging
-import re
-import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -19,7 +15,7 @@ from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError, did_you_mean
 
-SECONDS_TO_CONNECT: Final = 5.0
+SECONDS_TO_CLOSE: Final = 5.0
 #: In full, because `DirectRunner` tries to download another one.
 IN_THIS_PROCESS: Final = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 #: Beam knows the short names of all others.
@@ -27,8 +23,6 @@ IN_FULL: Final = {
     "daskrunner": "apache_beam.runners.dask.dask_runner.DaskRunner",
     "renderrunner": "apache_beam.runners.render.RenderRunner",
 }
-#: Masters of Flink and Spark that run inside the job server: "[auto]", "local[4]".
-INSIDE: Final = re.compile(r"\[?(auto|local|collection)\]?(\[.*\])?")
 
 
 @contextmanager
@@ -43,17 +37,17 @@ def closed_client(runner: PipelineRunner) -> Iterator[None]:
     finally:
         try:
             if type(runner).__name__ == "DaskRunner":  # not importable without clozeline[dask]
-                sys.modules["distributed"].default_client().close(timeout=SECONDS_TO_CONNECT)
+                sys.modules["distributed"].default_client().close(timeout=SECONDS_TO_CLOSE)
         except Exception:  # the work is done, or its own error says more
             logging.getLogger(__name__).warning("Dask's client was not closed", exc_info=True)
 
 
 def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
-    """An empty graph, once its runner is known to understand the options and to be reachable.
+    """An empty graph, once its runner is known to understand the options.
 
     Without `--runner`, Beam works in this process.
-    Raises InputError for an unknown option or runner, a runner that is not installed, and an
-    address that does not accept connections; SystemExit for what Beam's own parser refuses.
+    Raises InputError for an unknown option or runner, and for a runner that is not installed;
+    SystemExit for what Beam's own parser refuses.
     """
     is_named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
     beam_args = [_in_full(arg) for arg in beam_args]
@@ -81,7 +75,6 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
             f"neither Beam nor the runner knows {' '.join(unknown)}; what follows -- is passed to "
             f"Beam{end}"
         )
-    _check_addresses(values)
     return root
 
 
@@ -115,37 +108,8 @@ def beam_help() -> str:
     return parsers[0].format_help()
 
 
-def _check_addresses(values: Mapping[str, Any]) -> None:
-    """Raises InputError for a program that is not there, and for a server that does not answer."""
-    prism = values.get("prism_location")
-    if prism and "://" not in prism and not Path(prism).is_file():
-        raise InputError(f"--prism_location: there is no file {prism}; give that of the program.")
-    for option, name in {
-        "--job_endpoint": "job_endpoint",
-        "--dask_client_address": "address",
-        "--flink_master": "flink_master",
-        "--spark_master_url": "spark_master_url",
-    }.items():
-        if address := values.get(name):
-            _check_connection(option, address)
-
-
 def _end(unknown: Sequence[str], *, known: Iterable[str]) -> str:
     """ "; did you mean --flink_master?" for the first option that is like a known one; or "."."""
     names = (option.partition("=")[0] for option in unknown if option.startswith("--"))
     ends = (did_you_mean(name, known, cutoff=0.85) for name in names)
     return next((end for end in ends if end != "."), ".")
-
-
-def _check_connection(option: str, address: str) -> None:
-    """Raises InputError at once, where Beam and Dask would retry for half a minute or more."""
-    if INSIDE.fullmatch(address):
-        return
-    try:
-        where = urlsplit(address if "//" in address else f"//{address}")
-        if where.hostname and where.port:  # not `embed`, not a Unix socket
-            socket.create_connection((where.hostname, where.port), SECONDS_TO_CONNECT).close()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{option}: cannot connect to {address} ({error}); start it or give another address."
-        ) from error

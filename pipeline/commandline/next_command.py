@@ -11,7 +11,7 @@ import shlex
 import click
 
 from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.common.folder_kind import KINDS, kind_of
+from clozeline.pipeline.common.folders import KINDS, kind_of
 from clozeline.pipeline.common.paths import AnyPath
 
 

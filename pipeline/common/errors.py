@@ -12,7 +12,7 @@ A broken invariant of our own is an `AssertionError` and ends with its traceback
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unicodedata import category
@@ -161,6 +161,11 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 def one_line(error: BaseException) -> str:
     """A library's error message on one line, cut to 300 characters."""
     return " ".join(str(error).split())[:300]
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first three, for a message: "a.txt, b.txt, c.txt, ..."."""
+    return ", ".join(names[:3]) + (", ..." if names[3:] else "")
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:

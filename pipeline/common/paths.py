@@ -8,13 +8,11 @@ Files are written with `whole_file`; those of a store are read by `store.py`.
 
 import os
 import re
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from clozeline.pipeline.common.errors import InputError, one_line
 
@@ -31,7 +29,6 @@ else:  # importing upath takes a while, and only URLs need it
 
 #: The names of files that `whole_file` has not finished.
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
-SECONDS_UNFINISHED: Final = 86_400.0  #: age at which an unfinished file is a leftover
 #: Stores of buckets, where folders need not be made: making one would create a missing bucket.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
@@ -205,20 +202,3 @@ def remove_named(folder: AnyPath, names: Iterable[str]) -> None:
             return
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-def old_partials(folder: AnyPath) -> list[str]:
-    """The names of unfinished files that were last written to more than a day ago."""
-    names = sorted(name for name in names_in(folder) if PARTIAL.fullmatch(name))
-    return [name for name in names if _age(folder / name) > SECONDS_UNFINISHED]
-
-
-def _age(path: AnyPath) -> float:
-    """Seconds since the file was written; 0 if it is gone or its store does not say."""
-    try:
-        if is_local(path):
-            return time.time() - path.stat().st_mtime
-        modified: datetime = path.fs.modified(path.path)
-    except (FileNotFoundError, NotImplementedError):
-        return 0.0
-    return (datetime.now(UTC) - modified).total_seconds()

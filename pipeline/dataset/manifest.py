@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.config_checks import check_field_names, check_types
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.folders import wrong_folder
 from clozeline.pipeline.common.json_files import json_values, sealed
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, names_in, path_of, whole_file
 from clozeline.pipeline.common.store import is_file

@@ -15,15 +15,14 @@ from typing import Any
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import differences
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
+from clozeline.pipeline.common.errors import InputError, first_names
+from clozeline.pipeline.common.folders import check_kind, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import (
     PARTIAL,
     make_folder,
     names_in,
-    old_partials,
     remove_named,
 )
 from clozeline.pipeline.common.store import is_file, sizes_in
@@ -153,8 +152,6 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     own_cache = context.out_dir / CACHE
     if not keep_cache or own_cache != context.cache_dir:  # left by a call without --token-cache
         clear_cache(own_cache)
-    if keep_cache:  # other jobs may write there, too
-        remove_named(context.cache_dir, old_partials(context.cache_dir))
     names = names_in(context.out_dir)
     if NEW_TOKENIZER in names:
         remove_files(context.out_dir / NEW_TOKENIZER, TOKENIZER_FILES)

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
-from clozeline.pipeline.common.errors import UnfinishedError
-from clozeline.pipeline.common.folder_owner import first_names
+from clozeline.pipeline.common.errors import UnfinishedError, first_names
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.out_folder import finished_dataset

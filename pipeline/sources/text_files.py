@@ -20,8 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_owner import first_names
+from clozeline.pipeline.common.errors import InputError, first_names
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut_evenly
 from clozeline.pipeline.sources.documents import HARD_WRAPPED, Documents, decode_utf8, fix_unicode

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts, StageTimer
-from clozeline.pipeline.common.folder_owner import remove_files
+from clozeline.pipeline.common.folders import remove_files
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of

@@ -14,8 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from clozeline.pipeline.common.errors import InputError, one_line
-from clozeline.pipeline.common.folder_owner import first_names
+from clozeline.pipeline.common.errors import InputError, first_names, one_line
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 #: The character that begins the first token of a word, by the pre-tokenizer that writes it.

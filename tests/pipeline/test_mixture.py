@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.pipeline.common import store_lease
+from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.config import DataConfig
@@ -142,7 +142,7 @@ def test_neither_blocks_nor_order_change_a_byte(mixed: Path, tmp_path: Path):
 def test_a_store_holds_the_same_bytes(mixed, tmp_path, monkeypatch):
     tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
     store, options = path_of("memory://clozeline-mixture"), JobOptions(workers=1)
-    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    monkeypatch.setattr(folder_lock, "START_SECONDS", 0.0)
     given = sources(tmp_path / "sources")
     build_shards(given, config=CONFIG, options=options, tokenizer=tokenizer, out=store)
     names = [entry.name for entry in read_manifest(store).shards]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from clozeline.pipeline.common import store_lease
+from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole_file
 from clozeline.pipeline.config import DataConfig
@@ -44,7 +44,7 @@ def store():
     """A folder that begins empty and is gone afterwards."""
     folder = path_of("memory://clozeline-tests")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_lease, "START_SECONDS", 0.0)
+        patch.setattr(folder_lock, "START_SECONDS", 0.0)
         yield folder
     folder.rmdir(recursive=True)
 

@@ -9,18 +9,17 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from clozeline.pipeline.common import store, store_lease
+from clozeline.pipeline.common import folder_lock, store
 from clozeline.pipeline.common.errors import (
     CorruptDataError,
     InputError,
     JobFailedError,
     StoreError,
 )
-from clozeline.pipeline.common.folder_kind import wrong_folder
-from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.folder_lock import LEASE, Lease, locked_folder
+from clozeline.pipeline.common.folders import wrong_folder
 from clozeline.pipeline.common.paths import path_of, remove_named
 from clozeline.pipeline.common.store import is_file, read_file, sizes_in
-from clozeline.pipeline.common.store_lease import LEASE, Lease
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.formats import list_blocks, read_block
@@ -272,9 +271,9 @@ OTHER = {"owner": "b", "pid": 7, "host": "other", "renewed": 1763.2}
 @pytest.fixture
 def leased(monkeypatch):
     """An empty folder in a store; a lease is renewed each second, and ends no process."""
-    monkeypatch.setattr(store_lease, "LEASE_SECONDS", 3.0)
-    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
-    monkeypatch.setattr(store_lease, "STOP", 0)
+    monkeypatch.setattr(folder_lock, "LEASE_SECONDS", 3.0)
+    monkeypatch.setattr(folder_lock, "START_SECONDS", 0.0)
+    monkeypatch.setattr(folder_lock, "STOP", 0)
     monkeypatch.setattr(store, "PAUSES", (0.0,))
     leased = path_of("memory://lease-tests")
     leased.mkdir()
@@ -318,7 +317,7 @@ def test_a_second_writer_is_refused_by_name_whatever_its_clock_says(
 
 @pytest.mark.parametrize("age", [-3600, 0, 3600])
 def test_the_lease_of_a_lost_machine_ends(leased, monkeypatch, capsys, age):
-    monkeypatch.setattr(store_lease, "LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(folder_lock, "LEASE_SECONDS", 0.2)
     write_lease(leased, renewed=time.time() - age)
     with locked_folder(leased):
         assert read_lease(leased)["owner"] != OTHER["owner"]
@@ -326,7 +325,7 @@ def test_the_lease_of_a_lost_machine_ends(leased, monkeypatch, capsys, age):
 
 
 def test_of_two_that_start_at_once_one_is_refused(leased, monkeypatch):
-    monkeypatch.setattr(store_lease, "START_SECONDS", 0.5)
+    monkeypatch.setattr(folder_lock, "START_SECONDS", 0.5)
     together, both_know, outcomes = threading.Barrier(2), threading.Barrier(2), []
 
     def start():
@@ -380,7 +379,7 @@ def test_the_first_of_several_to_end_does_not_let_another_owner_in(leased):
 
 def test_a_store_that_fails_for_a_while_ends_no_lease(monkeypatch, capsys):
     leased = failing_folder("lease-tests")
-    monkeypatch.setattr(store_lease, "LEASE_SECONDS", 0.03)
+    monkeypatch.setattr(folder_lock, "LEASE_SECONDS", 0.03)
     monkeypatch.setattr(store, "PAUSES", ())
     with Lease(leased, "a", is_kept=False):
         leased.fs.open_failures[LEASE] = [PermissionError("403")] * 3
@@ -395,7 +394,7 @@ def test_a_data_set_in_a_store_has_one_writer(leased, tmp_path, monkeypatch):
     """A job that was killed is followed by the next one; one that goes on keeps others out."""
     write_lease(leased / "data")
     with monkeypatch.context() as soon:
-        soon.setattr(store_lease, "LEASE_SECONDS", 0.2)
+        soon.setattr(folder_lock, "LEASE_SECONDS", 0.2)
         shards(tmp_path, out=leased / "data")
     there = leased.fs.find(leased.path)
     assert not any(name.endswith(LEASE) for name in there)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.pipeline.common import store_lease
+from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common.errors import (
     STOPPED,
     InputError,
@@ -140,7 +140,7 @@ def test_a_source_that_ends_early_fails_also_the_tasks_that_do_not_read_it(work)
 
 
 def test_tasks_in_a_store(work, whole, monkeypatch):
-    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    monkeypatch.setattr(folder_lock, "START_SECONDS", 0.0)
     out = path_of("memory://tasks")
     until_finished(work, ["2/3", "0/3", "1/3"], out=out)
     names = [path.name for path in (whole / "out").glob("*-of-*.arrow")]

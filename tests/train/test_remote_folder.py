@@ -17,11 +17,11 @@ from contextlib import contextmanager
 import pytest
 from filelock import FileLock
 
+from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common import store as store_module
-from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.folder_lock import LEASE
 from clozeline.pipeline.common.paths import path_of
-from clozeline.pipeline.common.store_lease import LEASE
 from clozeline.train.artifacts.run import load_run
 from clozeline.train.store import remote_folder as module
 from clozeline.train.store.folder_files import local_files
@@ -45,7 +45,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(store_module, "PAUSES", (0.0,))
-    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
+    monkeypatch.setattr(folder_lock, "START_SECONDS", 0.0)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     return tmp_path / "cache"
 
@@ -124,7 +124,7 @@ def test_errors_name_the_url_and_not_the_copy(store, tmp_path):
     [
         (("manifest.json", "train-00000-of-00001.arrow"), "a data set of `clozeline shards`", True),
         (("vocab.txt", "tokenizer.json"), "a tokenizer folder", False),
-        (("a.parquet", "b.parquet"), "a folder of Parquet files", False),
+        (("a.parquet", "b.parquet"), "a folder of a.parquet, b.parquet", False),
     ],
 )
 def test_a_folder_of_another_kind_is_refused_before_it_is_copied(names, what, is_written, tmp_path):

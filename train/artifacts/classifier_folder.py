@@ -17,8 +17,7 @@ from typing import Any
 
 from clozeline.pipeline.common.checksums import SUMS, check_sums
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import wrong_folder
-from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
+from clozeline.pipeline.common.folders import check_kind, check_replaceable, wrong_folder
 from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES

@@ -12,7 +12,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.convert import part_of
 from clozeline.model.huggingface.weight_files import has_weights
 from clozeline.model.positions import TABLE, continued_positions
-from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
+from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut

@@ -10,8 +10,7 @@ from torch import Tensor
 from clozeline.model.config import BertConfig, preset
 from clozeline.pipeline.common.config_checks import check_field_names, differences
 from clozeline.pipeline.common.errors import InputError, as_input_error
-from clozeline.pipeline.common.folder_kind import wrong_folder
-from clozeline.pipeline.common.folder_owner import check_kind, remove_files
+from clozeline.pipeline.common.folders import check_kind, remove_files, wrong_folder
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.config import DataConfig

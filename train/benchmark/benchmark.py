@@ -25,7 +25,7 @@ from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.folder_owner import check_kind
+from clozeline.pipeline.common.folders import check_kind
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compare import finetune, own_folder, train_models

@@ -23,9 +23,8 @@ from clozeline.model.huggingface.weight_files import SAFETENSORS
 from clozeline.pipeline.common.checksums import SUMS, is_edited, signed, write_sums
 from clozeline.pipeline.common.config_checks import check_word
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
-from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
+from clozeline.pipeline.common.folders import check_kind, check_replaceable, kind_of
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer

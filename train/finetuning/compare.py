@@ -25,8 +25,8 @@ from typing import Any
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.folders import kind_of
 from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.pipeline.common.progress_bar import print_progress

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.common.folders import kind_of
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.exclusion import texts_digest
 from clozeline.pipeline.sources.documents import Documents

@@ -20,7 +20,7 @@ import torch
 
 from clozeline.pipeline.common.config_checks import check_at_least, check_word
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.common.folders import kind_of
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (

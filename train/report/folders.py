@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
+from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import read_manifest

@@ -5,9 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozeline.pipeline.common.folder_lock import LOCK
+from clozeline.pipeline.common.folder_lock import LEASE, LOCK
 from clozeline.pipeline.common.store import version_of
-from clozeline.pipeline.common.store_lease import LEASE
 
 if TYPE_CHECKING:
     from upath import UPath

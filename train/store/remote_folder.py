@@ -15,7 +15,7 @@ that was the last to write to the store may be ahead of it, if a command was kil
 everything was uploaded: then it stays as it is. A file that exists only on this machine is never
 removed: see `RemoteFolder.download`.
 
-Only one process writes, the one that holds the lease (`store_lease.py`). Under torchrun it is that
+Only one process writes, the one that holds the lease (`folder_lock.py`). Under torchrun it is that
 of rank 0; the others get the path of the folder, and read nothing there.
 """
 
@@ -34,13 +34,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from clozeline.pipeline.common.checksums import file_sha256
-from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
-from clozeline.pipeline.common.folder_kind import KINDS, wrong_folder
-from clozeline.pipeline.common.folder_owner import first_names
+from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError, first_names
+from clozeline.pipeline.common.folder_lock import Lease
+from clozeline.pipeline.common.folders import KINDS, wrong_folder
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whole_file
 from clozeline.pipeline.common.store import reason_of, with_retries
-from clozeline.pipeline.common.store_lease import Lease
 from clozeline.train.store.folder_files import (
     STATE,
     Stamp,
