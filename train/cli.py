@@ -82,7 +82,9 @@ class ExportOptions:
         "Library that reads the folder; `onnx` takes every preset.",
         group="Output",
     )
-    overwrite: bool = option(False, "Replace an existing export.", group="Output", is_flag=True)
+    overwrite: bool = option(
+        False, "Replace an existing export with its README.md.", group="Output", is_flag=True
+    )
 
 
 def failure(message: str, exit_code: int) -> click.ClickException:

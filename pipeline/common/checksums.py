@@ -11,13 +11,10 @@ from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError, unreadable
 from clozeline.pipeline.common.paths import AnyPath, is_local
-from clozeline.pipeline.common.store import exists, is_file, read_file
+from clozeline.pipeline.common.store import is_file, read_file
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")
-#: The last line of a text file of ours: a digest of the lines above it, by which an edited one is
-#: known.
-SIGNATURE = re.compile(r"(.*)<!-- clozeline [a-z]+ ([0-9a-f]{64}) -->\n", re.DOTALL)
 
 
 def file_sha256(path: AnyPath) -> str:
@@ -63,20 +60,3 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
                 f"{folder / name} cannot be read (its content is not that of {SUMS}); restore it, "
                 f"or delete {folder / SUMS} if you changed it yourself."
             )
-
-
-def signed(text: str, command: str) -> str:
-    """The text with its last line, which names the command that writes it."""
-    return f"{text}<!-- clozeline {command} {_digest(text)} -->\n"
-
-
-def is_edited(path: AnyPath) -> bool:
-    """Whether there is a file that `signed` did not return."""
-    if not exists(path):
-        return False
-    found = SIGNATURE.fullmatch(path.read_text(encoding="utf-8", errors="replace"))
-    return found is None or _digest(found[1]) != found[2]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

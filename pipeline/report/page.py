@@ -8,17 +8,13 @@ are.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import AnyPath, is_local
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.report.inspect import ShownExample
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 PAGE_START = b"<!doctype html"
 Summary = TypeVar("Summary")
@@ -77,8 +73,21 @@ def make_sections(
 
 def html_page(title: str, chapters: Sequence[Chapter]) -> str:
     """The whole page. Equal chapters give equal text."""
-    style = _read("page.css")
-    return fill_template("page.html.jinja", title=title, chapters=chapters, style=style)
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not markup
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template, style = (
+        files("clozeline.pipeline.report").joinpath(name).read_text("utf-8")
+        for name in ("page.html.jinja", "page.css")
+    )
+    page = environment.from_string(template)
+    return page.render(title=title, chapters=chapters, style=style) + "\n"
 
 
 def check_page_file(path: AnyPath) -> None:
@@ -95,27 +104,3 @@ def check_page_file(path: AnyPath) -> None:
 def printable(text: str) -> str:
     """The text with unprintable characters, except line ends, escaped."""
     return "\n".join(map(escaped, text.split("\n")))
-
-
-def fill_template(name: str, **values: Any) -> str:
-    """A template of this folder filled with the values, which are escaped in one of HTML."""
-    return _environment().get_template(name).render(values) + "\n"
-
-
-@cache
-def _environment() -> "Environment":
-    from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
-
-    return Environment(
-        loader=FunctionLoader(_read),
-        autoescape=select_autoescape(["html.jinja"]),
-        undefined=StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # not markup
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-@cache
-def _read(name: str) -> str:
-    return files("clozeline.pipeline.report").joinpath(name).read_text(encoding="utf-8")

@@ -5,12 +5,11 @@
     onnx           model.onnx, onnx.json                see artifacts/onnx_folder.py
     both           the files of a tokenizer folder, without Punkt; SHA256SUMS
 
-`transformers` gets a model card, README.md; one that has been edited stays. The folder is complete
-or absent: it is written under a temporary name and renamed.
+`transformers` gets a model card, README.md. The folder is complete or absent: it is written under a
+temporary name and renamed.
 """
 
 import filecmp
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +19,7 @@ from clozeline.model.heads import BertForClassification, BertForPretraining, cou
 from clozeline.model.huggingface.config import CONFIG, model_type_of
 from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
-from clozeline.pipeline.common.checksums import SUMS, is_edited, signed, write_sums
+from clozeline.pipeline.common.checksums import SUMS, write_sums
 from clozeline.pipeline.common.config_checks import check_word
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
@@ -115,9 +114,6 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
         )
         write = _write_onnx if form == "onnx" else _write_transformers
         description = write(loaded, partial)
-        if is_edited(out / CARD):
-            shutil.copyfile(out / CARD, partial / CARD)
-            description += f"; {CARD}, of an earlier version or edited, is kept as it was"
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
@@ -211,7 +207,7 @@ def _write_transformers(loaded: _Source, partial: Path) -> str:
         )
         if classifier and classifier.prompt:
             add_prompt(partial, classifier.encoder.prompt_ids, loaded.tokenizer)
-    (partial / CARD).write_text(signed(card, "export"), "utf-8")
+    (partial / CARD).write_text(card, "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
     without = f" without the {' and the '.join(parts)}" if parts else ""
     code = "" if _is_plain(loaded) else f", with its code in {CODE} (trust_remote_code=True)"

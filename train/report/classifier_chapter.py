@@ -18,7 +18,7 @@ from clozeline.train.artifacts.classifier_folder import REPORT, read_report
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
-MOST_IN_MATRIX, MOST_PAIRS = 30, 50  # classes; pairs of classes, where there are more
+MOST_IN_MATRIX = 30  # classes
 MISTAKES = 20
 #: The compared models by their names in report.json: title, and marker in a chart.
 MODELS: Mapping[str, tuple[str, Literal["o", "s", "^"]]] = {
@@ -88,10 +88,10 @@ def _classes(summary: ClassifierSummary) -> Section:
     )
 
 
-def _confusion(summary: ClassifierSummary) -> Section:
+def _confusion(summary: ClassifierSummary) -> Section | None:
     scores = summary.scores
-    if len(scores.names) > MOST_IN_MATRIX:
-        return _confused_pairs(scores)
+    if len(scores.names) > MOST_IN_MATRIX:  # too wide to read
+        return None
     rows = [
         (name, *(f"{count:,}" for count in counts))
         for name, counts in zip(scores.names, scores.confusion, strict=True)
@@ -101,19 +101,6 @@ def _confusion(summary: ClassifierSummary) -> Section:
         heading="Confusion matrix",
         sentence="A row for each label, a column for each prediction.",
         tables=[Table(heads=heads, rows=rows)],
-    )
-
-
-def _confused_pairs(scores: Scores) -> Section:
-    """The largest numbers of the matrix outside of its diagonal."""
-    wrong = np.where(np.eye(len(scores.names), dtype=np.bool_), 0, scores.confusion)
-    largest = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
-    pairs = [np.unravel_index(place, wrong.shape) for place in largest if wrong.flat[place]]
-    rows = [(scores.names[i], scores.names[j], f"{wrong[i, j]:,}") for i, j in pairs]
-    return Section(
-        heading="Confusion matrix",
-        sentence=f"The mistakes that are made most often, with {len(scores.names):,} classes.",
-        tables=[Table(heads=("label", "predicted", "rows"), rows=rows, is_numeric=False)],
     )
 
 
