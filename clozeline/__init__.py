@@ -70,7 +70,7 @@ __all__ = sorted(_MODULES)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.import_module("clozeline.pipeline.common.packages").own_version()
+        return importlib.import_module("clozeline.pipeline.common.errors").own_version()
     if name not in _MODULES:
         raise AttributeError(f"module 'clozeline' has no attribute {name!r}")
     return getattr(importlib.import_module(f"clozeline.{_MODULES[name]}"), name)

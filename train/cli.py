@@ -29,10 +29,11 @@ from clozeline.pipeline.common.errors import (
     advice,
     escaped,
     is_out_of_memory,
+    missing_package,
     one_line,
+    own_version,
 )
 from clozeline.pipeline.common.folders import kind_of
-from clozeline.pipeline.common.packages import missing_package, own_version
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.estimate.cli import estimate

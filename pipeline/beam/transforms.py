@@ -15,9 +15,9 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PBegin, PCollection
 
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import file_sha256
 from clozeline.pipeline.common.paths import GivenPath, each_given, path_of
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.config import DataConfig

@@ -13,12 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import differences
-from clozeline.pipeline.common.errors import InputError, first_names
+from clozeline.pipeline.common.errors import InputError, first_names, own_version
 from clozeline.pipeline.common.folders import check_kind, remove_files
-from clozeline.pipeline.common.json_files import json_values, write_json
-from clozeline.pipeline.common.packages import own_version
+from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
 from clozeline.pipeline.common.paths import (
     PARTIAL,
     make_folder,

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from clozeline.pipeline.common.errors import InputError, one_line
-from clozeline.pipeline.common.packages import check_packages
+from clozeline.pipeline.common.errors import InputError, check_packages, one_line
 from clozeline.pipeline.sources.block import Block, cut_evenly, group_parts, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents, decode_utf8
 from clozeline.pipeline.sources.files import open_ranges

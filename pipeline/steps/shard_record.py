@@ -7,9 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.json_files import MALFORMED, sealed, unsealed
+from clozeline.pipeline.common.json_files import MALFORMED, file_sha256, sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.dataset.manifest import ShardEntry
 from clozeline.pipeline.steps.context import JobContext

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.json_files import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.paths import (
     AnyPath,
     GivenPath,

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import check_kind
-from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
 from clozeline.pipeline.common.store import is_file, naming_store

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.checksums import file_sha256
-from clozeline.pipeline.common.errors import CorruptDataError, InputError
-from clozeline.pipeline.common.json_files import json_values
-from clozeline.pipeline.common.packages import check_packages
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, check_packages
+from clozeline.pipeline.common.json_files import file_sha256, json_values
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.common.units import counted

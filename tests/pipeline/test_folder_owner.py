@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.checksums import SUMS, check_sums, write_sums
 from clozeline.pipeline.common.errors import DivergedError, InputError
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folders import check_replaceable, remove_files
+from clozeline.pipeline.common.json_files import SUMS, check_sums, write_sums
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from clozeline.train.artifacts.checkpoint import DAMAGED, list_checkpoints
 from clozeline.train.artifacts.huggingface import load_model

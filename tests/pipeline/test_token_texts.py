@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.checksums import check_sums
+from clozeline.pipeline.common.json_files import check_sums
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.job import build_shards

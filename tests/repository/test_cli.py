@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from clozeline.__main__ import RESUMABLE
 from clozeline.pipeline import cli
 from clozeline.pipeline.commandline.command import Command
-from clozeline.pipeline.common.errors import STOPPED
-from clozeline.pipeline.common.packages import own_version
+from clozeline.pipeline.common.errors import STOPPED, own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import InOrder, main
 from clozeline.train.pretraining.recipes import DEFAULT_PRESET, RECIPES

@@ -21,8 +21,7 @@ import pytest
 import yaml
 from torch.distributed.run import parse_args
 
-from clozeline.pipeline.common.errors import STOPPED, InputError
-from clozeline.pipeline.common.packages import EXTRAS
+from clozeline.pipeline.common.errors import EXTRAS, STOPPED, InputError
 from tests.support.command import output_of, refused
 from tests.support.files import times
 from tests.support.printed_commands import parse

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from clozeline.pipeline.commandline.next_command import beside
 from clozeline.pipeline.commandline.removed_options import COMMANDS, EVERY, OPTIONS
 from clozeline.pipeline.common import errors
-from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import ClozelineError, InputError
+from clozeline.pipeline.common.json_files import check_sums
 from clozeline.pipeline.dataset.cache_file import read_ends
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.cli import InOrder, main

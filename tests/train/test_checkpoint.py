@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError
-from clozeline.pipeline.common.json_files import sealed
+from clozeline.pipeline.common.json_files import file_sha256, sealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import (

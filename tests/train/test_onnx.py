@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from clozeline.model.heads import BertForClassification, BertForPretraining
-from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common.json_files import SUMS, write_json
 from clozeline.train.artifacts.onnx_folder import write_classifier_graph, write_run_graphs
 from clozeline.train.inference.predict import predict
 from clozeline.train.labelled.rows import read_named

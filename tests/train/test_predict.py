@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import SUMS
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune

@@ -23,10 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import check_field_names
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
-from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.artifacts.snapshot import Snapshot
 

@@ -15,10 +15,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from clozeline.pipeline.common.checksums import SUMS, check_sums
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folders import check_kind, check_replaceable, wrong_folder
-from clozeline.pipeline.common.json_files import json_values
+from clozeline.pipeline.common.json_files import SUMS, check_sums, json_values
 from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES
 from clozeline.train.artifacts.partial_folder import restore_folder

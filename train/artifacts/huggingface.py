@@ -20,9 +20,9 @@ from clozeline.model.config import BertConfig
 from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.model.huggingface.convert import HuggingFaceModel, load_huggingface
 from clozeline.model.huggingface.weight_files import read_json
-from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError, as_input_error
+from clozeline.pipeline.common.json_files import check_sums
 from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_JSON,
     VOCAB_TXT,

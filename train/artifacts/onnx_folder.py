@@ -25,10 +25,9 @@ from torch import Tensor, nn
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForClassification, BertForPretraining
-from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.errors import InputError, check_packages, one_line
 from clozeline.pipeline.common.folders import wrong_folder
 from clozeline.pipeline.common.json_files import json_values
-from clozeline.pipeline.common.packages import check_packages
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")

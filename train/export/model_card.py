@@ -5,7 +5,7 @@ The card states only what the exported folder records; the licence is left to th
 
 from typing import Any
 
-from clozeline.pipeline.common.packages import own_version
+from clozeline.pipeline.common.errors import own_version
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.phases import data_sets_of, states_of

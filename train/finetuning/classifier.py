@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForClassification
 from clozeline.model.huggingface.config import CLASSIFICATION
-from clozeline.pipeline.common.checksums import check_sums, write_sums
 from clozeline.pipeline.common.errors import InputError, one_line
-from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common.json_files import check_sums, write_json, write_sums
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.train.artifacts.checkpoint import check_finite

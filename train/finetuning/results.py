@@ -20,10 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
 from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
 from clozeline.train.engine.attempt_store import leave_mark
 from clozeline.train.finetuning.search import Trial

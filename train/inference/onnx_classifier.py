@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import check_sums
 from clozeline.train.artifacts.huggingface import check_links, read_tokenizer
 from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
 from clozeline.train.labelled.calibration import softmax

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.packages import check_packages
+from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.train.labelled.rows import class_ids, class_names, read_labelled
 from clozeline.train.labelled.scores import Scores
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.folders import kind_of, wrong_folder
-from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.report.page import Chapter, html_page
