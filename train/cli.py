@@ -20,8 +20,7 @@ from clozeline.pipeline.commandline.config_options import (
     option,
     options_of,
 )
-from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.commandline.next_command import print_next, print_next_for
+from clozeline.pipeline.commandline.next_command import as_given, print_next, print_next_for
 from clozeline.pipeline.commandline.removed_options import removed_command
 from clozeline.pipeline.common.errors import (
     ClozelineError,

@@ -171,7 +171,7 @@ def _check_names(
     unexpected = sorted(set(tensors) - set(wanted))
     if missing or unexpected:
         findings = (("missing", missing), ("unexpected", unexpected))
-        listed = "; ".join(f"{kind}: {_shown(names)}" for kind, names in findings if names)
+        listed = "; ".join(f"{kind}: {_first_names(names)}" for kind, names in findings if names)
         raise ValueError(
             f"{folder}: the weights are not those of the {config.architecture or 'BERT'} in its "
             f"{CONFIG}; {listed}."
@@ -189,6 +189,6 @@ def _check_shapes(folder: Path, tensors: Mapping[str, Tensor], sources: Sources)
                 )
 
 
-def _shown(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.next_command import as_given
 from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import InputError, did_you_mean, one_line
 from clozeline.pipeline.common.json_files import json_values

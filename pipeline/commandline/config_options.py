@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from clozeline.pipeline.commandline.command import grouped_option
-from clozeline.pipeline.commandline.given_paths import note_given
+from clozeline.pipeline.commandline.next_command import note_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, path_of
 

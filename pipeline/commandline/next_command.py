@@ -1,18 +1,34 @@
-"""The last line of a command: the command that usually follows, on standard error.
+"""Paths as the user gave them, and the last line of a command: the one that usually follows.
 
     print_next("shards", "SOURCE...", "--tokenizer", "work/tokenizer", "--out", "work/shards")
     ->  Next: clozeline shards SOURCE... --tokenizer work/tokenizer --out work/shards
 
-Words in capitals are to be filled in.
+Words in capitals are to be filled in. A folder of a store is used under another path:
+
+    s3://bucket/run  ->  ~/.cache/clozeline/5f0c.../run    as_given(that) -> "s3://bucket/run"
 """
 
 import shlex
+from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.folders import KINDS, kind_of
 from clozeline.pipeline.common.paths import AnyPath
+
+GIVEN = "clozeline.given"
+
+
+def note_given(path: object, given: str) -> None:
+    """Remember what the user gave for a path, for the rest of the command."""
+    click.get_current_context().meta.setdefault(GIVEN, {})[str(path)] = given
+
+
+def as_given(path: Any) -> str:
+    """The path as the user gave it, or else the path itself."""
+    context = click.get_current_context(silent=True)
+    given: dict[str, str] = context.meta.get(GIVEN, {}) if context else {}
+    return given.get(str(path), str(path))
 
 
 def print_next(*words: object) -> None:

@@ -72,7 +72,7 @@ def finished_dataset(context: JobContext) -> Manifest | None:
     if not is_file(out / MANIFEST):
         return None
     manifest = read_manifest(out)
-    if differs := _differences(context, manifest):
+    if differs := _other_than_asked(context, manifest):
         raise InputError(
             f"{out} holds another finished data set ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
@@ -85,7 +85,7 @@ def finished_dataset(context: JobContext) -> Manifest | None:
 def holds_another(context: JobContext) -> bool:
     """Whether the folder has a data set of another config or tokenizer, or of other sources."""
     with suppress(InputError):
-        return bool(_differences(context, read_manifest(context.out_dir)))
+        return bool(_other_than_asked(context, read_manifest(context.out_dir)))
     return False
 
 
@@ -172,7 +172,7 @@ def _has_tokenizer(context: JobContext) -> bool:
         return False
 
 
-def _differences(context: JobContext, manifest: Manifest) -> list[str]:
+def _other_than_asked(context: JobContext, manifest: Manifest) -> list[str]:
     """What is not as in the data set that this job builds, for a message."""
     found = differences(
         {**asdict(portable_config(manifest.config)), "tokenizer": manifest.tokenizer_digest},

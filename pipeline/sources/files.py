@@ -102,17 +102,17 @@ def _kind_of(store: Any, path: str) -> str | None:
 
 def _matches(store: Any, path: str) -> list[str]:
     if isinstance(store, LocalFileSystem):  # follows links
-        names = sorted(_shown(path, store.glob(path)))
+        names = sorted(_without_hidden(path, store.glob(path)))
         if lost := [name for name in names if not Path(name).exists()]:
             raise InputError(f"{lost[0]} links to a file that is missing; restore it, or remove it")
         return [name for name in names if store.isfile(name)]
     # From the listing: `isfile` would take an error of the store for "no", and drop the file.
     listed = store.glob(path, detail=True)
-    shown = _shown(path, listed)
+    shown = _without_hidden(path, listed)
     return sorted(name for name in shown if listed[name]["type"] == "file")
 
 
-def _shown(pattern: str, names: Iterable[str]) -> list[str]:
+def _without_hidden(pattern: str, names: Iterable[str]) -> list[str]:
     """The names without hidden files and folders, unless the pattern names such: as in a shell."""
     root = GLOB.split(pattern, maxsplit=1)[0].rpartition("/")[0]
     if "/." in pattern[len(root) :]:

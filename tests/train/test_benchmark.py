@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.commandline.given_paths import note_given
+from clozeline.pipeline.commandline.next_command import note_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.train.benchmark.benchmark import Score, Task, as_table, benchmark, read_tasks

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.next_command import as_given
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_lock import locked_folder

@@ -11,8 +11,7 @@ from clozeline.pipeline.commandline.config_options import (
     config_or_usage_error,
     options_of,
 )
-from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder

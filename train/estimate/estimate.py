@@ -136,7 +136,7 @@ def report(estimates: Sequence[Estimate], *, price: float | None) -> list[str]:
 
     The `price` is that of one GPU for an hour.
     """
-    rows = [HEADER, *(_row(estimate, price) for estimate in estimates)]
+    rows = [HEADER, *(_cells(estimate, price) for estimate in estimates)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(x.rjust(n) for x, n in zip(row, widths, strict=True)) for row in rows]
     model, length = estimates[0].model, estimates[0].data.max_seq_length
@@ -148,7 +148,7 @@ def report(estimates: Sequence[Estimate], *, price: float | None) -> list[str]:
     ]
 
 
-def _row(estimate: Estimate, price: float | None) -> tuple[str, ...]:
+def _cells(estimate: Estimate, price: float | None) -> tuple[str, ...]:
     """A line of the table; dashes where not even one row fits."""
     training = estimate.training
     start = estimate.gpu.name, str(estimate.gpus), str(training.batch_size)

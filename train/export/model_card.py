@@ -120,11 +120,11 @@ def _card(task: str, title: str, trained: Values, scores: Values, usage: str) ->
 
 
 def _table(values: Values) -> str:
-    rows = "".join(f"| {_shown(name)} | {_shown(value)} |\n" for name, value in values.items())
+    rows = "".join(f"| {_cell(name)} | {_cell(value)} |\n" for name, value in values.items())
     return f"| | |\n|---|---|\n{rows}"
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     text = f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -27,8 +27,7 @@ from clozeline.pipeline.commandline.config_options import (
     option,
     options_of,
 )
-from clozeline.pipeline.commandline.given_paths import as_given
-from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.dataset.manifest import read_manifest

@@ -197,7 +197,7 @@ def _from_run(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint:
         checkpoint = checkpoint_of(origin.folder, origin.step)
         state = check_checkpoint(checkpoint)
     longer = with_positions(run.model, config.model.max_position_embeddings)
-    if fatal := _differences(config, replace(run, model=longer), "tokenizer_digest", "model"):
+    if fatal := _other_than_given(config, replace(run, model=longer), "tokenizer_digest", "model"):
         raise InputError(
             f"{origin} has another model or tokenizer ({fatal}), so its weights do not fit; use "
             "its --preset, and shards built with its tokenizer."
@@ -239,7 +239,7 @@ def _from_step(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint
     state = check_checkpoint(checkpoint)
     if not has_moments(checkpoint):
         raise InputError(f"{origin} has no optimizer state to continue from; give another run.")
-    if fatal := _differences(config, run, "tokenizer_digest", "model"):
+    if fatal := _other_than_given(config, run, "tokenizer_digest", "model"):
         raise InputError(
             f"{origin} cannot be continued: {fatal}. Give shards of its tokenizer, with examples "
             f"of up to {run.model.max_position_embeddings} tokens, and no --preset."
@@ -268,7 +268,7 @@ def _trained_positions(run: RunConfig, state: TrainState, config: RunConfig) -> 
     return trained
 
 
-def _differences(config: RunConfig, run: RunConfig, *parts: str) -> str:
+def _other_than_given(config: RunConfig, run: RunConfig, *parts: str) -> str:
     """What differs besides dropout, which is not part of the weights."""
     ours, before = (replace(one, model=with_dropout(one.model, 0.0)) for one in (config, run))
     return "; ".join(ours.differences(before, *parts))

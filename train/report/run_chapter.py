@@ -177,7 +177,7 @@ def _comparison(runs: Runs) -> Section | None:
     )
 
 
-def _differences(runs: Runs) -> Section | None:
+def _settings(runs: Runs) -> Section | None:
     if len(runs) == 1:
         return None
     configs = [run.settings() for run in runs]
@@ -210,5 +210,5 @@ SECTIONS: Final[tuple[Callable[[Runs], Section | None], ...]] = (
     _health,
     _comparison,
     _curves,
-    _differences,
+    _settings,
 )
