@@ -134,7 +134,7 @@ class BatchReader:
         slots = self._slots(starts)  # [K, R]
         positions = self._positions(starts, slots)
         located = self.order.locate(positions[positions < end])
-        examples, rows = self.gather(located)
+        examples, rows = self._gather(located)
         hashes = self.order.hashes(located, slots[positions < end])
         if missing := slots.size - len(rows):
             rows = np.append(rows, [len(examples)] * missing)
@@ -204,7 +204,7 @@ class BatchReader:
         self._open.keep(needed, ahead=ahead)
         self._has_begun = True
 
-    def gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
+    def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
         """A copy of the rows, by shard, with their epochs' masks, and the index of each row in it.
 
         Epoch 0 has the stored masks, if no other rate is given.

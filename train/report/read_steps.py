@@ -11,6 +11,7 @@ has the data digest of a step, it is compared.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ import numpy as np
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
-from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
+from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.inspect import documents_of, example_lines, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState, read_states
@@ -40,7 +42,7 @@ class StepRows(NamedTuple):
 
 
 class ReadSteps:
-    """What a run read: its steps by number, from `first_step` to `last_step`.
+    """What a run read: its steps by number, from `first_step` on.
 
     Raises InputError for shards that the run was not trained on, and for a run of several phases.
     """
@@ -50,26 +52,30 @@ class ReadSteps:
         self.training = config.training
         if len(config.phases) > 1:
             raise InputError(f"{run} has read several data sets (--phase); give a run on one.")
-        if read_manifest(shards).dataset_digest != config.dataset_digest:
-            raise InputError(f"{shards} is not the data set that {run} was trained on; give that.")
         #: Those before it were trained by the run from which this one was cooled down.
         before = cool_down_origin(config)
         self.first_step = 1 + (before.step or 0 if before else 0)
+        if read_manifest(shards).dataset_digest != config.dataset_digest:
+            raise InputError(f"{shards} is not the data set that {run} was trained on; give that.")
         self.states = [x for x in read_states(run) if x.loader] or [TrainState(step=0)]
-        loader = Loader(
+        self.loader = Loader(
             shards,
             batch_size=self.training.batch_size,
             seed=self.training.seed,
             length_bins=self.training.length_bins,
-            masked_lm_prob=self.training.masked_lm_prob,
             prefetch=0,
         )
         if state := self.states[-1].loader:
-            loader.load_state_dict(state)
-        self.shards, self.reader = loader.shards, loader.reader()
+            self.loader.load_state_dict(state)
+        self.shards = self.loader.shards
         digests = ((line["step"], line.get("data_digest")) for line in read_metrics(run))
         self.digests = {step: digest for step, digest in digests if digest}
-        self.last_step = int(max([self.states[-1].step, *self.digests]))
+        self._stored = lru_cache(maxsize=8)(self._read)
+
+    @property
+    def last_step(self) -> int:
+        """The last step that the run's files know."""
+        return int(max([self.states[-1].step, *self.digests]))
 
     def rows(self, step: int) -> StepRows:
         """The examples of a step. Raises InputError if the run read others there."""
@@ -81,16 +87,35 @@ class ReadSteps:
                 f"{self.run}: step {step} cannot be found: it was read with another batch size or "
                 "in another run, of which no checkpoint is left."
             )
-        located = self.reader.located(np.array([start]))
-        hashes = self.reader.order.hashes(located, start + np.arange(size))
-        digest = digest_text(int(hashes.sum()))
+        self.loader.next_position = start
+        reader = self.loader.reader()
+        located = reader.located(np.array([start]))
+        digest = digest_text(int(reader.order.hashes(located, start + np.arange(size)).sum()))
         if self.digests.get(step, digest) != digest:
             raise InputError(
                 f"{self.run}: at step {step} other examples were read (data digest "
                 f"{self.digests[step]}, here {digest}); was it resumed with another batch size?"
             )
-        examples, rows = self.reader.gather(located)
-        return StepRows(start, located, examples.take(rows))
+        return StepRows(start, located, self._examples(located))
+
+    def _read(self, shard: int) -> Examples:
+        entry = self.shards.entries[shard]
+        return read_shard(self.shards.folder / entry.name, expected=entry.checksum)
+
+    def _examples(self, located: Located) -> Examples:
+        parts, order = [], []
+        rate = self.training.masked_lm_prob
+        is_redrawn = (located.epochs > 0) | (rate is not None)
+        for shard in np.unique(located.shards).tolist():
+            for redraw in (False, True):
+                here = np.flatnonzero((located.shards == shard) & (is_redrawn == redraw))
+                epochs, shards, rows = (x[here] for x in located)
+                part = self._stored(shard).take(rows)
+                if redraw:
+                    part = self.shards.remasked(part, shards, rows, epochs, masked_lm_prob=rate)
+                parts.append(part)
+                order.append(here)
+        return concatenate_examples(parts).take(np.argsort(np.concatenate(order)))
 
 
 def step_lines(read: ReadSteps, steps: range, *, number: int, width: int) -> Iterator[str]:
