@@ -70,11 +70,11 @@ REPLACE: Final = Stage(
 
 def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = None) -> None:
     """Add the graph of a job; without a share, the runner spreads all of it."""
-    all_of, do, stages = (partial(kind, context, share) for kind in (All, Do, Stages))
+    all_of, stages = partial(All, context, share), partial(Stages, context, share)
     begin: Any = root
     if context.excluded:
         begin |= "Excluded" >> stages(EXCLUDED)
-    tokens = begin | "Blocks" >> all_of(TOKENIZE) | "Tokenize" >> do(TOKENIZE)
+    tokens = begin | "Blocks" >> all_of(TOKENIZE) | "Tokenize" >> _do(context, TOKENIZE)
     if context.merged:
         tokens |= "Merge" >> stages(MERGE)
     if context.drops_near:
@@ -86,9 +86,9 @@ def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = Non
     _ = (
         tokens
         | "AllTokens" >> all_of(BUILD)
-        | "Examples" >> do(BUILD)
+        | "Examples" >> _do(context, BUILD)
         | "AllShards" >> all_of(FINISH)
-        | "Manifest" >> do(FINISH)
+        | "Manifest" >> _do(context, FINISH)
     )
 
 
@@ -120,18 +120,6 @@ class All(beam.PTransform[Any, Any]):
         return listed if self.share else listed | beam.Reshuffle()
 
 
-class Do(beam.PTransform[Any, Any]):
-    """The elements of a stage -> what they become."""
-
-    def __init__(self, context: JobContext, share: Share | None, stage: Stage) -> None:
-        super().__init__()
-        self.do = DoStage(context, stage)
-
-    def expand(self, elements: Any) -> PCollection[Any]:
-        done: PCollection[Any] = elements | beam.ParDo(self.do)
-        return done
-
-
 class Stages(beam.PTransform[Any, Any]):
     """What is done before -> what the last of these stages makes, each after the one before."""
 
@@ -143,8 +131,13 @@ class Stages(beam.PTransform[Any, Any]):
         made: PCollection[Any] = before
         for stage in self.stages:
             made |= f"Before{stage.label}" >> All(self.context, self.share, stage)
-            made |= stage.label >> beam.ParDo(DoStage(self.context, stage))
+            made |= stage.label >> _do(self.context, stage)
         return made
+
+
+def _do(context: JobContext, stage: Stage) -> Any:
+    """Each element of a stage -> what it becomes."""
+    return beam.ParDo(DoStage(context, stage))
 
 
 def _with_key(element: object) -> tuple[int, object]:
