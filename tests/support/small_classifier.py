@@ -10,7 +10,7 @@ import torch
 from clozeline.model.heads import BertForClassification
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.report import FinetuneReport, report_of
-from clozeline.train.finetuning.results import ModelKey, Result, Start
+from clozeline.train.finetuning.results import ModelKey, ModelName, Result
 from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
@@ -29,7 +29,7 @@ PREDICTED = Predictions(
 TRIAL = Trial(learning_rate=1e-3, epochs=6, rows=200, accuracy=0.8, loss=0.5, temperature=1.5)
 
 
-def result(start: Start, examples: int, seed: int, right: int) -> Result[Scores]:
+def result(start: ModelName, examples: int, seed: int, right: int) -> Result[Scores]:
     """So many of 100 test rows are right, and one fewer of another test set."""
     is_trained = start != "bag_of_words"
     return Result(

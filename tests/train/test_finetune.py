@@ -27,7 +27,6 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.artifacts.run import RunConfig, read_run, write_run
-from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune, train_models
@@ -182,20 +181,18 @@ def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
     table.write_text("text,label\n" + "w1 good,1\nw1 bad,0\n" * 50 + "w1 odd,rare\n")
     config = replace(QUICK, max_examples=8)
     assert read_job(run, str(table), rows[0], [], replace(config, max_examples=None)).names
-    with pytest.raises(InputError, match="the 8 rows of --max-examples have none of class 'rare'"):
+    with pytest.raises(InputError, match="has the label 'rare', which no training row has"):
         read_job(run, str(table), str(table), [], config)
-    good = tmp_path / "good.csv"
-    good.write_text("text,label\n" + "w1 good,1\n" * 5)
     table.write_text("text,label\n" + "w1 good,1\n" * 100 + "w1 bad,0\n")
-    with pytest.raises(InputError, match="8 rows of --max-examples are all of class '1'; give"):
-        read_job(run, str(table), str(good), [], config)
+    with pytest.raises(InputError, match="every row has the label '1', but a classifier needs two"):
+        read_job(run, str(table), str(table), [], config)
 
 
 def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     report = tuned(tmp_path / "out", replace(QUICK, baseline=True))
     assert report.values["bag_of_words"] is None
-    assert "pip install 'clozeline[baseline]'" in report.lines()[-1]
+    assert any("pip install 'clozeline[baseline]'" in line for line in report.lines())
 
 
 # The folder
@@ -247,7 +244,7 @@ def test_where_nothing_can_be_written_nothing_is_trained(tuned, tmp_path):
 def test_a_full_disk_leaves_no_half_of_a_classifier(tuned, tmp_path):
     with (
         no_file_longer_than(20_000),
-        pytest.raises(InputError, match=r"pretrained-16-0\.safetensors cannot be written .*; free"),
+        pytest.raises(OSError, match="File too large"),
     ):
         tuned(tmp_path / "out")
     assert list(contents(tmp_path)) == ["out/results/job.json"]
@@ -282,11 +279,15 @@ def test_the_learning_rate_is_searched_on_training_rows_alone(tuned, tmp_path):
     assert again.lines() == one.lines()
 
 
-def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(tuned, tmp_path):
-    report = tuned(tmp_path / "all", replace(QUICK, max_examples=60, seeds=3))
-    losses = {result.key.seed: result.chosen.loss for result in report.results}
-    assert len(set(losses.values())) == 3
-    assert losses[report.finetuned.key.seed] == min(losses.values())
+def test_the_classifier_is_that_of_the_first_seed(tuned, tmp_path):
+    one = replace(QUICK, max_examples=60, seed=1)
+    report = tuned(tmp_path / "several", replace(one, seeds=2))
+    assert len({result.scores.accuracy for result in report.results}) == 2
+    alone = tuned(tmp_path / "one", one)
+    assert report.finetuned == report.results[0]
+    assert report.finetuned.to_dict() == alone.finetuned.to_dict()
+    weights = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("several", "one")]
+    assert weights[0] == weights[1]
 
 
 def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
@@ -304,12 +305,14 @@ def test_imbalanced_classes_are_noted(tuned, tmp_path):
     pq.write_table(pa.table({"text": texts, "label": labels}), source)
     whole = replace(QUICK, max_examples=None)
     report = tuned(tmp_path / "o", whole, train=source, test=source)
-    assert report.values["notes"] == [
+    imbalanced, *_ = report.values["notes"]
+    assert imbalanced == (
         "classes are imbalanced: 36 training rows are '-', 4 are '+'; --class-weights balanced "
-        "weighs them equally.",
-    ]
+        "weighs them equally."
+    )
     balanced = replace(whole, class_weights="balanced")
-    assert tuned(tmp_path / "b", balanced, train=source, test=source).values["notes"] == []
+    notes = tuned(tmp_path / "b", balanced, train=source, test=source).values["notes"]
+    assert not any("imbalanced" in note for note in notes)
 
 
 # Label efficiency
@@ -344,12 +347,8 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
             result["scores"]["confusion"]
         ]
     assert values["bag_of_words"]["accuracy"] > 0.8 > values["from_scratch"]["accuracy"]
-    # Nothing was searched; only what may become the classifier has results of its own seed.
     for result in values["results"]:
         assert (result["trial"] is None) == (result["start"] == "bag_of_words")
-        if result["trial"]:
-            is_candidate = (result["examples"], result["start"]) == (80, "pretrained")
-            assert result["trial"]["rows"] == 80 * is_candidate
     assert not (efficiency / "results").exists()
 
 
@@ -402,28 +401,22 @@ finetune(run, train, out=out, test=test, also_test=others, config=config)
 def test_a_killed_comparison_continues_with_the_missing_models(
     tuned, run, rows, efficiency, tmp_path, monkeypatch
 ):
-    """By `resume`, or if torchrun restarts the command, but not in a restart of another one."""
+    """By `resume`, or if torchrun restarts the command."""
     out, refused = tmp_path / "out", tmp_path / "refused"
     args = [str(run), *rows, str(out), json.dumps(asdict(EFFICIENCY))]
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
     killed = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True)
     assert killed.returncode == 9, killed.stderr
     finished = contents(out / "results")
-    # The mark of the command, the job, all models but the last, a candidate's weights.
-    assert len(finished) == 1 + 1 + 10 + 1
+    assert len(finished) == 1 + 10 + 1  # the job, all models but the last, the classifier's weights
 
     again = partial(tuned, also_test=[f"{rows[1]}?text=second"])
     shutil.copytree(out, refused)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
-    for restarts in ("0", "1"):
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-        with pytest.raises(InputError, match="of an earlier fine-tuning; add --resume"):
-            again(refused, EFFICIENCY)
+    with pytest.raises(InputError, match="of an earlier fine-tuning; add --resume"):
+        again(refused, EFFICIENCY)
     with pytest.raises(InputError, match=r"with another config \(epochs 1 there, 2 now\)"):
         again(refused, replace(EFFICIENCY, epochs=2), resume=True)
-    del finished[STARTED]
     assert contents(refused / "results") == finished
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert again(out, EFFICIENCY).is_new
     assert contents(out) == contents(efficiency)
 
@@ -449,7 +442,7 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
         tuned(tmp_path / "whole")
     assert sum(found) == 16 + 200  # of 16 training rows it sees that the logits are finite
     job, alone = read_job(run, *rows, [], QUICK), World(0, 1, torch.device("cpu"))
-    folder = ResultFolder(tmp_path / "stopped", job.digests(), resume=False)
+    folder = ResultFolder(tmp_path / "stopped", job.digests(), resume=False, overwrite=False)
     train_models(job, folder, alone)
     with rows_classified() as found:
         tuned(tmp_path / "stopped", resume=True)

@@ -28,7 +28,7 @@ from clozeline.train.labelled.rows import (
     class_ids,
     class_names,
     hold_out,
-    lone_labels,
+    label_notes,
     read_labelled,
     read_texts,
     sample,
@@ -106,15 +106,70 @@ def test_labels_are_classes_where_they_repeat(names, rows, classes):
         assert class_names(given) == (classes or tuple(sorted(names)))
 
 
-def test_a_label_of_one_row_is_named_with_what_it_may_misspell():
+@pytest.mark.parametrize(
+    ("names", "alike"),
+    [
+        (["Good", "good ", "bad"], "'Good' (2 rows) and 'good ' (2 rows)"),
+        (["1", "01", "1.0", "0"], "'1' (2 rows) and '01' (2 rows) and '1.0' (2 rows)"),
+        (
+            ["0", "-0", "1e3", "1000"],
+            "'0' (2 rows) and '-0' (2 rows), '1e3' (2 rows) and '1000' (2",
+        ),
+        (["caf\u00e9", "cafe\u0301", "\uff42", "B"], "'\uff42' (2 rows) and 'B' (2 rows)"),
+        (["very good", "very\u00a0 good", "x"], "and 'very\\xa0 good' (2 rows)"),
+        (["a", "a\u200b", "\ufeffb", "B"], "'a' (2 rows) and 'a\\u200b' (2 rows), "),
+        (["STRASSE", "stra\u00dfe", "x"], "'STRASSE' (2 rows) and 'stra\u00dfe' (2 rows)"),
+        (["a", "A", "b", "B", "c", "C", "d", "D", "e", "E"], "'C' (2 rows) and 2 more differ"),
+    ],
+)
+def test_labels_that_differ_only_in_how_they_are_written_are_named(names, alike):
+    [note] = label_notes(labelled(names * 2))
+    assert note.startswith("each of these labels is a class of its own: ")
+    assert note.endswith(" differ only in how they are written.")
+    assert alike in note
+
+
+@pytest.mark.parametrize("word", ["nan", "None", "null", "NULL", "N/A", " NaN"])
+def test_words_for_missing_values_are_named_in_the_same_note(word):
+    missing = f"{word!r} (3 rows) may stand for a missing value."
+    alike = "'a' (2 rows) and 'A' (2 rows) differ only in how they are written; "
+    own = "each of these labels is a class of its own: "
+    assert label_notes(labelled([word] * 3 + ["a", "b"] * 2)) == [own + missing]
+    [note] = label_notes(labelled([word] * 3 + ["a", "A"] * 2))
+    assert (
+        note == f"{own}'a' (2 rows) and 'A' (2 rows) differ only in how they are written; {missing}"
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["0", "1"],
+        ["very good", "verygood"],
+        ["e", "\u00e9"],
+        ["10000000000000001", "10000000000000002"],  # a float cannot tell these apart
+        ["none of these", "nothing"],
+    ],
+)
+def test_other_labels_are_not_noted(names):
+    assert label_notes(labelled(names * 2)) == []
+
+
+def test_a_label_of_one_row_is_named():
     often = ["Positive", "Negative"] * 5
-    assert lone_labels(labelled(often)) == []
-    assert lone_labels(labelled(["positve", *often])) == [
-        "only one training row has the label 'positve' (a misspelling of 'Positive'?)"
-    ]
-    (warning,) = lone_labels(labelled(["x", "y", "z", "v", "w", *often]))
-    assert warning == "only one training row has the label 'x', 'y', 'z' and 2 more"
-    assert lone_labels(labelled(["a", "b", "c"])) == []  # each row its own class: refused later
+    assert label_notes(labelled(["x", *often])) == ["only one training row has the label 'x'."]
+    (note,) = label_notes(labelled(["x", "y", "z", "v", "w", *often]))
+    assert note == "only one training row has the label 'x', 'y', 'z' and 2 more."
+    assert label_notes(labelled(["a", "b", "c"])) == []  # each row its own class: refused later
+
+
+@pytest.mark.parametrize(
+    ("label", "names", "alike"),
+    [("0.0", "01", "'0'"), ("bad ", ["bad", "good"], "'bad'"), ("NO", ["no", "yes"], "'no'")],
+)
+def test_a_test_label_that_is_written_in_another_way_is_said_to_be(label, names, alike):
+    with pytest.raises(InputError, match=f"{alike} differs only in how it is written"):
+        class_ids(labelled([label]), tuple(names))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compare import finetune, own_folder, train_models
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import Job, read_job
-from clozeline.train.finetuning.results import SHOWN, Result, ResultFolder, Start
+from clozeline.train.finetuning.results import SHOWN, ModelName, Result, ResultFolder
 from clozeline.train.labelled.scores import mean_in_words
 
 METRICS: dict[str, Callable[[Any], float]] = {
@@ -88,7 +88,7 @@ class Score:
     test: str
     rows: int  # of training
     metric: str
-    values: dict[Start, list[float]]  # in [-1, 1], one per seed
+    values: dict[ModelName, list[float]]  # in [-1, 1], one per seed
     excluded: int | None = None  # documents that the corpus left out for this test; None: unknown
 
 
@@ -139,7 +139,7 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     A task with several metrics counts with their mean, on its first test table.
     """
     first_test = {score.task: score.test for score in reversed(scores)}
-    by_task: dict[Start, dict[str, list[float]]] = {start: {} for start in SHOWN}
+    by_task: dict[ModelName, dict[str, list[float]]] = {start: {} for start in SHOWN}
     yield _row("", "rows", "metric", *SHOWN.values())
     for score in scores:
         is_first = score.test == first_test[score.task]
@@ -184,7 +184,7 @@ def _run(
     rows, excluded = len(job.train), list(job.excluded.values())
     for number, test in enumerate(task.test):  # by number: a kept result may have another source
         for metric in task.metrics:
-            values: dict[Start, list[float]] = {}
+            values: dict[ModelName, list[float]] = {}
             for result in results:
                 scores = (result.scores, *result.also.values())[number]
                 values.setdefault(result.key.start, []).append(METRICS[metric](scores))

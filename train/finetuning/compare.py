@@ -1,7 +1,7 @@
-"""`clozeline finetune`: one classifier, or the best of several and what they are compared with.
+"""`clozeline finetune`: a classifier, and the models that it is compared with.
 
     RUN, train.csv, test.csv  ->  for each number of rows, start and seed: a result
-                              ->  the best pretrained one on all rows  ->  folder, report
+    the pretrained one on all rows, with the first seed  ->  folder, report
 
     pretrained       fine-tuned from the pretrained weights
     from_scratch     the same model and the same search, from random weights
@@ -15,12 +15,14 @@ killed command can resume.
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from clozeline.pipeline.commandline.next_command import as_given
 from clozeline.pipeline.common.config_checks import differences
@@ -31,38 +33,35 @@ from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.train.artifacts.classifier_folder import (
-    RESULTS,
     check_room,
     is_classifier,
     read_metadata,
     read_report,
 )
-from clozeline.train.artifacts.run import positions_note, read_run
-from clozeline.train.engine.attempt_store import keep_own_mark
+from clozeline.train.artifacts.run import positions_note
 from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import Finetuning, new_model, scored
 from clozeline.train.finetuning.job import TEST, Job, read_job
-from clozeline.train.finetuning.report import FinetuneReport, no_gain, points_of, summarize
+from clozeline.train.finetuning.report import FinetuneReport, summarize
 from clozeline.train.finetuning.results import (
     ModelKey,
+    ModelName,
     Result,
     ResultFolder,
-    Start,
-    is_unfinished,
 )
+from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
-from clozeline.train.labelled.rows import lone_labels
-from clozeline.train.monitoring.health import HELDOUT
-from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.labelled.rows import label_notes
 from clozeline.train.store.local_folder import local_folder
 
 #: How long a process waits for another one, such as that which fits bag-of-words.
 PATIENCE = timedelta(days=30)
+TEST_LOGITS = "logits of the test rows"  # stored beside the weights, which have other names
 MANY_CUT = 0.2  # a share of the training rows
 NO_SKLEARN = (
     "bag-of-words is not measured: scikit-learn is not installed; "
@@ -102,30 +101,29 @@ def finetune(
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         run = stack.enter_context(local_folder(run))
         out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
-        resume = stack.enter_context(_locked(out, overwrite, world)) or resume
+        lock = own_folder(out, overwrite)
+        world.broadcast_from_main(lambda: stack.enter_context(lock))
         stack.enter_context(lost_process_in_one_line(world))
         job = read_job(run, train, test, each_given(also_test), config)
-        digests, existing = job.digests(), {"resume": resume, "overwrite": overwrite}
-        if kept := world.broadcast_from_main(partial(_kept_report, out, digests, **existing)):
-            return kept
-        folder = world.broadcast_from_main(partial(ResultFolder, out, digests, **existing))
+        if stored := world.broadcast_from_main(partial(_stored_report, out, job, overwrite)):
+            return stored
+        options_of_results = {"resume": world.any(resume or is_restart()), "overwrite": overwrite}
+        open_results = partial(ResultFolder, out, job.digests(), **options_of_results)
+        folder = world.broadcast_from_main(open_results)
         disable_malloc_trim()
         notes = _notes(run, job, is_shown=world.is_main)
         results = train_models(job, folder, world)
 
-        write = partial(_write_best, run, job, out, folder, results, notes, sources, options)
+        write = partial(_write_classifier, job, out, folder, results, notes, sources, options)
         return world.broadcast_from_main(write)
 
 
 def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result[Any]]:
     """Train each model that is not stored yet, one after another; returns all results."""
     keys = models_of(job)
-
-    def stored() -> dict[ModelKey, Result[Any]]:
-        found = {key: folder.read(key, is_candidate=_is_candidate(job, key)) for key in keys}
-        return {key: _with_present_sources(job, found) for key, found in found.items() if found}
-
-    results = world.broadcast_from_main(stored)
+    results = world.broadcast_from_main(
+        lambda: {key: result for key in keys if (result := folder.read(key))}
+    )
     for key in keys:
         if key not in results:
             first = results.get(key._replace(seed=job.config.seed))
@@ -136,7 +134,7 @@ def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result[An
 def models_of(job: Job) -> list[ModelKey]:
     """Every model to train, in the order of the report; other seeds after the first."""
     config, total = job.config, len(job.train)
-    starts: list[Start] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
+    starts: list[ModelName] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
     starts += ["from_scratch"] if config.from_scratch or config.label_efficiency else []
     return [
         ModelKey(start, size, seed)
@@ -152,19 +150,14 @@ def _train(
     job: Job, key: ModelKey, first: Result[Any] | None, folder: ResultFolder, world: World
 ) -> Result[Any]:
     """Train one model with all processes, and store its result; the main one fits bag-of-words."""
+    tensors: dict[str, Tensor] = {}
     if key.start == "bag_of_words":
-
-        def fit() -> Result[Any]:
-            result = _fit_bag_of_words(job, key)
-            folder.write(result)
-            return result
-
-        result = world.broadcast_from_main(fit)
+        result = world.broadcast_from_main(partial(_fit_bag_of_words, job, key))
     else:
-        is_candidate = _is_candidate(job, key)
-        model, result, logits = Finetuning(job, key, world, is_candidate).run(first)
-        stored = (model.state_dict(), logits) if is_candidate else ()
-        world.broadcast_from_main(partial(folder.write, result, *stored))
+        model, result, logits = Finetuning(job, key, world).run(first)
+        if key == _classifier_key(job):
+            tensors = {**model.state_dict(), TEST_LOGITS: torch.from_numpy(logits)}
+    world.broadcast_from_main(partial(folder.write, result, tensors))
     if world.is_main:
         print_progress(result.line())
     return result
@@ -181,19 +174,12 @@ def _fit_bag_of_words(job: Job, key: ModelKey) -> Result[Any]:
     return scored(job, key, {name: predict(job.truncated[name].joined()) for name in job.tests})
 
 
-def _is_candidate(job: Job, key: ModelKey) -> bool:
-    """Whether the model may become the classifier."""
-    return bool(job.names) and key.start == "pretrained" and key.examples == len(job.train)
+def _classifier_key(job: Job) -> ModelKey | None:
+    """The model that becomes the classifier; other seeds show how much results vary."""
+    return ModelKey("pretrained", len(job.train), job.config.seed) if job.names else None
 
 
-def _with_present_sources(job: Job, result: Result[Any]) -> Result[Any]:
-    """The other test sets had other sources before their files moved."""
-    names = (name for name in job.tests if name != TEST)
-    return replace(result, also=dict(zip(names, result.also.values(), strict=True)))
-
-
-def _write_best(
-    run: Path,
+def _write_classifier(
     job: Job,
     out: Path,
     folder: ResultFolder,
@@ -202,10 +188,10 @@ def _write_best(
     sources: dict[str, str | None],
     options: Mapping[str, Any] | None,
 ) -> FinetuneReport:
-    """Write the folder of the best candidate; returns its report."""
-    candidates = [result for result in results if _is_candidate(job, result.key)]
-    best = min(candidates, key=lambda result: result.chosen.loss)
-    weights, logits = folder.read_candidate(best.key)
+    """Write the folder; returns its report."""
+    [result] = [result for result in results if result.key == _classifier_key(job)]
+    weights = folder.read_tensors(result.key)
+    logits = weights.pop(TEST_LOGITS).numpy()
     model = new_model(job, "pretrained", job.config.seed)
     model.load_state_dict(weights)
     classifier = Classifier(
@@ -215,20 +201,14 @@ def _write_best(
         text=job.config.text,
         text_pair=job.config.text_pair,
         max_seq_length=job.start.max_seq_length,
-        temperature=best.chosen.temperature,
+        temperature=result.chosen.temperature,
         prompt=job.config.prompt,
         truncate=job.start.truncate,
     )
     probabilities = softmax(logits, classifier.temperature)
     predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
     report = summarize(
-        job,
-        results,
-        best,
-        logits,
-        predictions.labels,
-        notes=[*notes, *_no_gain(run, job, results)],
-        sources=sources,
+        job, results, result, logits, predictions.labels, notes=notes, sources=sources
     )
     save_classifier(
         out,
@@ -249,26 +229,11 @@ def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _locked(out: Path, overwrite: bool, world: World) -> Iterator[bool]:
-    """`own_folder` in rank 0; yields whether an earlier attempt of this command began there."""
-    has_failed = world.any(is_restart())
-    with ExitStack() as stack:
-
-        def lock() -> bool:
-            stack.enter_context(own_folder(out, overwrite))
-            return keep_own_mark(out / RESULTS, world.store, has_failed=has_failed)
-
-        yield world.broadcast_from_main(lock)
-
-
-def _kept_report(
-    out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool
-) -> FinetuneReport | None:
-    """The report of a classifier that stays, or None. Raises InputError for one of another job."""
-    if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
+def _stored_report(out: Path, job: Job, overwrite: bool) -> FinetuneReport | None:
+    """The report of a finished classifier. Raises InputError for one of another job."""
+    if overwrite or not is_classifier(out):
         return None
-    if differs := differences(read_metadata(out)["job"], job):
+    if differs := differences(read_metadata(out)["job"], job.digests()):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
@@ -278,7 +243,8 @@ def _kept_report(
 
 def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
-    is_cut, notes = job.rows.is_cut, lone_labels(job.train)
+    is_cut = job.rows.is_cut
+    notes = [*label_notes(job.train), *rate_note(job.start.model, job.config)]
     if is_cut.mean() >= MANY_CUT:
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "
@@ -294,11 +260,3 @@ def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     for note in notes if is_shown else ():
         print(f"note: {note}", file=sys.stderr)
     return notes
-
-
-def _no_gain(run: Path, job: Job, results: Sequence[Result[Any]]) -> list[str]:
-    losses, pairs = [], "none"
-    if kind_of(run) == "run":
-        losses = [line[HELDOUT] for line in read_metrics(run) if HELDOUT in line]
-        pairs = read_run(run).data.pairs
-    return no_gain(points_of(results), test_rows=len(job.tests[TEST]), losses=losses, pairs=pairs)

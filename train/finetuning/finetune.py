@@ -24,9 +24,8 @@ from clozeline.pipeline.common.errors import DivergedError
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.job import TEST, Job
-from clozeline.train.finetuning.results import ModelKey, Result, Start
+from clozeline.train.finetuning.results import ModelKey, ModelName, Result
 from clozeline.train.finetuning.search import (
-    SEARCH_ROWS,
     Trial,
     best_of,
     candidate_rates,
@@ -58,7 +57,6 @@ class Finetuning:
     job: Job
     key: ModelKey
     world: World
-    is_candidate: bool  # for the classifier: it has results on held-out rows, to be compared
 
     def run(
         self, first: Result[Any] | None = None
@@ -72,8 +70,7 @@ class Finetuning:
         model, trial = self._train_finally(trial)
         logits = self._test_logits(model)
         predicted = {
-            name: found.argmax(1) if self.job.names else found[:, 0]
-            for name, found in logits.items()
+            name: rows.argmax(1) if self.job.names else rows[:, 0] for name, rows in logits.items()
         }
         return model, scored(self.job, self.key, predicted, trial, tried), logits[TEST]
 
@@ -92,23 +89,14 @@ class Finetuning:
     def _choose(self, first: Result[Any] | None) -> tuple[Trial, tuple[Trial, ...]]:
         """The trial for the final training, and all that were tried."""
         config, rows = self.job.config, len(self._labels)
-        tried: tuple[Trial, ...] = ()
-        folds = folds_line(rows)
         if first is not None:
-            trial, tried = first.chosen.without_results(), first.tried
-        elif fixed := fixed_trial(config, rows):
-            trial = fixed
-        else:
-            with self._progress(f"search on {folds}") as progress:
-                evaluate = partial(self._on_held_out_rows, progress=progress)
-                rates = candidate_rates(self.job.start.model)
-                tried = tuple(search(evaluate, rows, config, rates))
-                trial = best_of(tried)
-        is_compared = self.is_candidate and config.seeds > 1 and rows <= SEARCH_ROWS
-        if is_compared and not trial.rows:
-            with self._progress(f"seeds compared on {folds}") as progress:
-                trial = self._on_held_out_rows(trial, progress=progress)
-        return for_all_rows(trial, rows, config), tried
+            return first.chosen, first.tried
+        if fixed := fixed_trial(config, rows):
+            return fixed, ()
+        with self._progress(f"search on {folds_line(rows)}") as progress:
+            evaluate = partial(self._on_held_out_rows, progress=progress)
+            tried = search(evaluate, rows, config, candidate_rates(self.job.start.model))
+        return for_all_rows(best_of(tried), rows, config), tuple(tried)
 
     def _on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
         """The trial with its results over the held-out rows of all folds."""
@@ -118,14 +106,14 @@ class Finetuning:
             model = self._trained(trial, train, progress)
             logits.append(self._logits(model, self._rows.take(held)))
         labels = self._labels[np.concatenate([held for _, held in folds])]
-        found = trial.with_results(np.concatenate(logits), labels)
-        return self.world.broadcast_from_main(lambda: found)  # all processes choose the same
+        tried = trial.with_results(np.concatenate(logits), labels)
+        return self.world.broadcast_from_main(lambda: tried)  # all processes choose the same
 
     def _train_finally(self, trial: Trial) -> tuple[BertForClassification, Trial]:
         """Train on all rows, but those of a large set that are held out and scored."""
-        kept, held = final_split(self._labels, seed=self.job.config.seed)
+        trained, held = final_split(self._labels, seed=self.job.config.seed)
         with self._progress() as progress:
-            model = self._trained(trial, kept, progress)
+            model = self._trained(trial, trained, progress)
         self._check_finite(model, trial)
         if len(held):
             logits = self._logits(model, self._rows.take(held))
@@ -166,8 +154,8 @@ class Finetuning:
         `clozeline predict` and exported models compute in float32.
         """
         with self._progress("test rows", unit="row") as progress:
-            found = partial(predict_logits, model, world=self.world, progress=progress)
-            return {name: found(rows) for name, rows in self.job.test_rows.items()}
+            predict = partial(predict_logits, model, world=self.world, progress=progress)
+            return {name: predict(rows) for name, rows in self.job.test_rows.items()}
 
     def _check_finite(self, model: BertForClassification, trial: Trial) -> None:
         """Raises DivergedError if the weights, or logits of the first rows, are not finite."""
@@ -201,15 +189,15 @@ def scored(
 ) -> Result[Any]:
     """The result of a model from its predictions for each test set, by name."""
     scores: dict[str, Any] = {
-        name: Scores.of(job.names, job.test_labels[name], found)
+        name: Scores.of(job.names, job.test_labels[name], values)
         if job.names
-        else Correlations.of(job.test_labels[name], found)
-        for name, found in predicted.items()
+        else Correlations.of(job.test_labels[name], values)
+        for name, values in predicted.items()
     }
     return Result(key=key, scores=scores.pop(TEST), also=scores, trial=trial, tried=tried)
 
 
-def new_model(job: Job, start: Start, seed: int) -> BertForClassification:
+def new_model(job: Job, start: ModelName, seed: int) -> BertForClassification:
     """An untrained classifier; what is not pretrained is drawn from the seed."""
     model = BertForClassification(
         job.start.model,

@@ -36,7 +36,6 @@ from clozeline.train.labelled.rows import (
     class_ids,
     class_names,
     hold_out,
-    quoted,
     read_labelled,
     read_named,
     sample,
@@ -86,7 +85,7 @@ class Job:
     def truncated(self) -> dict[str, Texts]:
         """What the model reads of each text: of the training rows "", and of each test set."""
         texts = {"": self.train.texts} | {name: test.texts for name, test in self.tests.items()}
-        return {name: self.encoder.truncate(found) for name, found in texts.items()}
+        return {name: self.encoder.truncate(of_rows) for name, of_rows in texts.items()}
 
     def subset(self, size: int, *, seed: int) -> Rows:
         """The training rows of a model, int64 [size]: balanced, and nested in larger subsets."""
@@ -97,13 +96,8 @@ class Job:
         return balanced_order(self.labels, seed=seed)[:size]
 
     def digests(self) -> dict[str, Any]:
-        """The config, and digests of weights and rows; compared when the command is rerun.
-
-        Test sets have numbers, since their sources may be moved.
-        """
+        """The config, and digests of weights and rows; compared when the command is rerun."""
         trained, start = self.start.trained_positions, self.start
-        names = [TEST, *(f"{TEST} {number}" for number in range(2, len(self.tests) + 1))]
-        digests = (rows.digest() for rows in self.tests.values())
         return {
             **asdict(self.config),
             "max_seq_length": start.max_seq_length,
@@ -113,8 +107,8 @@ class Job:
             **({} if trained is None else {"trained_positions": trained}),
             "tokenizer": start.tokenizer.digest,
             "training rows": self.train.digest(),
-            "tests": names,  # so that leaving one out is another job
-            **{f"{name} rows": digest for name, digest in zip(names, digests, strict=True)},
+            "tests": list(self.tests),  # so that leaving one out is another job
+            **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
         }
 
     def _labels(self, rows: Labelled) -> Labels:
@@ -147,7 +141,7 @@ def read_job(
         test = read_labelled(test_source, **columns)
     if config.max_examples is not None:
         train = sample(train, config.max_examples, seed=config.seed)
-        names = _classes_left(names, train, test)
+        names = names and class_names(train)
     *_, largest = config.sizes(len(train))
     if largest > len(train):
         raise InputError(
@@ -159,7 +153,12 @@ def read_job(
         class_ids(rows, names)  # raises for a label of no training row
     return Job(
         start=start,
-        encoder=_encoder(start, config.prompt),
+        encoder=Encoder(
+            start.tokenizer,
+            max_seq_length=start.max_seq_length,
+            prompt=config.prompt,
+            truncate=start.truncate,
+        ),
         label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
         train=train,
         tests=tests,
@@ -167,20 +166,6 @@ def read_job(
         config=config,
         excluded=excluded_texts(run, tests),
     )
-
-
-def _classes_left(names: tuple[str, ...], train: Labelled, test: Labelled) -> tuple[str, ...]:
-    """The classes of the sample. Raises InputError for one alone, and if test rows have more."""
-    rows = f"{train.source}: the {len(train):,} rows of --max-examples"
-    left = set(train.labels)
-    if lost := set(names).difference(left).intersection(test.labels):
-        raise InputError(
-            f"{rows} have none of class {quoted(min(lost))}, which test rows have; give more."
-        )
-    found = tuple(name for name in names if name in left)
-    if len(found) == 1:
-        raise InputError(f"{rows} are all of class {quoted(found[0])}; give more.")
-    return found
 
 
 def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:
@@ -199,30 +184,25 @@ def _as_excluded(texts: Texts) -> str:
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
     """The pretrained model, with the dropout, maximum length and pooling of the config."""
-    found = read_pretrained(run, seed=config.seed)
-    model = with_dropout(found.model, config.dropout)
-    max_seq_length = config.max_seq_length or found.max_seq_length
+    pretrained = read_pretrained(run, seed=config.seed)
+    model = with_dropout(pretrained.model, config.dropout)
+    max_seq_length = config.max_seq_length or pretrained.max_seq_length
     if max_seq_length > model.max_position_embeddings:
         raise InputError(
             f"--max-seq-length is {max_seq_length}, but the model of {run} has only "
             f"{model.max_position_embeddings} positions; give at most that."
         )
-    trained = found.trained_positions
-    if config.prompt and "mlm_head" in found.absent:
+    trained = pretrained.trained_positions
+    if config.prompt and "mlm_head" in pretrained.absent:
         raise InputError(f"{run} has no masked-LM head, which a prompt needs; leave --prompt out.")
     return replace(
-        found,
+        pretrained,
         model=model,
         max_seq_length=max_seq_length,
-        truncate=config.truncate or found.truncate,
-        pooling="mask" if config.prompt else config.pooling or found.pooling,
+        truncate=config.truncate or pretrained.truncate,
+        pooling="mask" if config.prompt else config.pooling or pretrained.pooling,
         trained_positions=None if trained is None or trained >= max_seq_length else trained,
     )
-
-
-def _encoder(start: Pretrained, prompt: str | None) -> Encoder:
-    length, truncate = start.max_seq_length, start.truncate
-    return Encoder(start.tokenizer, max_seq_length=length, prompt=prompt, truncate=truncate)
 
 
 def values_digest(weights: Mapping[str, Tensor]) -> str:

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from clozeline.pipeline.commandline.config_options import option_name
+from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import Job
 from clozeline.train.finetuning.results import SHOWN, Result
 from clozeline.train.finetuning.training_loop import Logits
@@ -25,7 +27,6 @@ from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 IMBALANCE = 3  # a class with this many times the rows of another is worth a note
-FALLING = 0.99  #: a held-out loss below this share of the one before it is still falling
 
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
 
@@ -72,7 +73,7 @@ class FinetuneReport:
                 if calibration.temperature != 1
                 else "; no temperature was fitted that is sure to lower it"
             ),
-            *(f"{name} rows: {_exclusion(found)}" for name, found in excluded.items()),
+            *(f"{name} rows: {_exclusion(texts)}" for name, texts in excluded.items()),
             *(f"note: {note}" for note in self.values["notes"]),
         ]
 
@@ -97,7 +98,7 @@ def summarize(
         "calibration": asdict(Calibration.of(logits, labels, temperature=best.chosen.temperature)),
         "class_counts": class_counts,  # training rows
         "excluded": job.excluded,
-        "notes": [*notes, *imbalance],
+        "notes": [*notes, *imbalance, *doubts(best.scores, points_of(results), job.config)],
     }
     return FinetuneReport(values, is_new=True)
 
@@ -144,40 +145,46 @@ def label_efficiency_table(points: Sequence[Point]) -> list[str]:
     if len(sizes) < 2:
         return []
     starts = [start for start in SHOWN if any(point["start"] == start for point in points)]
-    by_key = {(point["examples"], point["start"]): point for point in points}
-    lines = []
-    for source in (None, *points[0]["also"]):
-        title = f"accuracy on {source}, %" if source else "accuracy, %"
-        lines += ["", title, "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
-        for size in sizes:
-            found = (by_key[size, start] for start in starts)
-            seeds = (p["also"][source] if source else p["accuracies"] for p in found)
-            shown = (mean_in_words([100 * accuracy for accuracy in of], ".1f") for of in seeds)
-            lines.append(f"{size:>10,}" + "".join(f"{percent:>16}" for percent in shown))
+    by_key = {(point["examples"], point["start"]): point["accuracies"] for point in points}
+    lines = ["", "accuracy, %", "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
+    for size in sizes:
+        percents = ([100 * accuracy for accuracy in by_key[size, start]] for start in starts)
+        cells = (f"{mean_in_words(percent, '.1f'):>16}" for percent in percents)
+        lines.append(f"{size:>10,}" + "".join(cells))
     return lines
 
 
-def no_gain(
-    points: Sequence[Point], *, test_rows: int, losses: Sequence[float], pairs: str
-) -> list[str]:
-    """A note where pretraining, with these losses and pairs, did not pay beyond the noise."""
+def doubts(scores: Scores, points: Sequence[Point], config: FinetuneConfig) -> list[str]:
+    """Notes on a classifier that is not worth using, with what to try.
+
+    It predicts one class, it is worse than bag-of-words, or pretraining did not pay beyond the
+    noise. The classifier's `scores` are one of the seeds in `points`.
+    """
+    fixed = [
+        option_name(name) for name in ("learning_rate", "epochs") if getattr(config, name) != "auto"
+    ]
+    search = f"leave {' and '.join(fixed)} out to have them chosen, " if fixed else ""
+    advice = f"{search}give more labelled rows, or pretrain on more text like that of the task"
+    notes = []
+    labels, predictions = scores.confusion.sum(1), scores.confusion.sum(0)
+    if (labels > 0).sum() > 1 and (predictions > 0).sum() == 1:
+        name = scores.names[int(predictions.argmax())]
+        notes.append(f"all {scores.examples:,} test rows are predicted as {name!r}; {advice}.")
     most = max(point["examples"] for point in points)
     compared = {point["start"]: point for point in points if point["examples"] == most}
-    ours, scratch = compared["pretrained"], compared.get("from_scratch")
-    if scratch is None:
-        return []
-    noise = 2 * math.hypot(_error(ours, test_rows), _error(scratch, test_rows))
-    if ours["mean"] - scratch["mean"] > noise:
-        return []
-    advice = ["pretrain on more text like that of the task"]
-    if len(losses) > 1 and losses[-1] < FALLING * losses[-2]:
-        advice.append(f"for more minutes (its held-out loss still fell, to {losses[-1]:.2f})")
-    if pairs not in ("none", "packed"):
-        advice.append("on shards of --pairs none")
-    return [
-        f"pretraining did not pay: accuracy {ours['mean']:.4f}, from scratch "
-        f"{scratch['mean']:.4f}, and differences up to {noise:.4f} are noise; {', '.join(advice)}."
-    ]
+    ours = compared.pop("pretrained")
+    for start, other in compared.items():
+        gain = ours["mean"] - other["mean"]
+        noise = 2 * math.hypot(_error(ours, scores.examples), _error(other, scores.examples))
+        measured = f"accuracy {ours['mean']:.4f}, {SHOWN[start]} {other['mean']:.4f}"
+        about = f"{measured}, and differences up to {noise:.4f} are noise"
+        if start == "bag_of_words" and gain < 0:
+            notes.append(f"bag-of-words is better: {about}; {advice}.")
+        if start == "from_scratch" and gain <= noise:
+            notes.append(
+                f"pretraining did not pay: {about}; pretrain on more text like that of the task."
+            )
+    return notes
 
 
 def _error(point: Point, test_rows: int) -> float:
@@ -186,18 +193,18 @@ def _error(point: Point, test_rows: int) -> float:
     return math.sqrt(of_seeds + point["mean"] * (1 - point["mean"]) / test_rows)
 
 
-def _exclusion(found: int | None) -> str:
+def _exclusion(texts: int | None) -> str:
     """Whether a test set was kept out of the pretraining corpus, in words."""
-    if found is None:
+    if texts is None:
         return "not checked against the pretraining corpus; `shards --exclude` does"
-    return f"excluded from the pretraining corpus, which had words of {found:,} of them"
+    return f"excluded from the pretraining corpus, which had words of {texts:,} of them"
 
 
 def _accuracy(point: Point) -> str:
-    seeds = len(point["accuracies"])
+    count = len(point["accuracies"])
     line = f"accuracy {mean_in_words(point['accuracies'], '.4f')}"
-    line += f" ({seeds} seeds)" if seeds > 1 else ""
-    others = (f"{np.mean(found):.4f} on {source}" for source, found in point["also"].items())
+    line += f" ({count} seeds)" if count > 1 else ""
+    others = (f"{np.mean(seeds):.4f} on {source}" for source, seeds in point["also"].items())
     return ", ".join([line, *others])
 
 

@@ -42,6 +42,7 @@ FOLDS = 5
 FEW_ROWS = 300  # up to this many, every row is held out once
 SEARCH_ROWS = 4_000  # larger training sets are searched on a sample of at most this size
 MOST_RATES = 5
+FAR = 10  # times outside of the rates searched at first: worth a note
 WORST_LOSS = sys.float_info.max  # JSON has no infinity
 #: (rows, epochs): how many epochs up to that many rows get; smaller sets are read more often.
 EPOCHS = ((500, 12), (2_000, 6), (20_000, 4), (math.inf, 3))
@@ -81,9 +82,6 @@ class Trial:
             temperature=helpful_temperature(logits, labels),
         )
 
-    def without_results(self) -> "Trial":
-        return Trial(learning_rate=self.learning_rate, epochs=self.epochs)
-
     def line(self) -> str:
         line = f"learning rate {self.learning_rate:g}, {counted(self.epochs, 'epoch')}"
         if not self.rows:
@@ -102,6 +100,18 @@ def candidate_rates(model: BertConfig) -> tuple[float, ...]:
     if model.hidden_size > 320:
         return 1e-4, 2e-4, 4e-4
     return 3e-4, 1e-3, 3e-3
+
+
+def rate_note(model: BertConfig, config: FinetuneConfig) -> list[str]:
+    """A note on a learning rate more than ten times outside of the rates that are searched."""
+    low, *_, high = candidate_rates(model)
+    rate = config.learning_rate
+    if rate == "auto" or low / FAR <= rate <= FAR * high:
+        return []
+    return [
+        f"--learning-rate {rate:g} is far outside of the {low:g} to {high:g} that are searched for "
+        "this model; leave it out, or give one that is nearer."
+    ]
 
 
 def most_epochs(rows: int, config: FinetuneConfig) -> int:
@@ -137,8 +147,8 @@ def search(
         tried.append(evaluate(Trial(learning_rate=beyond, epochs=epochs)))
         tried.sort(key=lambda trial: trial.learning_rate)
     if searches_epochs and not is_sampled:
-        shorter = replace(best_of(tried).without_results(), epochs=-(-epochs // 2))
-        tried.append(evaluate(shorter))
+        best = best_of(tried)
+        tried.append(evaluate(Trial(learning_rate=best.learning_rate, epochs=-(-epochs // 2))))
     return tried
 
 
@@ -173,7 +183,7 @@ def folds_line(rows: int) -> str:
 def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
     """Rows of the final training, and rows held out of it (none for up to 4,000 rows).
 
-    In larger sets the held-out rows decide the temperature, and which seed's classifier is kept.
+    In larger sets the temperature is fitted on the held-out rows.
     """
     if len(labels) <= SEARCH_ROWS:
         return np.arange(len(labels)), np.arange(0)

@@ -7,11 +7,11 @@ Labels are text from the start, because CSV has no types: a model trained on a P
 numeric labels can be tested on a CSV file. The labels of a regression are numbers.
 """
 
-import difflib
 import hashlib
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.paths import is_table
 from clozeline.pipeline.common.ragged import ordinals
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.tables import MissingColumnError, is_string
@@ -36,6 +37,10 @@ REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
 MANY_CLASSES = 1_000  # more, of less than two rows each, are none
 SHOWN = 40  # characters of a label
+SHOWN_LABELS = 3  # in a note
+EXACT_DIGITS = 15  # of a float
+#: What tables have where a value is missing, as text.
+MISSING = {"nan", "none", "null", "na", "n/a", "#n/a", "<na>"}
 HELD_OUT_PARTS = 10  # one of them is tested on where there is no test source
 
 Rows = NDArray[np.int64]
@@ -199,32 +204,63 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def lone_labels(labelled: Labelled) -> list[str]:
-    """A warning about labels of a single row, with those that they may be misspellings of."""
+def label_notes(labelled: Labelled) -> list[str]:
+    """Notes on labels that are hardly meant as classes of their own, with their numbers of rows.
+
+    Those of a single row, and in one note: labels that are written in several ways, such as
+    "1", "01" and "1.0" or "Good" and "good ", and words for missing values.
+    """
     counts = Counter(labelled.labels)
-    lone = [name for name, count in counts.items() if count == 1]
-    others = {name.casefold(): name for name, count in counts.items() if count > 1}
-    shown = []
-    for name in lone[:3] if others else ():
-        close = difflib.get_close_matches(name.casefold(), others, n=1)
-        meant = f" (a misspelling of {quoted(others[close[0]])}?)" if close else ""
-        shown.append(f"{quoted(name)}{meant}")
-    more = f" and {len(lone) - 3} more" if len(lone) > 3 else ""
-    return [f"only one training row has the label {', '.join(shown)}{more}"] if shown else []
+    ways: dict[str, list[str]] = {}
+    for name in counts:
+        ways.setdefault(_normalized(name), []).append(name)
+    alike = [" and ".join(_with_rows(name, counts) for name in w) for w in ways.values() if w[1:]]
+    missing = [_with_rows(name, counts) for name in counts if _normalized(name) in MISSING]
+    notes = []
+    if alike or missing:
+        parts = [f"{_first(alike)} differ only in how they are written"] if alike else []
+        parts += [f"{_first(missing)} may stand for a missing value"] if missing else []
+        notes.append(f"each of these labels is a class of its own: {'; '.join(parts)}.")
+    lone = [quoted(w[0]) for way, w in ways.items() if way not in MISSING and counts[w[0]] == 1]
+    if 0 < len(lone) < len(counts):
+        notes.append(f"only one training row has the label {_first(lone)}.")
+    return notes
+
+
+def _normalized(label: str) -> str:
+    """ "Good " -> "good";  "01" and "1.0" -> "1.0";  characters without width do not count."""
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+    text = " ".join("".join(c for c in text if unicodedata.category(c) != "Cf").split())
+    try:
+        return str(float(text) + 0.0) if len(text) <= EXACT_DIGITS else text
+    except ValueError:
+        return text
+
+
+def _with_rows(name: str, counts: Counter[str]) -> str:
+    return f"{quoted(name)} ({counted(counts[name], 'row')})"
+
+
+def _first(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - SHOWN_LABELS} more" if len(parts) > SHOWN_LABELS else ""
+    return ", ".join(parts[:SHOWN_LABELS]) + more
 
 
 def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     """The index of each label in `names`, int64 [N]. Raises InputError for one not there."""
     index = {name: i for i, name in enumerate(names)}
-    found = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
-    if (found < 0).any():
-        row = int(np.argmax(found < 0))
+    ids = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
+    if (ids < 0).any():
+        row = int(np.argmax(ids < 0))
+        label = labelled.labels[row]
         shown = ", ".join(map(cut, names[:10])) + (", ..." if len(names) > 10 else "")
+        alike = [quoted(name) for name in names if _normalized(name) == _normalized(label)]
+        meant = f"; {_first(alike)} differs only in how it is written" if alike else ""
         raise InputError(
-            f"{labelled.source}: row {row + 1} has the label {quoted(labelled.labels[row])}, which "
-            f"no training row has; the classes are {shown}."
+            f"{labelled.source}: row {row + 1} has the label {quoted(label)}, which no training "
+            f"row has; the classes are {shown}{meant}."
         )
-    return found
+    return ids
 
 
 def hold_out(labelled: Labelled, *, seed: int) -> tuple[Labelled, Labelled]:
