@@ -129,7 +129,8 @@ class ResultFolder:
     def write(self, result: Result[Any], tensors: Mapping[str, Tensor] | None = None) -> None:
         """Store a finished result; before it the tensors, of the model that is kept."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._folder / JOB, self.job)
+        if not (self._folder / JOB).exists():
+            write_json(self._folder / JOB, self.job)
         if tensors:
             whole = {name: value.cpu().contiguous() for name, value in tensors.items()}
             with whole_file(self._path(result.key, "safetensors")) as file:

@@ -186,19 +186,15 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
             f"{labelled.source}: every row has the label {quoted(labelled.labels[0])}, but a "
             "classifier needs two classes; add rows of another class, or name another --label."
         )
-    if 2 * len(names) > rows:
-        are_many = len(names) > MANY_CLASSES
-        found = f"{len(names):,} different ones in {rows:,} rows, such as {cut(min(names))}"
-        if all(map(REAL.fullmatch, names)) and (are_many or any("." in n for n in names)):
-            raise InputError(
-                f"{labelled.source}: the labels look like numbers to predict, not like classes: "
-                f"{found}; name another --label, or {AS_REGRESSION}."
-            )
-        if are_many:
-            raise InputError(
-                f"{labelled.source}: the labels look like names of rows, not like classes: "
-                f"{found}; name another --label."
-            )
+    are_numbers, are_many = all(map(REAL.fullmatch, names)), len(names) > MANY_CLASSES
+    is_real = are_numbers and any("." in name for name in names)
+    if 2 * len(names) > rows and (are_many or is_real):
+        kind = "numbers to predict" if are_numbers else "names of rows"
+        raise InputError(
+            f"{labelled.source}: the labels look like {kind}, not like classes: {len(names):,} "
+            f"different ones in {rows:,} rows, such as {cut(min(names))}; name another --label"
+            + (f", or {AS_REGRESSION}." if are_numbers else ".")
+        )
     if all(_is_number(name) for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
@@ -322,19 +318,14 @@ def _read(
 
 def _joined(source: str, table: pa.Table, names: Sequence[str]) -> list[str]:
     """One text per row, each column on its own line, as sources join them."""
-    columns = [_texts(source, table, name) for name in names]
+    for name in names:
+        if not is_string(kind := table.schema.field(name).type):
+            raise InputError(
+                f"{source}: column '{name}' holds {kind}, not text; name another column with "
+                "--text or --text-pair."
+            )
+    columns = (table.column(name).to_pylist() for name in names)
     return ["\n".join(row) for row in zip(*columns, strict=True)]
-
-
-def _texts(source: str, table: pa.Table, name: str) -> list[str]:
-    column = table.column(name)
-    if not is_string(column.type):
-        raise InputError(
-            f"{source}: column '{name}' holds {column.type}, not text; name another column with "
-            "--text or --text-pair."
-        )
-    texts: list[str] = column.to_pylist()
-    return texts
 
 
 def cut(label: str) -> str:
