@@ -7,15 +7,18 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import torch
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.next_command import note_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.train.artifacts.pretrained import read_pretrained
 from clozeline.train.benchmark.benchmark import Score, Task, as_table, benchmark, read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import read_job
+from clozeline.train.finetuning.job import load_start, read_job, values_digest
+from clozeline.train.inference.fill import fill
 from clozeline.train.labelled.rows import read_labelled
 from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
@@ -222,6 +225,50 @@ def test_the_tasks_of_glue_are_in_the_examples():
     assert [name for name, task in tasks.items() if task.is_regression] == ["STS-B"]
     assert [name for name, task in tasks.items() if not task.text_pair] == ["CoLA", "SST-2"]
     assert len(tasks["MNLI"].test) == 2
+    assert [name for name, task in tasks.items() if task.start] == ["MRPC", "STS-B", "RTE"]
+
+
+def test_every_task_of_glue_reads_five_hundred_rows_with_the_columns_of_the_hub(run, tmp_path):
+    """Local tables in place of nyu-mll/glue, whose classes are numbers, too."""
+    for task in read_tasks(ROOT / "examples" / "glue.toml"):
+        columns = [column for column in (task.text, task.text_pair) if column]
+        texts = [sentences(500, seed)[0] for seed in range(len(columns))]
+        numbers = np.arange(500) % 6 / 1.25 if task.is_regression else np.arange(500) % 2
+        lines = [",".join([*columns, "label", "idx"])]
+        lines += [
+            f"{','.join(row)},{n},{i}"
+            for i, (*row, n) in enumerate(zip(*texts, numbers, strict=True))
+        ]
+        table = f"{tmp_path / task.name}.csv"
+        Path(table).write_text("\n".join(lines) + "\n")
+        config = replace(CONFIG, text=task.text, text_pair=task.text_pair, label=task.label)
+        job = read_job(run, table, table, [], config, is_regression=task.is_regression)
+        assert len(job.train) == 500
+        assert bool(job.names) != task.is_regression
+
+
+def test_a_task_starts_from_the_encoder_of_the_classifier_above_it(run, tasks, tmp_path):
+    much, both = tasks
+    after = [replace(much, name="AGAIN", start="MUCH"), replace(both, start="MUCH")]
+    benchmark(run, [much, *after], out=tmp_path, config=replace(CONFIG, epochs=1))
+    trained = load_classifier(tmp_path / "MUCH").model.encoder.state_dict()
+    start = read_pretrained(tmp_path / "MUCH")
+    assert all(torch.equal(start.weights[f"encoder.{name}"], x) for name, x in trained.items())
+    assert {"mlm_head", "nsp_head"} <= set(start.absent)
+    classification = json.loads((tmp_path / "AGAIN" / "classifier.json").read_text())["job"]
+    regression = json.loads((tmp_path / "BOTH" / "results" / "job.json").read_text())
+    for job in (classification, regression):
+        assert job["pretrained"] == values_digest(start.weights)
+
+
+def test_a_classifier_has_no_masked_lm_head_to_prompt_or_fill(run, tasks, tmp_path):
+    benchmark(run, tasks[:1], out=tmp_path, config=replace(CONFIG, epochs=1))
+    for use in (
+        lambda: fill(tmp_path / "MUCH", "w1 [MASK]"),
+        lambda: load_start(tmp_path / "MUCH", replace(CONFIG, prompt="it is [MASK] :")),
+    ):
+        with pytest.raises(InputError, match="MUCH has no masked-LM head"):
+            use()
 
 
 @pytest.mark.parametrize(
@@ -231,6 +278,7 @@ def test_the_tasks_of_glue_are_in_the_examples():
         ("[a]; train = 'x'; test = 'y'; headline = 'z'", "headline'; give a table"),
         ("[a]; train = 'x'; test = 'y'; metrics = 'f2'", r"\[a\]: .* metrics out of accuracy"),
         ("[a]; train = 'x'; test = 'y'; metrics = ['f1', 'pearson']", "two are not mixed"),
+        ("[a]; train = 'x'; test = 'y'; start = 'b'", "start is 'b'; give a classification that"),
         ("[a]; train = 'x'; test = []", "give test tables, each once, and metrics"),
         ("[a]; train = 'x'; test = ['y', 'y']", "give test tables, each once, and m"),
         ("[a]; train = 5; test = 'y'", "train is 5; it is of another type"),

@@ -15,11 +15,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-from clozeline.pipeline.common.errors import InputError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folders import check_kind, check_replaceable, wrong_folder
 from clozeline.pipeline.common.json_files import SUMS, check_sums, json_values
 from clozeline.pipeline.common.paths import names_in
-from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from clozeline.train.artifacts.checkpoint import check_finite
+from clozeline.train.artifacts.huggingface import check_links
 from clozeline.train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
@@ -50,6 +56,36 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 def read_report(folder: Path) -> dict[str, Any]:
     """The content of report.json. Raises InputError where it is missing or damaged."""
     return _read_json(folder, REPORT, REPORTED)
+
+
+def read_model(folder: Path) -> tuple[dict[str, Any], Tokenizer, dict[str, Tensor]]:
+    """The metadata, the tokenizer and the weights by name.
+
+    Raises InputError where a file is missing, damaged or replaced.
+    """
+    metadata = read_metadata(folder)
+    check_links(folder)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    if tokenizer.digest != metadata["tokenizer_digest"]:
+        raise InputError(
+            f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
+            f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
+        )
+    check_sums(folder)
+    try:
+        weights = load_file(folder / MODEL)
+    except (OSError, SafetensorError) as error:
+        raise unreadable_model(folder, error) from error
+    check_finite(folder, weights)
+    return metadata, tokenizer, weights
+
+
+def unreadable_model(folder: Path, error: Exception) -> InputError:
+    """What is raised for weights or a model config that cannot be used."""
+    return InputError(
+        f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` with "
+        "--overwrite."
+    )
 
 
 def is_classifier(folder: Path) -> bool:

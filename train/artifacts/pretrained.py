@@ -1,4 +1,4 @@
-"""The pretrained model in a run or a Hugging Face folder."""
+"""The pretrained model in a run, a Hugging Face folder, or a classifier that was made of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from clozeline.model.positions import TABLE, continued_positions
 from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.classifier_folder import read_model, unreadable_model
 from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut
 from clozeline.train.artifacts.partial_folder import restore_folder
 from clozeline.train.artifacts.run import read_run_and_weights, trained_positions
@@ -61,12 +62,13 @@ def kind_of_model(folder: Path, *, accepted: Sequence[str] = tuple(MODELS)) -> s
 
 
 def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
-    """The newest weights of a run, or those of a Hugging Face folder, all on the CPU.
+    """The newest weights of a run, or those of a Hugging Face folder or classifier, on the CPU.
 
         >>> load_pretrained("work/run").max_seq_length
         64
 
-    Raises InputError if the folder is neither, or incomplete.
+    Of a classifier it is the encoder; heads are initialized from the seed. Raises InputError if the
+    folder is none of these, or incomplete.
     """
     with local_folder(folder) as local:
         return read_pretrained(local, seed=seed)
@@ -74,7 +76,10 @@ def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
 
 def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
     """As `load_pretrained`, from a local folder."""
-    if kind_of_model(folder, accepted=PRETRAINED) == "run":
+    kind = kind_of_model(folder)
+    if kind == "classifier":
+        return _of_classifier(folder, seed=seed)
+    if kind == "run":
         config, tokenizer, state, weights = read_run_and_weights(folder)
         return Pretrained(
             model=config.model,
@@ -97,4 +102,24 @@ def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
         truncate=side_cut(folder),
         pooling="mean" if "pooler" in stored.absent else stored.config.pooling,
         absent=stored.absent,
+    )
+
+
+def _of_classifier(folder: Path, *, seed: int) -> Pretrained:
+    metadata, tokenizer, weights = read_model(folder)
+    try:
+        model = BertConfig.from_dict(metadata["model"])
+        start = BertForPretraining(model, seed=seed).state_dict()
+    except ValueError as error:
+        raise unreadable_model(folder, error) from error
+    encoder = {name: value for name, value in weights.items() if name in start}
+    pooling: Pooling = "mean" if metadata["pooling"] == "mask" else metadata["pooling"]
+    return Pretrained(
+        model=model,
+        tokenizer=tokenizer,
+        weights=start | encoder,
+        max_seq_length=metadata["max_seq_length"],
+        truncate=metadata["truncate"],
+        pooling=pooling,
+        absent=tuple({part_of(name): None for name in start.keys() - encoder.keys()}),
     )

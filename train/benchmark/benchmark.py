@@ -4,6 +4,7 @@
     train = "cola/train.csv"    # as on the command line of `clozeline finetune`
     test = ["cola/dev.csv"]     # one or several; the first decides the score
     text = "sentence"           # text_pair and label are columns as well
+    start = "MNLI"              # another task above, from whose classifier this one starts
     metrics = ["matthews"]      # or accuracy, f1, macro_f1; pearson and spearman: a regression
     ->                rows  metric          fine-tuned  from scratch  bag-of-words
     CoLA             8,551  matthews              31.2           8.4          10.1
@@ -44,7 +45,9 @@ METRICS: dict[str, Callable[[Any], float]] = {
 }
 REGRESSION = {"pearson", "spearman"}
 RESULTS = "benchmark.json"
-ADVICE = "give a table for each: [name], train, test, maybe text, text_pair, label and metrics"
+ADVICE = (
+    "give a table for each: [name], train, test, maybe text, text_pair, label, metrics and start"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class Task:
     text_pair: str | None = None
     label: str = "label"
     metrics: tuple[str, ...] = ("accuracy",)
+    start: str | None = None  # a classification before it in the file; None: the model itself
 
     def __post_init__(self) -> None:
         is_name = Path(self.name).name == self.name and self.name.isprintable()
@@ -102,7 +106,13 @@ def read_tasks(path: Path) -> list[Task]:
             table = {"test": [], "metrics": "accuracy", **values}
             for key in ("test", "metrics"):  # a single one, or a list
                 table[key] = tuple(table[key]) if isinstance(table[key], list) else (table[key],)
-            tasks.append(Task(name=name, **table))
+            task = Task(name=name, **table)
+            above = {one.name for one in tasks if not one.is_regression}
+            if task.start is not None and task.start not in above:
+                raise ValueError(
+                    f"start is {task.start!r}; give a classification that is above it in the file"
+                )
+            tasks.append(task)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: {one_line(error)}; {ADVICE}.") from error
     if not tasks:
@@ -128,7 +138,8 @@ def benchmark(
             _read(run, task, config)  # what is refused is refused before hours of training
         for task in tasks:
             print(f"{task.name}: {task.train}", file=sys.stderr)
-            scores += _run(run, task, out / task.name, config, overwrite=overwrite)
+            origin = out / task.start if task.start else run
+            scores += _run(origin, task, out / task.name, config, overwrite=overwrite)
         write_json(out / RESULTS, {"run": as_given(run), "results": list(map(asdict, scores))})
     return scores
 

@@ -31,7 +31,8 @@ TASK = ("text", "text_pair", "label", "label_efficiency", "prompt", "label_words
 def benchmark(run: Path, tasks: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Fine-tune a pretrained model on several tasks, such as GLUE's.
 
-    TASKS.toml has a table per task: [name], train, test, text, text_pair, label, metrics.
+    TASKS.toml has a table per task: [name], train, test, text, text_pair, label, metrics,
+    and start, a task above it from whose classifier it starts.
     """
     config = config_or_usage_error(FinetuneConfig, options)
     from clozeline.train.benchmark import benchmark as of_tasks

@@ -8,25 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForClassification
 from clozeline.model.huggingface.config import CLASSIFICATION
-from clozeline.pipeline.common.errors import InputError, one_line
-from clozeline.pipeline.common.json_files import check_sums, write_json, write_sums
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import write_json, write_sums
 from clozeline.pipeline.common.paths import GivenPath
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.train.artifacts.checkpoint import check_finite
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,
     REPORT,
     TOKENIZER,
-    read_metadata,
+    read_model,
+    unreadable_model,
 )
-from clozeline.train.artifacts.huggingface import check_links, load_model, longest_text, side_cut
+from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.config import Truncate
 from clozeline.train.finetuning.training_loop import predict_logits
@@ -135,15 +134,7 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
 
 def read_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Classifier:
     """As `load_classifier`, from a local folder."""
-    metadata = read_metadata(folder)
-    check_links(folder)
-    tokenizer = load_tokenizer(folder / TOKENIZER)
-    if tokenizer.digest != metadata["tokenizer_digest"]:
-        raise InputError(
-            f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
-            f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
-        )
-    check_sums(folder)
+    metadata, tokenizer, weights = read_model(folder)
     names = tuple(metadata["names"])
     try:
         config = BertConfig.from_dict(metadata["model"])
@@ -153,13 +144,9 @@ def read_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
             pooling=metadata["pooling"],
             mask_position=metadata["mask_position"],
         )
-        model.load_state_dict(load_file(folder / MODEL))
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
-            "with --overwrite."
-        ) from error
-    check_finite(folder, model.state_dict())
+        model.load_state_dict(weights)
+    except (RuntimeError, ValueError) as error:
+        raise unreadable_model(folder, error) from error
     return Classifier(
         model=model.to(device).eval(),
         tokenizer=tokenizer,

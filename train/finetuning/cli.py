@@ -30,7 +30,7 @@ OUT = Folder(writes=True)
         *("baseline", "seeds"),
     ),
 )
-@click.argument("run", metavar="RUN|HF_DIR", type=Folder())
+@click.argument("run", metavar="RUN|HF_DIR|CLASSIFIER", type=Folder())
 @click.argument("train", metavar="TRAIN")
 @grouped_option("--out", required=True, type=OUT, help="Folder for the classifier.", group="Output")
 @grouped_option("--test", help="Labelled test rows. Default: hold out part of TRAIN.", group="Data")
@@ -60,7 +60,8 @@ def finetune(
 ) -> None:
     """Fine-tune a pretrained model into a text classifier.
 
-    HF_DIR is a BERT or ModernBERT in Hugging Face format, with its tokenizer. TRAIN and --test are
+    HF_DIR is a BERT or ModernBERT in Hugging Face format, with its tokenizer; of a CLASSIFIER that
+    this command wrote, the encoder is trained on. TRAIN and --test are
     Parquet, JSON lines, CSV or TSV files, hf://DATASET or sample:reviews. Test rows are only
     scored; hyperparameters are tuned on training rows only. With few labels, try --prompt and
     --label-words. Under torchrun, the processes train each model together.
