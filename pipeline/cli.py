@@ -52,8 +52,8 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     made = make_tokenizer(sources, out=out, **options)
     if made.warning:
         click.echo(f"warning: {made.warning}", err=True)
-    if made.rejected:
-        click.echo(f"note: {escaped(made.rejected)}", err=True)
+    for note in made.notes:
+        click.echo(f"note: {escaped(note)}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
     click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
     given = sources or ("SOURCE...",)

@@ -43,7 +43,8 @@ class TokenizerOptions:
     )
     strip_accents: bool | None = option(
         None,
-        "Remove accents.  [default: yes, but not with --cased, nor if the text would lose letters]",
+        "Remove accents.  [default: yes, but not with --cased, nor if the text would lose letters "
+        "or words]",
         group="Vocabulary",
         show_default=False,
     )

@@ -31,12 +31,7 @@ from clozeline.pipeline.sources.formats import (
     not_whole,
     read_block,
 )
-from clozeline.pipeline.tokenization.accents import (
-    MAX_LOST,
-    count_characters,
-    count_letters,
-    lost_from_vocabulary,
-)
+from clozeline.pipeline.tokenization.accents import Sample
 from clozeline.pipeline.tokenization.learn import MIN_ALPHABET, learn_vocabulary
 from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
 from clozeline.pipeline.tokenization.tokenizer import (
@@ -66,7 +61,7 @@ class Made(NamedTuple):
     punkt: str  #: where Punkt's parameters come from
     accents: str  #: whether accents are stripped, and why; or that the vocabulary decides
     warning: str | None
-    rejected: str | None  #: how many documents, and why the first one
+    notes: list[str]  #: of rejected documents, and of what the vocabulary drops
 
 
 @dataclass(frozen=True)
@@ -193,19 +188,23 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks, options.allow_truncated)
     punkt, origin = _find_or_train_punkt(corpus, options.language)
+    sample = Sample.of(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet") if blocks else ())
     reason, warning = "", None
     if options.vocab is not None:
         tokenizer = _adopt(options, punkt=punkt.to_json())
-        warning = _warning(tokenizer, corpus)
+        warning = _warning(tokenizer, sample)
     else:
-        tokenizer, reason = _learn(corpus, options, punkt=punkt.to_json())
+        tokenizer, reason = _learn(corpus, sample, options, punkt=punkt.to_json())
         if tokenizer.vocab_size < (options.vocab_size or 0):
             warning = f"the text gives only {tokenizer.vocab_size:,} tokens; give more of it."
-    accents = "with its own normalizer"
+    rejected = corpus.rejected_in_words()
+    accents, notes = "with its own normalizer", [rejected] if rejected else []
     if isinstance(tokenizer.normalization, Normalization):
         stripped = tokenizer.normalization.strip_accents
         accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
-    return Made(tokenizer, origin, accents, warning, corpus.rejected_in_words())
+        if tokenizer.normalization.clean_text and (joined := sample.joiners_make()):
+            notes.append(f"{joined}, which WordPiece drops; --model bpe keeps them.")
+    return Made(tokenizer, origin, accents, warning, notes)
 
 
 def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
@@ -235,18 +234,17 @@ def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]
     return train_punkt(texts, language), f"trained on the sources{note}"
 
 
-def _learn(corpus: Corpus, options: TokenizerOptions, *, punkt: PunktJson) -> tuple[Tokenizer, str]:
+def _learn(
+    corpus: Corpus, sample: Sample, options: TokenizerOptions, *, punkt: PunktJson
+) -> tuple[Tokenizer, str]:
     """A learned tokenizer; and why it keeps accents, if that is because of the text."""
     assert options.vocab_size is not None
     if not corpus.blocks:
         raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
     reason, strip_accents = "", options.strip_accents
-    counts = _count_characters(corpus)
     if strip_accents is None and not options.cased:
-        lost, letters = count_letters(counts)
-        strip_accents = lost <= MAX_LOST * letters
-        if not strip_accents:
-            reason = f" (stripping them would lose {lost / letters:.1%} of the letters)"
+        loss = sample.accents_make()
+        strip_accents, reason = not loss, f" (stripping them would {loss})" if loss else ""
     tokenizer = learn_vocabulary(
         corpus.texts(options.max_megabytes * MEGABYTE, reading_for="the vocabulary"),
         model=options.model,
@@ -254,7 +252,7 @@ def _learn(corpus: Corpus, options: TokenizerOptions, *, punkt: PunktJson) -> tu
         cased=bool(options.cased),
         strip_accents=strip_accents,
         punkt=punkt,
-        alphabet=max(MIN_ALPHABET, _alphabet(counts)),
+        alphabet=max(MIN_ALPHABET, _alphabet(sample.characters)),
     )
     return tokenizer, reason
 
@@ -265,21 +263,12 @@ def _alphabet(counts: Counter[str]) -> int:
     return int(np.searchsorted(covered, ALPHABET_COVERS * counts.total())) + 1
 
 
-def _warning(tokenizer: Tokenizer, corpus: Corpus) -> str | None:
-    """What an adopted vocabulary loses of the sources or, without sources, of its own scripts."""
-    flags = tokenizer.normalization
-    if not (isinstance(flags, Normalization) and flags.strip_accents):
+def _warning(tokenizer: Tokenizer, sample: Sample) -> str | None:
+    """What an adopted vocabulary that strips accents loses of the sources."""
+    flags, loss = tokenizer.normalization, sample.accents_make()
+    if not (loss and isinstance(flags, Normalization) and flags.strip_accents):
         return None
-    loses = lost_from_vocabulary(tokenizer.tokens)
-    if corpus.blocks:
-        lost, letters = count_letters(_count_characters(corpus))
-        share = f"{lost:,} of {letters:,} letters of the sources"
-        loses = share if lost > MAX_LOST * letters else None
-    return loses and f"the vocabulary strips accents, and with them it loses {loses}."
-
-
-def _count_characters(corpus: Corpus) -> Counter[str]:
-    return count_characters(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet"))
+    return f"the vocabulary strips accents; in the sources, that will {loss}."
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.accents import (
     ACCENTED,
     MAX_LOST,
-    count_characters,
+    Sample,
     count_letters,
+    count_merged,
     is_lost,
-    lost_from_vocabulary,
 )
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
@@ -29,6 +30,10 @@ ENGLISH = "The café in Köln was old. " * 40
 
 def corpus(folder, code):
     return write(folder / f"{code}.txt", "\n\n".join(articles_in(code, 40)))
+
+
+def characters_of(texts):
+    return Sample.of(texts).characters
 
 
 def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it():
@@ -53,19 +58,78 @@ def test_known_letters():
 
 
 def test_lost_letters_are_counted_among_all():
-    assert count_letters(count_characters(["he है", "2 + 2"])) == (1, 4)
-    assert count_letters(count_characters(["cafe\u0301", "й, и\u0306!"])) == (2, 6)
-    assert count_letters(count_characters([])) == (0, 0)
+    assert count_letters(characters_of(["he है", "2 + 2"])) == (1, 4)
+    assert count_letters(characters_of(["cafe\u0301", "й, и\u0306!"])) == (2, 6)
+    assert count_letters(characters_of([])) == (0, 0)
 
 
-def test_only_a_multilingual_vocabulary_loses_letters():
-    english = ["the", "##s", "été", "क", "한", "λόγος"] * 20
-    assert lost_from_vocabulary([*english, *["word"] * 500]) is None
-    found = lost_from_vocabulary([*english, *["नमक", "काम", "ঘর", "書"] * 20])
-    assert found is not None
-    assert found.endswith(" letters of Devanagari, Bengali")
-    assert int(found.split()[0]) > 20
-    assert lost_from_vocabulary(["書", "屋"]) is None
+@pytest.mark.parametrize(
+    ("words", "merged"),
+    [
+        ({"má": 5, "mà": 9, "ma": 1}, 15),
+        ({"mà": 90, "ma": 8, "má": 9}, 99),
+        ({"ou": 100, "où": 9, "à": 7}, 0),
+        ({"ņem": 3, "nem": 3, "ñem": 3, "nemo": 8}, 9),
+        ({"σώμα": 2, "σωμα": 1, "ένα": 5}, 3),
+        ({}, 0),
+    ],
+)
+def test_words_that_get_the_form_of_another_common_word_are_counted(words, merged):
+    assert count_merged(Counter(words)) == merged
+
+
+#: Languages in which accents tell words apart, those where they seldom do, and marks that are
+#: written in two ways.
+KEEPING = {
+    "Yoruba": "Ọkọ́ ni ọkọ rẹ, ọkọ̀ náà sì tóbi; ó ní okó, oko àti òkò.",
+    "Hmong-like tones": "Mā má mà; tā tá tà, shī shí shì.",
+    "Igbo, decomposed": unicodedata.normalize("NFD", "Akwa na ákwà, àkwà na ákwá."),
+    "Lakota": "Sápa sapa; ȟé hé, ȟe he; ičú iču.",
+}
+STRIPPING = {
+    "Spanish": "El río está cerca; la ciudad tiene un museo, y el camión llegó más tarde.",
+    "Czech": "Příliš žluťoučký kůň úpěl ďábelské ódy, a řeka teče domů.",
+    "Polish": "Zażółć gęślą jaźń; rzeka płynie przez miasto, a ludzie śpią.",
+    "Greek": "Η πόλη είναι παλιά, και το ποτάμι περνά δίπλα της.",
+}
+
+
+@pytest.mark.parametrize("name", [*KEEPING, *STRIPPING])
+def test_accents_that_make_words_are_kept(name, tmp_path):
+    text = (KEEPING | STRIPPING)[name]
+    made = make(tmp_path / "out", write(tmp_path / "a.txt", f"{text} " * 40), vocab_size=200)
+    assert made.tokenizer.normalization.strip_accents == (name in STRIPPING)
+    is_said = "(stripping them would merge " in made.accents
+    assert (is_said, made.notes) == (name in KEEPING, [])
+
+
+#: Persian, Malayalam (at the end of a word), Sinhala, Bengali; Latin and emoji.
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "\u0645\u06cc\u200c\u0631\u0648\u0645 \u0628\u0647 \u062e\u0627\u0646\u0647",
+            1,
+        ),
+        (
+            "\u0d05\u0d35\u0d28\u0d4d\u200d \u0d35\u0d28\u0d4d\u0d28\u0d41",
+            1,
+        ),
+        ("\u0dc1\u0dca\u200d\u0dbb\u0dd3 \u0dbd\u0d82\u0d9a\u0dcf\u0dc0", 1),
+        (
+            "\u09b0\u200d\u09cd\u09af\u09be\u09ac, \u09b0\u200d\u09cd\u09af\u09be\u09ae",
+            2,
+        ),
+        ("Auf\u200cLage \U0001f468\u200d\U0001f469 \u2764\ufe0f\u200d\U0001f525 a\u200d", 0),
+    ],
+)
+def test_words_with_joiners_are_counted_where_they_are_dropped(text, words, tmp_path):
+    source = write(tmp_path / "a.txt", f"{text} " * 50)
+    made = make(tmp_path / "out", source, vocab_size=200)
+    said = f"{50 * words:,} of {50 * len(text.split()):,} words have zero-width joiners, such as "
+    assert [note.partition("'")[0] for note in made.notes] == ([said] if words else [])
+    assert all("; --model bpe keeps them." in note for note in made.notes)
+    assert make(tmp_path / "bpe", source, vocab_size=300, model="bpe").notes == []
 
 
 @pytest.mark.parametrize("code", ["hi", "th", "ja", "ar", "ru"])
@@ -76,8 +140,8 @@ def test_a_vocabulary_learned_from_text_with_marks_keeps_them(code, tmp_path):
     assert normalization.lowercase
     assert made.accents.startswith("accents kept (stripping them would lose ")
     texts = articles_in(code, 2, seed=1)
-    lost, _ = count_letters(count_characters(texts))
-    known = count_characters(made.tokenizer.tokens)
+    lost, _ = count_letters(characters_of(texts))
+    known = characters_of(made.tokenizer.tokens)
     assert lost
     assert all(
         known[character] for text in texts for character in text.lower() if is_lost(character)
@@ -93,7 +157,7 @@ def test_text_without_marks_gives_a_vocabulary_that_strips_accents(code, tmp_pat
 
 def test_a_few_foreign_names_do_not_change_the_default(tmp_path):
     names = ENGLISH * 10 + "Толстой"
-    lost, letters = count_letters(count_characters([names]))
+    lost, letters = count_letters(characters_of([names]))
     assert 0 < lost < MAX_LOST * letters
     made = make(tmp_path / "out", write(tmp_path / "a.txt", names), vocab_size=200)
     assert made.tokenizer.normalization.strip_accents
@@ -144,9 +208,9 @@ def test_the_command_says_whether_accents_are_kept_and_warns_once_of_lost_letter
     learned = said("learned", hindi, "--vocab-size=300")
     assert " tokens, accents kept (stripping them would lose 2" in learned
     adopted = said("adopted", hindi, *vocab)
-    lost, letters = count_letters(count_characters([Path(hindi).read_text()]))
-    assert adopted.count("warning: the vocabulary strips accents, and with them it loses ") == 1
-    assert f"it loses {lost:,} of {letters:,} letters of the sources" in adopted
+    lost, letters = count_letters(characters_of([Path(hindi).read_text()]))
+    assert adopted.count("warning: the vocabulary strips accents; ") == 1
+    assert f"in the sources, that will lose {lost / letters:.1%} of the letters." in adopted
     assert " tokens, accents stripped, Punkt parameters " in adopted
     assert "warning" not in said("kept", hindi, *vocab, "--no-strip-accents")
     assert "warning" not in said("english", english, *vocab)

@@ -202,9 +202,9 @@ def test_rejected_documents_are_told_with_the_first_one(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "b.jsonl").write_text("\n".join(lines[:9]))
     options = {"vocab_size": 200, "max_megabytes": 1}
-    said = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", **options).rejected
+    [said] = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", **options).notes
     assert said.startswith(f"1 document rejected, the first is {tmp_path}/a.jsonl:10 (not JSON: ")
-    assert make(tmp_path / "other", tmp_path / "b.jsonl", **options).rejected is None
+    assert make(tmp_path / "other", tmp_path / "b.jsonl", **options).notes == []
 
 
 REFUSED = {
