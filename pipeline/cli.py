@@ -14,6 +14,7 @@ from clozeline.pipeline.commandline.config_options import (
 )
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.hub_model import is_hub_name
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
@@ -55,7 +56,7 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     for note in made.notes:
         click.echo(f"note: {escaped(note)}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
-    click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
+    click.echo(f"{size}, {made.accents}, sentence splitter: {made.punkt}: {out}")
     given = sources or ("SOURCE...",)
     words = ("shards", *given, *_also_of_shards(**options))
     print_next(*words, "--tokenizer", out, "--out", beside(out, "shards"))
@@ -132,6 +133,11 @@ def shards(
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
+    if is_hub_name(tokenizer):
+        raise InputError(
+            f"{tokenizer} does not exist; check the path. For the tokenizer of a model of the Hub, "
+            f"run `clozeline tokenizer --vocab {tokenizer} --out DIR`, and give DIR."
+        )
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
     if not (beam_args or dry_run):

@@ -17,9 +17,9 @@ LITTLE = 0.2  #: of the tokens; with more of them in words too long to mask, who
 #: What each reason counts, and what it means.
 REASONS: Mapping[str, tuple[str, str]] = {
     "empty": ("documents", "no text in them"),
-    "redirect": ("documents", "redirects"),
-    "other_namespace": ("documents", "pages that are not articles"),
-    "other_model": ("documents", "pages that are not wikitext"),
+    "redirect": ("pages", "redirects"),
+    "other_namespace": ("pages", "pages that are not articles"),
+    "other_model": ("pages", "pages that are not wikitext"),
     "other_record": ("documents", "WARC records that are not text"),
     "short_document": ("documents", "every paragraph is shorter than --min-characters"),
     "no_tokens": ("documents", "nothing but control characters"),
@@ -36,6 +36,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "nothing_to_mask": ("pairs", "no token that may be masked"),
     "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
 }
+SKIPPED = "pages"  #: what a dump has besides articles, which nobody misses
 #: Documents that were counted as read before they were found.
 FOUND_LATER = ("duplicate_document", "near_duplicate", "beyond_budget")
 #: Counted at each use of a document, so their number may exceed what was read.
@@ -60,7 +61,7 @@ def documents_read(read: Mapping[str, int], dropped: Mapping[str, int]) -> int:
     return read.get("documents", 0) + sum(
         dropped.get(reason, 0)
         for reason, (unit, _) in REASONS.items()
-        if unit == "documents" and reason not in FOUND_LATER
+        if unit in ("documents", SKIPPED) and reason not in FOUND_LATER
     )
 
 
@@ -75,6 +76,7 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
     pairs = sum(dropped[reason] for reason, (unit, _) in REASONS.items() if unit == "pairs")
     totals = {
         "documents": documents,
+        SKIPPED: documents,
         "paragraphs": read["paragraphs"] + dropped["short_paragraph"],
         "pairs": rows + pairs,
         "tokens": sum(manifest.token_counts) + dropped["cut_tokens"],
@@ -82,7 +84,8 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
     for reason, (unit, words) in REASONS.items():
         total = 0 if reason in AT_EACH_USE else totals[unit]
         if dropped[reason] > THRESHOLD * totals[unit]:
-            yield f"dropped {_part(dropped[reason], total, unit)}: {words}"
+            verb = "skipped" if unit == SKIPPED else "dropped"
+            yield f"{verb} {_part(dropped[reason], total, unit)}: {words}"
     for reason, words in CLEANED.items():
         if read[reason] > THRESHOLD * documents:
             yield f"cleaned {_part(read[reason], documents, 'documents')}: {words}"

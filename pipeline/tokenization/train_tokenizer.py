@@ -12,6 +12,7 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import check_kind
+from clozeline.pipeline.common.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
 from clozeline.pipeline.common.store import is_file, naming_store
@@ -210,6 +211,8 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
 def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
     assert options.vocab is not None
     path = options.vocab
+    if is_hub_name(path):
+        path = hub_folder(str(path), weights=False)
     if path.is_dir():
         path /= TOKENIZER_JSON if is_file(path / TOKENIZER_JSON) else VOCAB_TXT
     return adopt_vocabulary(
@@ -220,7 +223,7 @@ def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
 def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]:
     """Punkt's parameters and where they come from."""
     if punkt := find_punkt(language):
-        return punkt, f"from nltk ({language})"
+        return punkt, f"NLTK, {language.title()}"
     there = ", ".join(installed_languages())
     if not corpus.blocks:
         others = f", but for {there}" if there else ""

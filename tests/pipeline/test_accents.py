@@ -211,7 +211,7 @@ def test_the_command_says_whether_accents_are_kept_and_warns_once_of_lost_letter
     lost, letters = count_letters(characters_of([Path(hindi).read_text()]))
     assert adopted.count("warning: the vocabulary strips accents; ") == 1
     assert f"in the sources, that will lose {lost / letters:.1%} of the letters." in adopted
-    assert " tokens, accents stripped, Punkt parameters " in adopted
+    assert " tokens, accents stripped, sentence splitter: " in adopted
     assert "warning" not in said("kept", hindi, *vocab, "--no-strip-accents")
     assert "warning" not in said("english", english, *vocab)
 

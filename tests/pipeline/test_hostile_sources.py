@@ -355,6 +355,14 @@ def test_every_reason_has_its_words():
     assert reasons | counted - set(CLEANED) == set(REASONS)
 
 
+def test_redirects_are_skipped_pages_and_not_dropped_documents():
+    found = manifest(documents=103, dropped={"redirect": 97, "empty": 3})
+    assert list(dropped_lines(found)) == [
+        "dropped 3 of 203 documents (1.5%): no text in them",
+        "skipped 97 of 203 pages (47.8%): redirects",
+    ]
+
+
 def test_what_is_cleaned_is_named_above_one_percent_of_the_documents():
     found = manifest(documents=199, invalid_utf8=150, nul=2, dropped={"empty": 1})
     assert list(dropped_lines(found)) == [

@@ -97,7 +97,7 @@ def test_the_last_document_is_cut_at_a_line_end(limit, end, tmp_path):
 def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, monkeypatch):
     monkeypatch.setattr(nltk.data, "path", [str(Path(DATA, "nltk_data").resolve())])
     tokenizer, where, *_ = make(tmp_path / "out", vocab=vocabulary)
-    assert where == "from nltk (english)"
+    assert where == "NLTK, English"
     assert "dr" in tokenizer.punkt["abbrev_types"]
 
 

@@ -14,6 +14,7 @@ import click
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import note_given
 from clozeline.pipeline.common.errors import ClozelineError
+from clozeline.pipeline.common.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
 
 #: The files of a checkpoint that a command may read.
@@ -32,12 +33,14 @@ def local_folder(
 
     "work/run"        ->  work/run
     "s3://bucket/run" ->  ~/.cache/clozeline/5f0c.../run, which errors call s3://bucket/run
+    "bert-base-cased" ->  ~/.cache/huggingface/hub/..., if no such folder is here
 
     Of a run's checkpoints, only that of `step`, or the newest, comes with the named `weights`.
     """
     path = path_of(given)
     if is_local(path):
-        yield path
+        is_named = not writes and is_hub_name(given)
+        yield hub_folder(str(given), weights=bool(weights)) if is_named else path
         return
     from clozeline.train.store.remote_folder import remote_folder
 
@@ -68,6 +71,8 @@ class Folder(PathOrUrl):
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Path:
         """Raises InputError for a store that cannot be reached, or that another process writes."""
         if "://" not in str(value):
+            if ctx and not (self.opened["writes"] or ctx.resilient_parsing) and is_hub_name(value):
+                return hub_folder(str(value), weights=bool(self.opened["weights"]))
             path = super().convert(value, param, ctx)
             assert is_local(path)
             return path

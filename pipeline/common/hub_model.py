@@ -1,0 +1,43 @@
+"""A model of the Hugging Face Hub by its name, where a folder is asked for.
+
+bert-base-uncased  ->  ~/.cache/huggingface/hub/models--bert-base-uncased/snapshots/86b5...
+
+A path that exists is a path, and so is what begins with a folder that exists.
+"""
+
+import re
+from pathlib import Path
+
+from clozeline.pipeline.common.errors import InputError, one_line
+
+#: "bert-base-uncased", or "answerdotai/ModernBERT-base"; a name without an owner is one of BERT's.
+NAME = re.compile(r"(?=.*/|.*bert)[a-z0-9][\w.-]*(/[\w.-]+)?", re.IGNORECASE | re.ASCII)
+FILES = ("*.json", "*.txt")
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # the second where the first are not there
+
+
+def is_hub_name(given: object) -> bool:
+    """Whether this names a model of the Hub: nothing on this machine has the name."""
+    path = Path(str(given))
+    is_path = path.exists() or (len(path.parts) > 1 and Path(path.parts[0]).exists())
+    return not is_path and not path.suffix and NAME.fullmatch(str(given)) is not None
+
+
+def hub_folder(name: str, *, weights: bool) -> Path:
+    """The local copy of a model, downloaded if it is not there yet, with its `weights` or without.
+
+    Raises InputError, with the command that downloads it elsewhere.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*FILES, *WEIGHTS[: int(weights)]]))
+        if weights and not any(folder.glob(WEIGHTS[0])):
+            snapshot_download(name, allow_patterns=WEIGHTS[1])
+    except Exception as error:  # the library's errors have no common class
+        raise InputError(
+            f"{name} does not exist; check the path. If it is a model of the Hub, which could not "
+            f"be loaded ({one_line(error):.80}), run `hf download {name} --local-dir DIR` where "
+            "there is a network, and give DIR."
+        ) from error
+    return folder

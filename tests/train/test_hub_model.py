@@ -1,0 +1,79 @@
+"""A model of the Hub by its name: from the local cache, or one line that says how to get it."""
+
+import pytest
+
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.hub_model import is_hub_name
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from tests.support.command import refused
+from tests.support.small import small_tokenizer
+from tests.support.small_huggingface import save_folder
+from tests.support.small_jobs import python
+from tests.support.small_training import TINY
+
+
+@pytest.mark.parametrize(
+    ("given", "is_name"),
+    [
+        ("bert-base-uncased", True),
+        ("answerdotai/ModernBERT-base", True),
+        ("sentence-transformers/all-MiniLM-L6-v2", True),
+        ("google/bert_uncased_L-2_H-128_A-2", True),
+        ("work", False),
+        ("here/run", False),
+        ("here-bert", False),
+        ("a/b/c", False),
+        ("./bert-base-uncased", False),
+        ("~/bert", False),
+        ("bert/vocab.txt", False),
+        ("s3://bucket/bert", False),
+    ],
+)
+def test_what_is_on_this_machine_or_looks_like_a_file_is_no_name(
+    given, is_name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here-bert").mkdir()
+    assert is_hub_name(given) == is_name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("tokenizer", "--vocab", "bert-x", "--out", "t"),
+        ("finetune", "bert-x", "train.csv", "--out", "c"),
+        ("pretrain", "--from", "bert-x", "--print-recipe"),
+        ("fill", "bert-x", "A [MASK]."),
+    ],
+)
+def test_without_a_network_the_line_says_how_to_download(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = refused(*line)
+    assert said.startswith("bert-x does not exist; check the path. If it is a model of the Hub, ")
+    assert "run `hf download bert-x --local-dir DIR` where there is a network, and give" in said
+
+
+def test_shards_want_a_tokenizer_with_a_sentence_splitter():
+    said = refused("shards", "a.txt", "--tokenizer", "bert-x", "--out", "s")
+    assert said.endswith("run `clozeline tokenizer --vocab bert-x --out DIR`, and give DIR.")
+
+
+def test_a_model_in_the_local_cache_is_read(tmp_path):
+    """The layout of `HF_HOME`, as a download leaves it."""
+    repository, commit = tmp_path / "home/hub/models--some--tiny-bert", "0" * 40
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text(commit)
+    folder = repository / "snapshots" / commit
+    folder.mkdir(parents=True)
+    small_tokenizer().save(folder, max_seq_length=16, has_segments=True)
+    save_folder(folder, BertForPretraining(TINY))
+    filled = python(
+        *("-m", "clozeline", "fill", "some/tiny-bert", "A [MASK]."),
+        HF_HOME=str(tmp_path / "home"),
+    )
+    assert "\n  1  " in filled
+    (tmp_path / "a.txt").write_text("A cat sat. A dog ran.\n" * 20)
+    words = ("tokenizer", tmp_path / "a.txt", "--vocab", "some/tiny-bert", "--out", tmp_path / "t")
+    python("-m", "clozeline", *words, HF_HOME=str(tmp_path / "home"))
+    assert load_tokenizer(tmp_path / "t").tokens == small_tokenizer().tokens
