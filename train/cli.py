@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,6 @@ from clozeline.pipeline.cli import shards, tokenizer, verify
 from clozeline.pipeline.commandline.command import Command, end_of_interrupted, grouped_option
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
-    LocalPath,
     option,
     options_of,
 )
@@ -33,7 +31,6 @@ from clozeline.pipeline.common.errors import (
     own_version,
 )
 from clozeline.pipeline.common.folders import kind_of
-from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.estimate.cli import estimate
 from clozeline.train.evaluation.cli import evaluate
@@ -63,13 +60,6 @@ class PredictOptions:
     engine: Engine = option("torch", ENGINE, group="Model")
     json: bool = option(
         False, "Print JSON lines with all probabilities.", group="Output", is_flag=True
-    )
-    out: Path | None = option(
-        None,
-        "Write JSON lines with all probabilities to this file.",
-        group="Output",
-        type=LocalPath(),
-        metavar="FILE",
     )
 
 
@@ -176,30 +166,27 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
     BertForSequenceClassification or a ModernBertForSequenceClassification; with --text-pair it
     reads pairs.
     """
-    from clozeline.train.inference.predict import checked_target
+    from clozeline.train.inference.predict import is_file_name
     from clozeline.train.inference.predict import predict as run_prediction
 
-    files, out = options.pop("file"), options.pop("out")
+    files = options.pop("file")
     if not texts and not files:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
             option = shlex.join(["--file", text])
             click.echo(f"note: {text} is classified as a text; {option} reads it", err=True)
-    target = checked_target(out, as_given(out)) if out else None
-    predictions = run_prediction(classifier, texts, files=files, **options)
+        elif is_file_name(text):
+            raise InputError(
+                f"there is no file {text}; check its name, and give it as --file. A text like this "
+                "one is read from standard input: --file -."
+            )
     is_empty = True
-    with whole_file(target) if target else nullcontext() as file:
-        for prediction in predictions:
-            is_empty = False
-            if file:
-                file.write(f"{prediction.json()}\n".encode())
-            else:
-                click.echo(prediction.json() if json else prediction.line())
+    for prediction in run_prediction(classifier, texts, files=files, **options):
+        is_empty = False
+        click.echo(prediction.json() if json else prediction.line())
     if is_empty:
         click.echo(f"note: no text to classify in {', '.join(map(as_given, files))}", err=True)
-    if out:
-        click.echo(f"predictions: {as_given(out)}")
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')

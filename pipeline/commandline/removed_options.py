@@ -54,6 +54,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--layer-decay": "all layers have one --learning-rate",
         "--clip": "leave it out; gradients are clipped to a norm of 1",
     },
+    "predict": {"--out": "use --json > FILE"},
     "export": {
         "--test": "evaluate the folder with `clozeline predict --engine onnx`",
         "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",

@@ -1,5 +1,6 @@
 """The numbers of a look, against numpy one word at a time and against numbers made by hand."""
 
+import json
 import math
 from dataclasses import replace
 from itertools import chain
@@ -17,7 +18,7 @@ from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import World
 from clozeline.train.evaluation.evaluate import Evaluation, as_table, evaluate, evaluate_model
-from tests.support.command import refused
+from tests.support.command import output_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run
@@ -185,18 +186,6 @@ def test_shards_that_do_not_fit_are_refused(run, small_folder, tmp_path):
         evaluate(run, small_folder, split="test")
 
 
-def test_a_file_for_the_results_is_checked_before_the_work(tmp_path):
-    """Neither folder is there: an evaluation would be refused for that."""
-    run_json, earlier = tmp_path / "run.json", tmp_path / "earlier.json"
-    run_json.write_text('{"model": {}}')
-    earlier.write_text('{"mlm_loss": 2.5}')
-    lost = tmp_path / "lost" / "x.json"
-    for file, said in (
-        (tmp_path, f"--json {tmp_path} is a folder, device or pipe; give the name"),
-        ("", "'' is not a path; give the name of a file or folder."),
-        ("s3://b/x.json", "s3://b/x.json is a URL; give a path on this machine."),
-        (lost, f"--json {lost}: there is no folder {lost.parent}; make it first."),
-        (run_json, f"--json {run_json} exists and has no results of `clozeline evaluate`; give"),
-        (earlier, f"{tmp_path}/run does not exist; check the path."),
-    ):
-        assert refused("evaluate", tmp_path / "run", tmp_path, "--json", file).startswith(said)
+def test_the_results_are_printed_as_json(run, small_folder):
+    printed = json.loads(output_of("evaluate", run, small_folder, "--json"))
+    assert printed == evaluate(run, small_folder).to_dict()

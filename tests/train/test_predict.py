@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import math
-import os
 import re
 import sys
 from pathlib import Path
@@ -45,8 +44,6 @@ def classifier(tmp_path):
 def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
     words = ("predict", classifier, "a cat", "a\tdog")
     lines = output_of(*words, "--json")
-    assert output_of(*words, "--out", tmp_path / "x.jsonl") == f"predictions: {tmp_path}/x.jsonl\n"
-    assert (tmp_path / "x.jsonl").read_text() == lines
     for line, text in zip(lines.splitlines(), ("a cat", "a\tdog"), strict=True):
         found = json.loads(line)
         assert found["text"] == text
@@ -58,25 +55,14 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
 
 #: Options of `predict`, in a folder with the files of the test below, and the one line.
 REFUSED = {
-    (
-        "a cat",
-        "--out",
-        "rows.jsonl",
-    ): "rows.jsonl exists and has no predictions in it; give another",
     **{
-        ("a cat", "--out", name): f"{name} is not a file, and would be replaced"
-        for name in ("pipe", "loop", "/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-    },
-    ("a cat", "--out", "lost/x.jsonl"): "--out lost/x.jsonl: there is no folder ",
-    **{
-        ("a cat", "--out", name): "predictions are JSON lines"
-        for name in ("x.csv", "x.TSV", "x.parquet")
+        (name,): f"there is no file {name}; check its name, and give it as --file."
+        for name in ("nosuch.csv", "lost/x.TSV", "*.jsonl", "rows.parquet", "lost.txt", "x.csv.gz")
     },
     ("--file", "a.txt", "--text", "review"): "--text names a column, but no --file is a table; l",
     ("a", "--text-pair", "review"): "--text-pair names a column, but no --file is a table; leave",
     ("a", "--text-pair", ""): "--text or --text-pair is empty; name a column, or leave it out.",
     ("--file", "b.csv", "--text", ""): "--text or --text-pair is empty; name a column, or leave",
-    ("--file", "pipe"): "pipe is a pipe or a device; send it to standard input, with --file -.",
     ("--file", "?.*"): "b.csv is a table, and the files of ?.* are read",
 }
 
@@ -86,9 +72,6 @@ def test_what_cannot_be_read_or_would_be_lost_is_refused(words, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("a cat\n")
     Path("b.csv").write_text("text\na cat\n")
-    Path("rows.jsonl").write_text('{"text": "a cat", "label": "good"}\n')
-    os.mkfifo("pipe")
-    Path("loop").symlink_to("loop")
     pair = "second" if "--text-pair" in words else None
     folder = write_small_classifier(tmp_path / "classifier", text_pair=pair)
     before = times(tmp_path)
@@ -96,14 +79,9 @@ def test_what_cannot_be_read_or_would_be_lost_is_refused(words, tmp_path, monkey
     assert times(tmp_path) == before
 
 
-def test_predictions_of_before_are_replaced_also_where_a_link_leads_to_them(classifier, tmp_path):
-    out = tmp_path / "x.jsonl"
-    for _ in range(2):
-        output_of("predict", classifier, "a cat", "--out", out)
-    (link := tmp_path / "link.jsonl").symlink_to(out)
-    output_of("predict", classifier, "a dog", "--out", link)
-    assert link.is_symlink()
-    assert json.loads(out.read_text())["text"] == "a dog"
+@pytest.mark.parametrize("text", ["see rows.csv", "N/A", "ok.", "v1.0", "csv", "https://x.org/a"])
+def test_words_that_are_not_names_of_files_are_classified(classifier, text):
+    assert output_of("predict", classifier, text).endswith(f"\t{text}\n")
 
 
 def test_columns_are_of_the_tables_and_other_files_are_read_by_line(classifier, tmp_path):
@@ -175,11 +153,11 @@ def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_pat
 
 
 def test_a_file_without_a_text_is_named(classifier, tmp_path):
-    file, out = tmp_path / "empty.txt", tmp_path / "out.jsonl"
+    file = tmp_path / "empty.txt"
     file.write_text("")
-    done = invoke("predict", classifier, "--file", file, "--out", out)
+    done = invoke("predict", classifier, "--file", file)
     assert (done.exit_code, done.stderr) == (0, f"note: no text to classify in {file}\n")
-    assert out.read_text() == ""
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

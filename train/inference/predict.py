@@ -7,7 +7,6 @@ classifier of text pairs, a tab separates the two; without a tab the second text
 import io
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -50,13 +49,14 @@ Engine = Literal["torch", "onnx"]
 
 STANDARD_INPUT = "-"
 TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is read line by line
+FILES = (*TABLES, "txt")
 
 
 @dataclass(frozen=True)
 class Prediction:
     """The most probable class of a text, and the probability of each class."""
 
-    text: str  # as given; a tab between the two texts of a pair
+    text: str  # a tab between the two texts of a pair
     label: str
     probability: float
     probabilities: dict[str, float]
@@ -68,38 +68,6 @@ class Prediction:
 
     def json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
-
-
-#: Names of what the process has open, which may be files, but are not ours to replace.
-STREAMS = ("/dev/std", "/dev/fd/", "/proc/")
-
-
-def checked_target(out: Path, given: str) -> Path:
-    """The file to write: behind links, since renaming would replace a link, not its file.
-
-    Raises InputError, naming the file as it was given, for one of another format or without
-    predictions in it, for a device, a pipe or a link to itself, and where its folder is missing.
-    """
-    target = Path(os.path.realpath(out))
-    if target.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        raise InputError(
-            f"--out {given}: predictions are JSON lines; give a name that ends in .jsonl."
-        )
-    is_stream = str(out.absolute()).startswith(STREAMS)
-    if is_stream or (out.exists() and not out.is_file()) or target.is_symlink():
-        raise InputError(f"{given} is not a file, and would be replaced; give another --out.")
-    if not target.parent.is_dir():
-        raise InputError(f"--out {given}: there is no folder {target.parent}; make it first.")
-    if target.is_file() and not _has_predictions(target):
-        raise InputError(f"{given} exists and has no predictions in it; give another --out.")
-    return target
-
-
-def _has_predictions(file: Path) -> bool:
-    """Whether a file is empty, or has predictions."""
-    with file.open("rb") as lines:
-        start = lines.read(1)
-        return not start or (start == b"{" and b'"probabilities": ' in lines.readline())
 
 
 def predict(
@@ -209,6 +177,12 @@ def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> I
         yield Texts.of(line.partition("\t")[::2] if is_pair else (line,) for line in batch)
 
 
+def is_file_name(text: str) -> bool:
+    """Whether a text is one word that ends like a table or a text file: "rows.csv.gz"."""
+    stem, _, ending = bare_name(text).rpartition(".")
+    return bool(stem) and len(text.split()) == 1 and ending.lower() in FILES
+
+
 def _is_table(source: str) -> bool:
     is_url = has_scheme(source) is not None
     name, _ = split_options(source, is_url=is_url)
@@ -221,7 +195,13 @@ def _lines(source: str) -> Iterator[str]:
         if sys.stdin is None:
             raise InputError(f"{STANDARD_INPUT} is closed; pipe text into the command.")
         assert isinstance(sys.stdin.buffer, io.BufferedReader)
-        _check_standard_input(sys.stdin.buffer.peek())
+        head = sys.stdin.buffer.peek()
+        if compression := next((MAGIC[magic] for magic in MAGIC if head.startswith(magic)), None):
+            raise InputError(
+                f"{STANDARD_INPUT} is compressed ({compression}); unpack it first, or name the "
+                "file: --file FILE unpacks it."
+            )
+        check_utf8(STANDARD_INPUT, head)
         yield from _decoded(sys.stdin.buffer)
         return
     for file in _files_of_lines(source):
@@ -233,14 +213,7 @@ def _lines(source: str) -> Iterator[str]:
 
 
 def _files_of_lines(source: str) -> list[File]:
-    """The files of a path, glob or URL. Raises InputError for a pipe, and for tables of a glob."""
-    # Path raises for a name that is too long.
-    is_known = os.path.isfile(source) or os.path.isdir(source)  # noqa: PTH112, PTH113
-    if os.path.exists(source) and not is_known:  # noqa: PTH110
-        raise InputError(
-            f"{source} is a pipe or a device; send it to standard input, with --file "
-            f"{STANDARD_INPUT}."
-        )
+    """The files of a path, glob or URL. Raises InputError for tables of a glob."""
     files = find_files(source)
     if table := next((file.path for file in files if _is_table(file.path)), None):
         raise InputError(
@@ -248,17 +221,6 @@ def _files_of_lines(source: str) -> list[File]:
             "their ending, as in '*.csv'."
         )
     return files
-
-
-def _check_standard_input(head: bytes) -> None:
-    """Raises InputError where the bytes that came first show that it is not text in UTF-8."""
-    for magic, compression in MAGIC.items():
-        if head.startswith(magic):
-            raise InputError(
-                f"{STANDARD_INPUT} is compressed ({compression}); unpack it first, or name the "
-                "file: --file FILE unpacks it."
-            )
-    check_utf8(STANDARD_INPUT, head)
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
