@@ -129,16 +129,14 @@ def attend_to_neighbours(qkv: Tensor, config: BertConfig) -> None:
 def rotation_at(positions: Tensor, head_size: int, theta: float) -> Rotation:
     """The rotation of tokens at `positions`, int64 [S], [T] or [B, S]: cosines and sines.
 
-    Both are float32 [..., 3, 1, D].
+    Both are float32 [..., 1, 1, D].
 
-    Queries and keys are rotated by position * frequency, values are not; frequencies fall from 1 to
-    nearly 1 / theta (Su et al. 2021, 3.2.2). Angles are float32 under autocast too, since bfloat16
-    cannot represent 401.
+    Frequencies fall from 1 to nearly 1 / theta (Su et al. 2021, 3.2.2). Angles, position *
+    frequency, are float32 under autocast too, since bfloat16 cannot represent 401.
     """
     steps = torch.arange(0, head_size, 2, device=positions.device)
     angles = positions[..., None] * (1 / theta ** (steps / head_size))  # [..., D / 2]
-    angles = torch.stack([angles, angles, torch.zeros_like(angles)], -2)[..., None, :]
-    cosine, sine = angles.cos(), angles.sin()
+    cosine, sine = (part[..., None, None, :] for part in (angles.cos(), angles.sin()))
     return torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
 
 
@@ -149,8 +147,10 @@ def rotate(qkv: Tensor, rotation: Rotation) -> Tensor:
     3.2). The arithmetic is float32, rounded once.
     """
     cosine, sine = rotation
-    partner = qkv.roll(qkv.shape[-1] // 2, -1)
-    return (qkv * cosine + partner * sine).to(qkv.dtype)
+    query_key, value = qkv.split((2, 1), -3)
+    partner = query_key.roll(qkv.shape[-1] // 2, -1)
+    rotated = query_key * cosine + partner * sine
+    return torch.cat([rotated.to(qkv.dtype), value], -3)
 
 
 def _sines_and_cosines(angles: Tensor) -> Tensor:

@@ -60,13 +60,15 @@ def _advice(missing: str, reason: str) -> str:
 class _Heartbeat:
     """Signs of life for the other processes; ends this one where theirs are missing.
 
-    Threads do both, as this process may wait in a collective that never ends. A process that is
-    busy for long still gives signs; one whose main thread hangs is left to the patience.
+    Threads do both, over a connection of their own to the store, as this process may wait in a
+    collective that never ends. A process that is busy for long still gives signs; one whose main
+    thread hangs is left to the patience.
     """
 
     def __init__(self, world: World, store: Store) -> None:
-        self._world, self._store = world, store.clone()  # a connection of its own
-        self._patience = store.timeout.total_seconds()
+        self._world = world
+        self._store: Store = store.clone()  # type: ignore[attr-defined]
+        self._patience = store.timeout.total_seconds()  # type: ignore[attr-defined]
         self._stop = threading.Event()
         #: Signs awaited since the last one. Counted, not timed: a process that was itself stopped,
         #: perhaps with the whole job, has not waited.
