@@ -28,8 +28,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineResult
 
 from clozeline.pipeline.commandline.beam_options import closed_client
-from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.memory import disable_malloc_trim
+from clozeline.pipeline.common.counts import Counts, disable_malloc_trim
 from clozeline.pipeline.job.out_folder import finished_dataset, prepare_folders
 from clozeline.pipeline.job.tasks import Outcome, Share
 from clozeline.pipeline.job.texts import NAMESPACE, ReadBlock, WriteTexts, counted

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from clozeline.pipeline.common import errors
+from clozeline.pipeline.common.counts import tree_memory
 from clozeline.pipeline.common.errors import StoreError
-from clozeline.pipeline.common.memory import tree_memory
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.pipeline.common.store import naming_store

@@ -25,10 +25,9 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
-from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.counts import Counts, disable_malloc_trim
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
-from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.pipeline.common.paths import make_folder
 from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.rules import quality_of

@@ -16,10 +16,9 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counts import Counts, StageTimer
+from clozeline.pipeline.common.counts import Counts, StageTimer, process_peak, release_memory
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest, json_values, write_json
-from clozeline.pipeline.common.memory import process_peak, release_memory
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.curation.curate import curate
 from clozeline.pipeline.curation.exclusion import Excluded, read_excluded

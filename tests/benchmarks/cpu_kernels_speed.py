@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from clozeline.model.config import preset
 from clozeline.model.cpu_kernels import cross_entropies, dropout, scaled_dot_product_attention
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.memory import disable_malloc_trim
+from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import products_dtype

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from clozeline.pipeline.common.memory import disable_malloc_trim
+from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.train.data.batch_reader import SLAB_ROWS, BatchLayout, BatchReader

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.memory import process_peak
+from clozeline.pipeline.common.counts import Counts, process_peak
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import JOB, read_manifest

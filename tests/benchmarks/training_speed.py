@@ -34,7 +34,7 @@ import torch
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.memory import disable_malloc_trim
+from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS

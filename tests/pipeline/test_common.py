@@ -293,7 +293,7 @@ def test_every_command_has_the_same_line(tmp_path, line):
 # --- Freed memory stays in the process: page faults, counted in a separate process ----------------
 FAULTS = """
 import resource
-from clozeline.pipeline.common.memory import disable_malloc_trim
+from clozeline.pipeline.common.counts import disable_malloc_trim
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(5):

@@ -10,8 +10,7 @@ from dataclasses import replace
 import click
 import pytest
 
-from clozeline.pipeline.common.counts import Counts, StageTimer
-from clozeline.pipeline.common.memory import process_peak, tree_memory
+from clozeline.pipeline.common.counts import Counts, StageTimer, process_peak, tree_memory
 from clozeline.pipeline.job.graph import replace_data_set
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress, show_progress

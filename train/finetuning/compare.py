@@ -26,9 +26,9 @@ from torch import Tensor
 
 from clozeline.pipeline.commandline.next_command import as_given
 from clozeline.pipeline.common.config_checks import differences
+from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.train.artifacts.classifier_folder import (

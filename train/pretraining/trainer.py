@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
-from clozeline.pipeline.common.memory import disable_malloc_trim
 from clozeline.train.artifacts.checkpoint import TrainState, after_divergence
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
