@@ -160,10 +160,7 @@ class RemoteFolder:
         Files that only the copy has are never removed: those of a newer copy are uploaded again,
         others are moved beside the copy. Both are reported on standard error.
         """
-        here, remote = (
-            local_files(self.local),
-            with_retries(lambda: remote_files(self.remote), self.remote),
-        )
+        here, remote = local_files(self.local), self._remote_files()
         self._check_kind(remote, writes=writes)
         agreed = {name for name, (_, stamp) in self._known.items() if here.get(name) == stamp}
         if is_newer:
@@ -256,9 +253,7 @@ class RemoteFolder:
             return bool(holder.get("owner") == self._owner)
         return self._memory.exists() and all(
             name in self._known and self._known[name][0] == version
-            for name, version in with_retries(
-                lambda: remote_files(self.remote), self.remote
-            ).items()
+            for name, version in self._remote_files().items()
         )
 
     def _follow(self, lease: Lease) -> None:
