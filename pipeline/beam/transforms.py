@@ -18,8 +18,7 @@ from apache_beam.pvalue import PBegin, PCollection
 from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import file_sha256
-from clozeline.pipeline.common.paths import GivenPath, each_given, path_of
-from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.common.paths import GivenPath, each_given, is_file, path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import MANIFEST

@@ -35,8 +35,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folders import LOCK
-from clozeline.pipeline.common.paths import AnyPath, has_folders, is_local, make_folder
-from clozeline.pipeline.common.store import reason_of, with_retries
+from clozeline.pipeline.common.paths import (
+    AnyPath,
+    has_folders,
+    is_local,
+    make_folder,
+    reason_of,
+    with_retries,
+)
 
 if TYPE_CHECKING:
     from upath import UPath

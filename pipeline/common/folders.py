@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clozeline.pipeline.common.errors import InputError, first_names
-from clozeline.pipeline.common.paths import AnyPath, is_local, names_in, remove_named
-from clozeline.pipeline.common.store import exists, is_file
+from clozeline.pipeline.common.paths import (
+    AnyPath,
+    exists,
+    is_file,
+    is_local,
+    names_in,
+    remove_named,
+)
 
 LOCK = ".lock"  #: file of `folder_lock.py`
 

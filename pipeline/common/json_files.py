@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.common.errors import InputError, unreadable
-from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
-from clozeline.pipeline.common.store import is_file, read_file
+from clozeline.pipeline.common.paths import AnyPath, is_file, is_local, read_file, whole_file
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")

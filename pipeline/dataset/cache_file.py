@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import DamagedFileError, unreadable
 from clozeline.pipeline.common.json_files import json_digest
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, read_ranges
 from clozeline.pipeline.common.ragged import offsets_of
-from clozeline.pipeline.common.store import read_ranges
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
 CACHE_VERSION = 12

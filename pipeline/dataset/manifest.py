@@ -20,8 +20,14 @@ from clozeline.pipeline.common.config_checks import check_field_names, check_typ
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folders import wrong_folder
 from clozeline.pipeline.common.json_files import json_values, sealed
-from clozeline.pipeline.common.paths import AnyPath, GivenPath, names_in, path_of, whole_file
-from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.common.paths import (
+    AnyPath,
+    GivenPath,
+    is_file,
+    names_in,
+    path_of,
+    whole_file,
+)
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 

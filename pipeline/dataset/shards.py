@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, unreadable
-from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.common.paths import AnyPath, is_local, read_file, whole_file
 from clozeline.pipeline.common.ragged import Ragged, to_record_batch
-from clozeline.pipeline.common.store import read_file
 from clozeline.pipeline.dataset.manifest import LENGTH_BIN, ShardEntry
 from clozeline.pipeline.dataset.schema import (
     PACKED_VERSION,

@@ -21,8 +21,14 @@ from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.json_files import add_to_json
-from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
-from clozeline.pipeline.common.store import is_file, naming_store
+from clozeline.pipeline.common.paths import (
+    AnyPath,
+    GivenPath,
+    each_given,
+    is_file,
+    naming_store,
+    path_of,
+)
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import budgets_of
 from clozeline.pipeline.curation.near.files import BYTES_PER_PARTITION

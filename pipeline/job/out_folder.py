@@ -19,11 +19,12 @@ from clozeline.pipeline.common.folders import check_kind, remove_files
 from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
 from clozeline.pipeline.common.paths import (
     PARTIAL,
+    is_file,
     make_folder,
     names_in,
     remove_named,
+    sizes_in,
 )
-from clozeline.pipeline.common.store import is_file, sizes_in
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
     JOB,

@@ -25,9 +25,8 @@ from typing import Any, TextIO
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.counts import tree_memory
 from clozeline.pipeline.common.errors import StoreError
-from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.common.paths import AnyPath, is_local, names_in, naming_store
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
-from clozeline.pipeline.common.store import naming_store
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import has_scheme
 from clozeline.pipeline.steps.context import JobContext

@@ -12,8 +12,7 @@ from importlib.resources import files
 from typing import TypeVar
 
 from clozeline.pipeline.common.errors import InputError, escaped
-from clozeline.pipeline.common.paths import AnyPath, is_local
-from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.common.paths import AnyPath, is_file, is_local
 from clozeline.pipeline.report.inspect import ShownExample
 
 PAGE_START = b"<!doctype html"

@@ -24,7 +24,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from clozeline.pipeline.common.errors import ClozelineError, InputError
-from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
+from clozeline.pipeline.common.paths import kind_in_store, version_of, with_retries
 from clozeline.pipeline.sources.source_query import COMMON
 
 BUFFER = 1 << 20  #: bytes of a request, at least; twice as many from a store, which answers slowly

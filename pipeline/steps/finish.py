@@ -12,8 +12,7 @@ import numpy as np
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
-from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.common.store import read_ranges, sizes_in
+from clozeline.pipeline.common.paths import AnyPath, read_ranges, sizes_in, whole_file
 from clozeline.pipeline.curation.dropped import documents_read
 from clozeline.pipeline.curation.exclusion import excluded_sources
 from clozeline.pipeline.dataset.buckets import TRAIN

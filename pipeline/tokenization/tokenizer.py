@@ -30,12 +30,13 @@ from clozeline.pipeline.common.json_files import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.paths import (
     AnyPath,
     GivenPath,
+    is_file,
     make_folder,
     names_in,
     path_of,
+    read_file,
     write_together,
 )
-from clozeline.pipeline.common.store import is_file, read_file
 from clozeline.pipeline.tokenization.tokenizer_spec import (
     BYTES,
     SPECIAL_TOKENS,

@@ -13,9 +13,16 @@ from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import check_kind
 from clozeline.pipeline.common.hub_model import hub_folder, is_hub_name
-from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
+from clozeline.pipeline.common.paths import (
+    AnyPath,
+    GivenPath,
+    each_given,
+    is_file,
+    names_in,
+    naming_store,
+    path_of,
+)
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
-from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sentences.punkt import (
     PunktData,

@@ -10,8 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.store import is_file, read_file
+from clozeline.pipeline.common.paths import AnyPath, is_file, read_file
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS as SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
 

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from clozeline.pipeline.common import folder_lock, store
+from clozeline.pipeline.common import folder_lock, paths
 from clozeline.pipeline.common.errors import (
     CorruptDataError,
     InputError,
@@ -18,8 +18,7 @@ from clozeline.pipeline.common.errors import (
 )
 from clozeline.pipeline.common.folder_lock import LEASE, Lease, locked_folder
 from clozeline.pipeline.common.folders import wrong_folder
-from clozeline.pipeline.common.paths import path_of, remove_named
-from clozeline.pipeline.common.store import is_file, read_file, sizes_in
+from clozeline.pipeline.common.paths import is_file, path_of, read_file, remove_named, sizes_in
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.formats import list_blocks, read_block
@@ -50,7 +49,7 @@ FAILURES = [
 
 @pytest.fixture
 def folder(monkeypatch):
-    monkeypatch.setattr(store, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(paths, "PAUSES", (0.0, 0.0))
     folder = failing_folder("store-tests")
     folder.mkdir()
     yield folder
@@ -274,7 +273,7 @@ def leased(monkeypatch):
     monkeypatch.setattr(folder_lock, "LEASE_SECONDS", 3.0)
     monkeypatch.setattr(folder_lock, "START_SECONDS", 0.0)
     monkeypatch.setattr(folder_lock, "STOP", 0)
-    monkeypatch.setattr(store, "PAUSES", (0.0,))
+    monkeypatch.setattr(paths, "PAUSES", (0.0,))
     leased = path_of("memory://lease-tests")
     leased.mkdir()
     yield leased
@@ -380,7 +379,7 @@ def test_the_first_of_several_to_end_does_not_let_another_owner_in(leased):
 def test_a_store_that_fails_for_a_while_ends_no_lease(monkeypatch, capsys):
     leased = failing_folder("lease-tests")
     monkeypatch.setattr(folder_lock, "LEASE_SECONDS", 0.03)
-    monkeypatch.setattr(store, "PAUSES", ())
+    monkeypatch.setattr(paths, "PAUSES", ())
     with Lease(leased, "a", is_kept=False):
         leased.fs.open_failures[LEASE] = [PermissionError("403")] * 3
         until = time.monotonic() + 30

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 import pytest
 from filelock import FileLock
 
-from clozeline.pipeline.common import folder_lock
-from clozeline.pipeline.common import store as store_module
+from clozeline.pipeline.common import folder_lock, paths
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.folder_lock import LEASE
 from clozeline.pipeline.common.paths import path_of
@@ -44,7 +43,7 @@ def cache(tmp_path, monkeypatch):
     """This machine's copies."""
     monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(store_module, "PAUSES", (0.0,))
+    monkeypatch.setattr(paths, "PAUSES", (0.0,))
     monkeypatch.setattr(folder_lock, "START_SECONDS", 0.0)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     return tmp_path / "cache"

@@ -21,10 +21,11 @@ from clozeline.pipeline.common.paths import (
     is_local,
     make_folder,
     path_of,
+    read_file,
+    sizes_in,
     whole_file,
 )
 from clozeline.pipeline.common.ragged import Ragged
-from clozeline.pipeline.common.store import read_file, sizes_in
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozeline.pipeline.common.folder_lock import LEASE, LOCK
-from clozeline.pipeline.common.store import version_of
+from clozeline.pipeline.common.paths import version_of
 
 if TYPE_CHECKING:
     from upath import UPath

@@ -37,8 +37,14 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.folder_lock import Lease
 from clozeline.pipeline.common.folders import KINDS, wrong_folder
 from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
-from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whole_file
-from clozeline.pipeline.common.store import reason_of, with_retries
+from clozeline.pipeline.common.paths import (
+    has_folders,
+    is_local,
+    path_of,
+    reason_of,
+    whole_file,
+    with_retries,
+)
 from clozeline.train.store.folder_files import (
     STATE,
     Stamp,
