@@ -21,8 +21,8 @@ from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
 from clozeline.pipeline.common.config_checks import check_word
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
-from clozeline.pipeline.common.folders import check_kind, check_replaceable, kind_of
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.folders import LOCK, check_kind, check_replaceable, kind_of
 from clozeline.pipeline.common.json_files import SUMS, json_values, write_json, write_sums
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer

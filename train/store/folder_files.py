@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozeline.pipeline.common.folder_lock import LEASE, LOCK
+from clozeline.pipeline.common.folder_lock import LEASE
+from clozeline.pipeline.common.folders import LOCK
 from clozeline.pipeline.common.paths import version_of
 
 if TYPE_CHECKING:
