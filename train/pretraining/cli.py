@@ -170,16 +170,18 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
             del options[name]
     if shards is None and options.get("phase"):
         raise click.UsageError("--phase reads other data first; give SHARDS, too.")
+    manifest = read_manifest(shards) if shards else None  # before anything is made
     out = out or Path(os.devnull)  # where no run is
     with _world_of(out, run.timeout, writes=not run.print_recipe) as world:
         from clozeline.train.pretraining.pretrain import train_run
         from clozeline.train.pretraining.start import ASSUMED, Start, find_start, make_plan
 
-        manifest = read_manifest(shards) if shards else ASSUMED
         choices: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
         start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **choices), world)
         chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
-        plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
+        plan = world.broadcast_from_main(
+            lambda: make_plan(manifest or ASSUMED, start, world, **chosen)
+        )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe or not shards:
             _print_recipe(shards, plan, training, world)
