@@ -34,6 +34,14 @@ DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  #: what the unpackers 
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
+COMMANDS = {"bz2": "bzip2 -d", "gz": "gzip -d", "xz": "xz -d", "zst": "zstd -d"}
+#: What an unpacker says of a whole file, what the file needs, and what unpacks it.
+LIMITS = (
+    ("too much memory", "a window of more than 128 MB", "zstd -d --long=31"),
+    ("Dictionary mismatch", "a dictionary", "zstd -d -D DICTIONARY"),
+    ("nsupported", "options of a newer version", "{unpack}"),
+    ("nknown compression method", "another method", "{unpack}"),
+)
 #: Unpacked bytes per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 
@@ -144,14 +152,13 @@ def bare_name(path: str) -> str:
 
 def _split_name(path: str) -> tuple[str, str | None]:
     """ "https://a/b.txt.gz?c"  ->  "b.txt", "gz" """
-    if "://" in path:
-        path = re.split(r"[?#]", path, maxsplit=1)[0]
+    path = re.split(r"[?#]", path, maxsplit=1)[0] if "://" in path else path
     name = path.rpartition("/")[2]
     bare, _, ending = name.rpartition(".")
     return (bare, ending.lower()) if ending.lower() in COMPRESSIONS else (name, None)
 
 
-class _Raw(io.RawIOBase):
+class RawFile(io.RawIOBase):
     """A file whose errors name it and are not OSErrors, so that none passes for a bad archive.
 
     A store is retried; if it still fails, that is a StoreError. It is asked only for what is read,
@@ -159,7 +166,7 @@ class _Raw(io.RawIOBase):
     """
 
     def __init__(self, path: str, *, reads_ahead: bool = False) -> None:
-        self._path = path
+        self.path = path
         options = {} if reads_ahead else {"cache_type": "none"}
         try:
             store, name = _store_of(path)
@@ -189,10 +196,10 @@ class _Raw(io.RawIOBase):
         try:
             return bytes(self._with_retries(lambda: self._file.read(size)))
         except OSError as error:
-            raise InputError(f"{self._path} cannot be read: {error}") from error
+            raise InputError(f"{self.path} cannot be read: {error}") from error
 
     def _with_retries(self, ask: Callable[[], Any]) -> Any:
-        return ask() if self.is_here else with_retries(ask, self._path)
+        return ask() if self.is_here else with_retries(ask, self.path)
 
     def close(self) -> None:
         if not self.closed and hasattr(self, "_file"):
@@ -222,10 +229,22 @@ class Unpacked(io.RawIOBase):
             except StopIteration:
                 return 0
             except DAMAGE as error:  # this also ends the iterator
+                self._check_readable(str(error))
                 self.damage = f"truncated or corrupt {self._compression}: {error}"
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
+
+    def _check_readable(self, reason: str) -> None:
+        """Raises InputError for a whole file that needs more than the unpackers here can do."""
+        for words, problem, command in LIMITS:
+            if words in reason:
+                path = getattr(self._packed.raw, "path", f"a .{self._compression} file")
+                command = command.format(unpack=COMMANDS[self._compression])
+                raise InputError(
+                    f"{path} was packed with {problem}, which cannot be read here; pack it anew: "
+                    f"{command} -c OLD | gzip > NEW.gz"
+                )
 
     def close(self) -> None:
         self._chunks.close()
@@ -247,21 +266,7 @@ def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, Non
                 yield from iter(lambda: file.read1(CHUNK), b"")
         case "zst":
             with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as file:
-                yield from iter(lambda: _read_zstd(file), b"")
-
-
-def _read_zstd(file: pa.CompressedInputStream) -> bytes:
-    """Raises InputError for a file that is whole, and packed with a window that Arrow refuses."""
-    try:
-        return bytes(file.read(CHUNK))
-    except OSError as error:
-        if "too much memory" not in str(error):
-            raise
-        raise InputError(
-            "a .zst file was packed with a window of more than 128 MB (zstd --long=28 or more), "
-            "which cannot be read here; pack it anew: zstd -d --long=31 -c OLD.zst | zstd -o "
-            "NEW.zst"
-        ) from error
+                yield from iter(lambda: bytes(file.read(CHUNK)), b"")
 
 
 def unpack_streams(
@@ -291,12 +296,8 @@ def unpack_streams(
 def open_file(path: str) -> io.BufferedReader:
     """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
     # A web server may not know ranges: with what is read ahead, a small file is one request.
-    raw = _Raw(path, reads_ahead=path.startswith("http"))
+    raw = RawFile(path, reads_ahead=path.startswith("http"))
     return io.BufferedReader(raw, BUFFER if raw.is_here else 2 * BUFFER)
-
-
-#: As `open_file`, without its buffer: each read fetches only what it asks for.
-open_ranges = _Raw
 
 
 def unpacked_head(path: str) -> tuple[bytes, str | None]:
@@ -304,10 +305,10 @@ def unpacked_head(path: str) -> tuple[bytes, str | None]:
 
     Raises InputError where they cannot be read.
     """
-    with open_ranges(path) as file:
+    with RawFile(path) as file:
         head = file.read(HEAD_BYTES) or b""
-    magic = (name for magic, name in MAGIC.items() if head.startswith(magic))
-    compression = next(magic, None) or _split_name(path)[1]
+    packed = (name for magic, name in MAGIC.items() if head.startswith(magic))
+    compression = next(packed, None) or _split_name(path)[1]
     if compression:
         with open_unpacked(path, compression) as stream:
             head = stream.read(HEAD_BYTES)

@@ -50,7 +50,9 @@ def split_options(source: str, *, is_url: bool) -> tuple[str, SourceOptions]:
     if is_url:
         name, _, query = source.partition("?")
         parts = list(filter(None, query.split("&")))
-        rest = [part for part in parts if part.partition("=")[0] not in COMMON]
+        own = ("limit",) if source.startswith("hf://") else ()  # rows that are not downloaded
+        common = set(COMMON).difference(own)
+        rest = [part for part in parts if part.partition("=")[0] not in common]
         name += f"?{'&'.join(rest)}" if rest else ""
         query = "&".join(part for part in parts if part not in rest)
     elif found := QUERY.search(source):
@@ -78,9 +80,7 @@ def _parse_options(source: str, query: str) -> SourceOptions:
     repeat = whole_number(source, "repeat", given.get("repeat", "1"))
     if not 1 <= repeat <= MAX_REPEAT:
         raise InputError(f"{source}: repeat is from 1 to {MAX_REPEAT}, not {repeat}")
-    limit = whole_number(source, "limit", given["limit"]) if "limit" in given else None
-    if limit == 0:
-        raise InputError(f"{source}: limit is 0; give at least 1")
+    limit = positive_number(source, "limit", given["limit"]) if "limit" in given else None
     tokens = token_number(given["tokens"], f"{source}: tokens") if "tokens" in given else None
     if {"repeat", "tokens"} <= given.keys():
         raise InputError(f"{source}: give one of repeat and tokens")
@@ -151,6 +151,13 @@ def whole_number(source: str, name: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise InputError(f"{source}: {name} is a whole number, as in {name}=5000, not '{text}'")
     return int(text)
+
+
+def positive_number(source: str, name: str, text: str) -> int:
+    """As `whole_number`, at least 1."""
+    if not (number := whole_number(source, name, text)):
+        raise InputError(f"{source}: {name} is 0; give at least 1")
+    return number
 
 
 def fraction(source: str, name: str, text: str) -> float:

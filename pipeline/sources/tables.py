@@ -5,11 +5,12 @@ hf://FOLDER?split=train    ->  Block(start=0, stop=20_000), ...    (rows)
 title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\\nA city."])
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +20,8 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.common.errors import InputError, check_packages, one_line
 from clozeline.pipeline.sources.block import Block, cut_evenly, group_parts, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents, decode_utf8
-from clozeline.pipeline.sources.files import open_ranges
-from clozeline.pipeline.sources.source_query import COMMON, parse_query
+from clozeline.pipeline.sources.files import RawFile
+from clozeline.pipeline.sources.source_query import COMMON, parse_query, positive_number
 
 #: Advice on how to choose a corpus's text columns.
 CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
@@ -28,6 +29,7 @@ PARQUET_NAME = r"\.parquet$"
 CHECKED = {"page_checksum_verification": True}  #: of the pages that have one
 #: What a bad file raises; the last one, a column whose name is not UTF-8.
 DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+LIMIT = re.compile("encrypt|decrypt|not supported|not implemented|not built", re.IGNORECASE)
 HUB_SCHEME = "hf://"
 
 
@@ -112,7 +114,7 @@ def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
     Raises InputError where the file cannot be read or lacks a text column.
     """
     try:
-        with open_ranges(whole.path) as stream:
+        with RawFile(whole.path) as stream:
             metadata = pq.read_metadata(stream)
             schema = metadata.schema.to_arrow_schema()
     except DAMAGE as error:
@@ -131,7 +133,7 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The rows of a block. Raises InputError where the file is corrupt."""
     row, columns = None, list(block.text_columns)
     try:
-        with open_ranges(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
+        with RawFile(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
             row = first = sum(groups[: block.start])
             for batch in table.iter_batches(
@@ -146,14 +148,14 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     except MemoryError:  # Arrow's, too
         raise
     except DAMAGE as error:
-        where = f"near row {row + 1}" if row is not None else "at its end"
-        raise InputError(f"{block.path} is corrupt {where}: {one_line(error)}") from error
+        where = f"is corrupt near row {row + 1}" if row is not None else "is corrupt at its end"
+        raise _unreadable(block.path, error, where) from error
 
 
 def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError."""
     try:
-        with open_ranges(whole.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
+        with RawFile(whole.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             check_columns(whole.path, table.schema_arrow.names, columns)
             return table.read(columns=list(columns))
     except MemoryError:  # Arrow's, too
@@ -162,10 +164,15 @@ def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
         raise _unreadable(whole.path, error) from error
 
 
-def _unreadable(path: str, error: Exception) -> InputError:
-    return InputError(
-        f"{path} is not a readable Parquet file ({one_line(error)}); copy it again or leave it out"
-    )
+def _unreadable(
+    path: str, error: Exception, problem: str = "is not a readable Parquet file"
+) -> InputError:
+    if LIMIT.search(str(error)):
+        return InputError(
+            f"{path} uses a feature of Parquet that pyarrow cannot read ({one_line(error)}); write "
+            "it anew without that, as with compression zstd and no encryption"
+        )
+    return InputError(f"{path} {problem} ({one_line(error)}); copy it again or leave it out")
 
 
 def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:
@@ -208,17 +215,35 @@ def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:
 def load_hub_dataset(source: str) -> Any:
     """The `datasets.Dataset` that an `hf://` source names, downloaded if it is not there yet.
 
+    With "limit=", only its first rows: they are streamed, and kept in the cache of `datasets`.
+
     Raises InputError, with the library's own reason, where it cannot be loaded.
     """
     name, _, query = source.removeprefix(HUB_SCHEME).partition("?")
-    options = parse_query(source, query, {"name": "", "split": "train"}, others=COMMON)
+    defaults = {"name": "", "split": "train", "limit": ""}
+    options = parse_query(source, query, defaults, others=COMMON)
     subset, split = options["name"] or None, options["split"]
+    limit = positive_number(source, "limit", options["limit"]) if options["limit"] else None
     check_packages("an hf:// source", "datasets")
-    from datasets import load_dataset
+    from datasets import Dataset, load_dataset, load_dataset_builder
 
     try:
-        return load_dataset(name, subset, split=split)
+        if limit is None:
+            return load_dataset(name, subset, split=split)
+        # The name of its folder in the cache changes with the files of the data set.
+        version = load_dataset_builder(name, subset).cache_dir
+        chosen = {"name": name, "subset": subset, "split": split, "limit": limit}
+        return Dataset.from_generator(_first_rows, gen_kwargs=chosen | {"version": version})
     except Exception as error:  # the library's errors have no common class
+        reason = one_line(error.__cause__ or error)
         raise InputError(
-            f"hf://{name} (name {subset}, split {split}) cannot be loaded: {one_line(error)}"
+            f"hf://{name} (name {subset}, split {split}) cannot be loaded: {reason}"
         ) from error
+
+
+def _first_rows(
+    name: str, subset: str | None, split: str, limit: int, version: str
+) -> Iterator[dict[str, Any]]:
+    from datasets import load_dataset
+
+    yield from islice(load_dataset(name, subset, split=split, streaming=True), limit)

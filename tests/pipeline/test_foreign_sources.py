@@ -4,9 +4,13 @@ import bz2
 import gzip
 import io
 import json
+import lzma
 import re
 import tarfile
+import zlib
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
@@ -77,9 +81,53 @@ def zstd_frame(data, window_log):
 def test_a_large_window_is_not_called_damage(tmp_path, window_log, name):
     (tmp_path / "b.txt").write_text("Rome is a city.")
     (tmp_path / name).write_bytes(zstd_frame(b'{"text": "Oslo."}\n', window_log))
-    with pytest.raises(InputError, match=r"window of more than 128 MB .*--long=31 -c OLD") as error:
+    with pytest.raises(
+        InputError, match=r"window of more than 128 MB, .*--long=31 -c OLD"
+    ) as error:
         list_blocks([str(tmp_path / "b.txt"), str(tmp_path / name)])
     assert "damaged" not in str(error.value)
+
+
+def xz_with_another_filter(data):
+    """Its block names filter 10, which is ARM64 and newer than most readers."""
+    packed = bytearray(lzma.compress(data))
+    header = packed[12 : 12 + 4 * (packed[12] + 1)]
+    header[2] = 0x0A
+    header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
+    return bytes(packed[:12] + header + packed[12 + len(header) :])
+
+
+def parquet_with_lzo(data):
+    """As another writer may pack a column: only the name of the codec is another one."""
+    file = io.BytesIO()
+    pq.write_table(
+        pa.table({"text": [data.decode()]}), file, compression="gzip", store_schema=False
+    )
+    packed = bytearray(file.getvalue())
+    packed[packed.rindex(b"text") + len("text") + 1] = 2 * 3
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "message"),
+    [
+        ("a.txt.xz", xz_with_another_filter, r"options of a newer version, .*: xz -d -c OLD \|"),
+        ("a.txt.gz", lambda data: gzip.compress(data).replace(b"\x1f\x8b\x08", b"\x1f\x8b\x09"),
+         r"packed with another method, .*: gzip -d -c OLD"),
+        ("a.jsonl.zst", lambda data: b"\x28\xb5\x2f\xfd\x21\x05\x05\x01\x00\x00",
+         r"packed with a dictionary, .*: zstd -d -D DICTIONARY -c OLD"),
+        ("a.parquet", parquet_with_lzo, r"feature of Parquet .*LZO.*; write it anew"),
+        ("a.parquet", lambda data: b"PARE" + bytes(40) + b"\x10\0\0\0PARE",
+         r"feature of Parquet .*encrypted.*; write it anew"),
+    ],
+)  # fmt: skip
+def test_what_a_reader_lacks_is_not_called_damage(tmp_path, name, pack, message):
+    (tmp_path / "b.txt").write_text("Rome is a city.")
+    (tmp_path / name).write_bytes(pack(b"Oslo is cold."))
+    with pytest.raises(InputError, match=message) as error:
+        read(tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)
+    assert not re.search("corrupt|truncated|damaged", str(error.value))
 
 
 @pytest.mark.parametrize("window_log", [10, 20, 27])

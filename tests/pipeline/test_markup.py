@@ -70,6 +70,7 @@ LITERALS = {
     "[[Datei:a.svg|mini|b]]c [[Attēls:d.JPG|e]]f [[Unknown:g.png]]h": "c f h",
     "[[File:a.jpg|thumb|[[File:b.jpg|c]] d]]e": "e",
     "[[File:a.jpg|thumb|never closed [[b]]\nc": "c",
+    "a [[de:A b]] c [[ru:Рим]], [[WP:A]] [[:fr:D]] [[Is: A]] [[it:E|F]]": "a c, WP:A fr:D F",
     "a\n[[de:A]]\n[[zh-min-nan:A]]\n[[s:b]] [[fr:c|d]]": "a\ns:b d",
     # templates, parameters, tables
     "a {{b|{{c}}|[[d]]|{|}} e": "a e",

@@ -410,6 +410,46 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
     assert column == f"hf://{folder} has no column 'body'; its columns are text, label{CHOOSE}"
 
 
+STREAMED_SCRIPT = """
+import json, sys
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
+source = f"hf://{sys.argv[1]}"
+blocks = list_blocks([f"{source}?limit=30&text=text"], block_bytes=200)
+texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
+labels = read_table(f"{source}?limit=3", ["label"]).column("label").to_pylist()
+errors = []
+for query in ("", "?limit=0", "?limit=x", "?split=nosuch&limit=3"):
+    try:
+        list_blocks([source + query])
+    except InputError as error:
+        errors.append(str(error))
+print(json.dumps([len(blocks), {block.version for block in blocks} == {blocks[0].version}, texts,
+    labels, errors]))
+"""
+
+
+def test_the_first_rows_of_a_hub_dataset_are_read_without_the_rest(tmp_path):
+    """The second file is damaged, so reading all of the data set fails."""
+    rows = [{"text": f"Row {i} of a data set.", "label": i % 2} for i in range(3000)]
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "train-0.jsonl", "\n".join(map(json.dumps, rows)))
+    write(tmp_path / "data" / "train-1.jsonl", "{damaged")
+    home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    for text in ("Row 0 of a data set.", "Another."):  # also after a change of the file
+        said = json.loads(python("-c", STREAMED_SCRIPT, tmp_path / "data", **home))
+        blocks, is_one_version, texts, labels, errors = said
+        assert (blocks, is_one_version, labels) == (3, True, [0, 1, 0])
+        assert texts == [text, *(row["text"] for row in rows[1:30])]
+        assert "cannot be loaded" in errors[0]
+        assert errors[1].endswith("limit is 0; give at least 1")
+        assert "limit is a whole number" in errors[2]
+        assert "nosuch" in errors[3]
+        changed = [{"text": "Another.", "label": 0}, *rows[1:]]
+        write(tmp_path / "data" / "train-0.jsonl", "\n".join(map(json.dumps, changed)))
+
+
 @needs_data
 def test_a_real_file_of_wikiextractor_gives_as_many_documents():
     found = read(f"{DATA}/wikiextractor/wiki_00")

@@ -27,6 +27,15 @@ HIDDEN_KEYS = frozenset((-2, 6, 14))
 FILE_EXTENSIONS = (
     "jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[agv]|opus|webm|mp[34]|flac|wav|midi?|stl"
 )
+#: Codes of Wikipedias: [[de:Rom]] inside a line links to the same page in another language.
+LANGUAGES = (
+    "aa|ab|af|ak|am|an|ar|as|av|ay|az|ba|be|bg|bh|bi|bm|bn|bo|br|bs|ca|ce|ch|co|cr|cs|cu|cv|cy|da|de"
+    "|dv|dz|ee|el|en|eo|es|et|eu|fa|ff|fi|fj|fo|fr|fy|ga|gd|gl|gn|gu|gv|ha|he|hi|hr|ht|hu|hy|ia|id"
+    "|ie|ig|ik|io|is|it|iu|ja|jv|ka|kg|ki|kk|kl|km|kn|ko|ks|ku|kv|kw|ky|la|lb|lg|li|ln|lo|lt|lv|mg"
+    "|mi|mk|ml|mn|mr|ms|mt|my|na|ne|nl|nn|no|nv|ny|oc|om|or|os|pa|pi|pl|ps|pt|qu|rm|rn|ro|ru|rw|sa"
+    "|sc|sd|se|sg|si|sk|sl|sm|sn|so|sq|sr|ss|st|su|sv|sw|ta|te|tg|th|ti|tk|tl|tn|to|tr|ts|tt|tw|ty"
+    "|ug|uk|ur|uz|ve|vi|vo|wa|wo|xh|yi|yo|za|zh|zu|simple|ltg"
+)
 FILLING = r"[ _\u200e\u200f]*"  # blanks and direction marks, which MediaWiki ignores around a name
 
 
@@ -43,13 +52,14 @@ class LinkPatterns:
 @cache
 def link_patterns(names: frozenset[str] = frozenset(), language: str = "") -> LinkPatterns:
     """The expressions for a wiki with these names of hidden namespaces besides the listed ones."""
-    # Targets; the last kind is a link to the page in another language. The lookahead for a colon
+    # Targets; the last two kinds link to the page in another language. The lookahead for a colon
     # saves most links from the long list.
     hidden = (
         r"(?=[^|\[\]:\n]{1,40}:)"
         rf"(?:{FILLING}(?:{_alternatives(names)}){FILLING}:"
         # A file name has no colon: [[wikisource:File:a.pdf|b]] is a link to a page.
         rf"|[^|\[\]:\n]+:[^|\[\]:\n]*\.(?:{FILE_EXTENSIONS})[ _]*(?:\||\]\])"
+        rf"|(?:{LANGUAGES}):[^|\[\]\n]*\]\]"
         r"|(?<=\n\[\[)[a-z]{2,3}(?:-[a-z]{2,8}){0,2}:[^|\[\]\n]*\]\][ \t]*(?=\n))"
     )
     return LinkPatterns(

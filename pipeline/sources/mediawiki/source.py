@@ -47,7 +47,7 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
         if edges := _indexed_edges(whole):
             blocks = _cut(whole, edges, block_bytes)
             # Only where it is cut: a store would be asked for each of 200,000 streams.
-            with files.open_ranges(whole.path) as file:
+            with files.RawFile(whole.path) as file:
                 dump.check_streams(file, [edges[-2], *(block.start for block in blocks)])
             return blocks
     return _cut(whole, [0, whole.stop], block_bytes)
