@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.model.config import BertConfig as BertConfig
     from clozeline.model.config import preset as preset
+    from clozeline.model.heads import BertForPretraining as BertForPretraining
     from clozeline.pipeline.common.errors import ClozelineError as ClozelineError
     from clozeline.pipeline.common.errors import InputError as InputError
     from clozeline.pipeline.config import DataConfig as DataConfig
     from clozeline.pipeline.dataset.manifest import read_manifest as read_manifest
     from clozeline.pipeline.job.job import build_shards as build_shards
     from clozeline.pipeline.job.options import JobOptions as JobOptions
+    from clozeline.pipeline.tokenization.tokenizer import Tokenizer as Tokenizer
     from clozeline.pipeline.tokenization.tokenizer import load_tokenizer as load_tokenizer
     from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer as make_tokenizer
     from clozeline.pipeline.verify.verify import verify as verify
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
 
 _MODULES = {
     "BertConfig": "model.config",
+    "BertForPretraining": "model.heads",
     "ClozelineError": "pipeline.common.errors",
     "DataConfig": "pipeline.config",
     "DictLoader": "train.data.dict_loader",
@@ -48,6 +51,7 @@ _MODULES = {
     "JobOptions": "pipeline.job.options",
     "Loader": "train.data.loader",
     "PretrainConfig": "train.config",
+    "Tokenizer": "pipeline.tokenization.tokenizer",
     "build_shards": "pipeline.job.job",
     "evaluate": "train.evaluation.evaluate",
     "export": "train.export.export",

@@ -25,6 +25,7 @@ MARK = "<!-- reference -->\n"
 NAMES: dict[str, tuple[str, ...]] = {
     "make_tokenizer": (),
     "load_tokenizer": (),
+    "Tokenizer": ("__call__", "encode", "decode"),
     "build_shards": (),
     "DataConfig": (),
     "JobOptions": (),
@@ -33,6 +34,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "Loader": ("__iter__", "state_dict", "load_state_dict"),
     "DictLoader": ("state_dict", "load_state_dict"),
     "BertConfig": (),
+    "BertForPretraining": ("forward",),
     "preset": (),
     "pretrain": (),
     "PretrainConfig": (),

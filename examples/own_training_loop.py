@@ -11,9 +11,7 @@ from pathlib import Path
 
 import torch
 
-from clozeline import Loader, read_manifest
-from clozeline.model.config import preset
-from clozeline.model.heads import BertForPretraining
+from clozeline import BertForPretraining, Loader, preset, read_manifest
 
 
 def main(shards: Path, steps: int, batch_size: int, state_file: Path) -> None:

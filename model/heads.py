@@ -86,7 +86,12 @@ class MaskedLMHead(nn.Module):
 
 
 class BertForPretraining(nn.Module):
-    """Masked-LM and next-sentence heads on one encoder. `seed` decides the initial weights."""
+    """Masked-LM and next-sentence heads on one encoder. `seed` decides the initial weights.
+
+    >>> model = BertForPretraining(preset("bert-tiny", vocab_size=400))
+    >>> sum(weights.numel() for weights in model.parameters())
+    553874
+    """
 
     def __init__(self, config: BertConfig, *, seed: int = 0) -> None:
         super().__init__()

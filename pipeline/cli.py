@@ -212,7 +212,7 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
     from clozeline.pipeline.verify.verify import summary
     from clozeline.pipeline.verify.verify import verify as verify_dataset
 
-    findings = list(verify_dataset(shards, sources))
+    findings = verify_dataset(shards, sources)
     for finding in findings:
         click.echo(escaped(finding), err=True)
     if findings:

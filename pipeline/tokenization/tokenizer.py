@@ -16,7 +16,6 @@ only place where the library's tokenizer is built.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.paths import (
     AnyPath,
@@ -37,10 +36,9 @@ from clozeline.pipeline.common.paths import (
     read_file,
     write_together,
 )
+from clozeline.pipeline.tokenization.token_texts import join_bytes, shown_token, token_texts
 from clozeline.pipeline.tokenization.tokenizer_spec import (
-    BYTES,
     SPECIAL_TOKENS,
-    WORD_MARKS,
     TokenizerSpec,
 )
 from clozeline.pipeline.tokenization.vocabulary import (
@@ -48,18 +46,13 @@ from clozeline.pipeline.tokenization.vocabulary import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
     Normalization,
-    adopt_tokenizer_json,
     check_tokens,
     read_json_object,
     read_tokenizer_json,
-    read_vocab_txt,
     transformers_files,
-    vocab_txt_flags,
     wordpiece_library,
 )
 
-SPACE = "␣"  # how a token of a space alone is shown
-LONE_BYTE = re.compile("[\udc80-\udcff]")
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 #: In the order in which they appear: without the last, a folder is not a tokenizer.
@@ -72,21 +65,25 @@ TOKENIZER_FILES = (
 class Tokenizer:
     """A tokenizer and the properties of its vocabulary of V tokens.
 
-    tokens            list[str] [V]    id -> token
-    normalization     Normalization of a WordPiece, or the TokenizerSpec of another model
-    special_tokens    tuple[str, ...]  for [PAD] [UNK] [CLS] [SEP] [MASK], in this order
-    is_special        bool      [V]    one of special_tokens
-    is_reserved       bool      [V]    text never becomes it: special, or added as such to the file
-    is_continuation   bool      [V]    tokens that continue a word: "##...", or without a word mark
-    replacement_ids   uint32    [R]    candidates for a random token: no special, no "[unused..."
-    punkt             dict | None      Punkt's parameters, as read from JSON
-    digest            str              sha256, hex, of tokens, flags and Punkt's parameters
-    library           tokenizers.Tokenizer
-    spec              the TokenizerSpec, or None
-    mask_token        how a user writes a mask, such as "[MASK]" or "<mask>"
-    knows_words       whether tokens say where a word begins, which whole-word masking needs
-    mark              what tokens inside of words, or those at their start, begin with, or ""
-    needs_space       whether the first token of a text depends on a space before it
+        tokens           list[str] [V]    id -> token
+        normalization    Normalization of a WordPiece, or the TokenizerSpec of another model
+        special_tokens   tuple[str, ...]  for [PAD] [UNK] [CLS] [SEP] [MASK], in this order
+        is_special       bool      [V]    one of special_tokens
+        is_reserved      bool      [V]    text never becomes it: special, or added as such
+        is_continuation  bool      [V]    continues a word: "##...", or without a word mark
+        replacement_ids  uint32    [R]    for a random token: no special, no "[unused..."
+        punkt            dict | None      Punkt's parameters, as read from JSON
+        digest           str              sha256, hex, of tokens, flags and Punkt's parameters
+        library          tokenizers.Tokenizer
+        spec             the TokenizerSpec, or None
+        mask_token       how a user writes a mask, such as "[MASK]" or "<mask>"
+        knows_words      whether tokens say where a word begins, which whole-word masking needs
+        mark             what tokens inside of words, or those at their start, begin with, or ""
+        needs_space      whether the first token of a text depends on a space before it
+
+        >>> tokenizer = load_tokenizer("work/tokenizer")
+        >>> len(tokenizer), tokenizer.decode(tokenizer.encode("The North of it."))
+        (400, 'the north of it .')
 
     Raises InputError for a vocabulary that cannot be BERT's. Unpickling builds it anew.
     """
@@ -130,6 +127,37 @@ class Tokenizer:
         else:
             self.library = wordpiece_library(self.tokens, normalization)
         self.digest = self._digest()
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocab_size:,} tokens, digest {self.digest[:12]})"
+
+    def __call__(self, texts: Iterable[str]) -> dict[str, list[list[int]]]:
+        """The inputs of a model, a list for each text, under the names of `transformers`.
+
+        `input_ids` are those of `encode`, `token_type_ids` 0, `attention_mask` 1: no padding.
+        """
+        if isinstance(texts, str):
+            raise InputError("a tokenizer is called with a list of texts; for one, see encode().")
+        rows = [self.encode(text) for text in texts]
+        return {
+            "input_ids": rows,
+            "token_type_ids": [[0] * len(row) for row in rows],
+            "attention_mask": [[1] * len(row) for row in rows],
+        }
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of [CLS], the text and [SEP]."""
+        [ids] = self.encode_batch([text])
+        return [self.cls_id, *ids, self.sep_id]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special tokens; what the normalizer drops is lost."""
+        special = {*self.special_ids} - {self.unk_id, self.mask_id}
+        text = join_bytes("".join(self.texts[i] for i in ids if i not in special))
+        return text.removeprefix(" ")
 
     @cached_property
     def texts(self) -> list[str]:
@@ -251,24 +279,6 @@ def load_tokenizer(folder: GivenPath) -> Tokenizer:
     return named_tokenizer(folder, tokens, normalization, parameters)
 
 
-def adopt_vocabulary(
-    path: str | AnyPath, *, cased: bool | None, punkt: PunktJson, strip_accents: bool | None = None
-) -> Tokenizer:
-    """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
-
-    By default case and accents are kept as the tokenizer.json says; for a vocab.txt, as the
-    tokenizer_config.json beside it, else an uncased vocabulary strips accents.
-    Raises InputError if the file is missing, is not for BERT, or does not agree with the flags.
-    """
-    path = path_of(path)
-    if path.suffix == ".json":
-        tokens, flags = adopt_tokenizer_json(path, cased=cased, strip_accents=strip_accents)
-    else:
-        tokens = read_vocab_txt(path)
-        flags = vocab_txt_flags(path, tokens, cased=cased, strip_accents=strip_accents)
-    return named_tokenizer(path, tokens, flags, punkt)
-
-
 def named_tokenizer(
     origin: str | AnyPath,
     tokens: list[str],
@@ -289,60 +299,3 @@ def canonical_json(value: Any) -> str:
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
     return np.fromiter(values, np.bool_)
-
-
-def token_texts(
-    tokens: Sequence[str], is_continuation: Sequence[bool], spec: TokenizerSpec | None
-) -> list[str]:
-    """What each token adds to a text, [V]: a space first where it begins a word.
-
-        WordPiece  BPE    Unigram    text        shown
-        the        Ġthe   ▁the       " the"      the
-        ##s        s      s          "s"         ##s
-                   Ġ      ▁          " "         ␣
-                   Ð                 "\\udcd0"   ##<0xD0>    a byte of a character of several tokens
-
-    Such a byte is a surrogate (PEP 383) until the tokens of its character are joined.
-    """
-    mark = spec.word_mark if spec else None
-    if spec is None or mark is None:  # tokens are words, or say that they continue one
-        return [
-            token.removeprefix(CONTINUATION) if continues else f" {token}"
-            for token, continues in zip(tokens, is_continuation, strict=True)
-        ]
-    is_bytes = mark == WORD_MARKS["ByteLevel"]
-    special = spec.added(special=True).union(spec.special_tokens)
-    added = spec.added(special=False)
-    return [
-        f" {token}"
-        if token in special
-        else token
-        if token in added
-        else _from_bytes(token)
-        if is_bytes
-        else token.replace(mark, " ")
-        for token in tokens
-    ]
-
-
-def _from_bytes(token: str) -> str:
-    if not BYTES.keys() >= {*token}:
-        return token
-    return bytes(map(BYTES.__getitem__, token)).decode(errors="surrogateescape")
-
-
-def shown_token(text: str) -> str:
-    """The text of a token as a person reads it alone; "##..." continues a word, in all models."""
-    inside = text.removeprefix(" ")
-    bare = inside.lstrip(" ")
-    if not bare and text:
-        return SPACE * len(text)
-    begin = "" if text != inside else CONTINUATION
-    spaces = SPACE * (len(inside) - len(bare))
-    return begin + spaces + escaped(join_bytes(bare))
-
-
-def join_bytes(text: str) -> str:
-    """Joined texts of tokens: bytes become characters; those of none are shown as <0xD0>."""
-    joined = text.encode(errors="surrogateescape").decode(errors="surrogateescape")
-    return LONE_BYTE.sub(lambda match: f"<0x{ord(match[0]) & 0xFF:02X}>", joined)

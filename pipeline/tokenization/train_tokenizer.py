@@ -48,9 +48,14 @@ from clozeline.pipeline.tokenization.tokenizer import (
     VOCAB_TXT,
     PunktJson,
     Tokenizer,
-    adopt_vocabulary,
+    named_tokenizer,
 )
-from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.tokenization.vocabulary import (
+    Normalization,
+    adopt_tokenizer_json,
+    read_vocab_txt,
+    vocab_txt_flags,
+)
 
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.
@@ -225,6 +230,24 @@ def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
     return adopt_vocabulary(
         path, cased=options.cased, strip_accents=options.strip_accents, punkt=punkt
     )
+
+
+def adopt_vocabulary(
+    path: str | AnyPath, *, cased: bool | None, punkt: PunktJson, strip_accents: bool | None = None
+) -> Tokenizer:
+    """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
+
+    By default case and accents are kept as the tokenizer.json says; for a vocab.txt, as the
+    tokenizer_config.json beside it, else an uncased vocabulary strips accents.
+    Raises InputError if the file is missing, is not for BERT, or does not agree with the flags.
+    """
+    path = path_of(path)
+    if path.suffix == ".json":
+        tokens, flags = adopt_tokenizer_json(path, cased=cased, strip_accents=strip_accents)
+    else:
+        tokens = read_vocab_txt(path)
+        flags = vocab_txt_flags(path, tokens, cased=cased, strip_accents=strip_accents)
+    return named_tokenizer(path, tokens, flags, punkt)
 
 
 def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]:

@@ -42,14 +42,18 @@ from clozeline.pipeline.verify.row_checks import check_rows
 from clozeline.pipeline.verify.source_check import Rebuild, rebuild
 
 
-def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> Iterator[str]:
+def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> list[str]:
     """What is wrong with the data set, one line each; nothing for a sound one.
 
-        >>> list(verify("work/shards"))
+        >>> verify("work/shards")
         []
 
     Raises InputError if there is no manifest or no readable tokenizer, or a source cannot be read.
     """
+    return list(_findings(folder, sources))
+
+
+def _findings(folder: GivenPath, sources: GivenPath | Iterable[GivenPath]) -> Iterator[str]:
     folder, names = path_of(folder), list(each_given(sources))
     if names:
         check_packages("a comparison with its sources", "nltk", "regex")

@@ -25,7 +25,8 @@ import numpy as np
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, wikipedia
 
 CALL_BYTES = 8_000_000

@@ -29,7 +29,8 @@ from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of

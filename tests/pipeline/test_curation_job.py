@@ -298,13 +298,13 @@ def test_copies_that_stay_are_sound(tmp_path: Path, pairs: PairScheme):
     config = replace(CONFIG, deduplicate="none", pairs=pairs)
     source = str(tmp_path / "work" / "corpus.jsonl")
     build(make(tmp_path / "work", config, [*articles(20), *articles(9), *articles(5)]))
-    assert list(verify(tmp_path / "work" / "out", [source])) == []
+    assert verify(tmp_path / "work" / "out", [source]) == []
 
 
 def test_no_held_out_document_has_a_near_copy_in_training(near: Path, tmp_path: Path):
     """Of each planted pair one is left, and `verify` takes the data set for sound."""
     source = str(near.parent / "corpus.jsonl")
-    assert list(verify(near, [source])) == []
+    assert verify(near, [source]) == []
     context = make(tmp_path / "work", NEAR, planted()).reading(list_blocks([source]))
     steps = Steps(context)
     for block in context.blocks:
@@ -320,7 +320,7 @@ def test_no_held_out_document_has_a_near_copy_in_training(near: Path, tmp_path: 
 def test_verify_takes_a_data_set_without_held_out_documents(tmp_path: Path):
     context = make(tmp_path / "work", replace(NEAR, validation=0.0), articles(20))
     build(context)
-    assert list(verify(context.out_dir, [str(tmp_path / "work" / "corpus.jsonl")])) == []
+    assert verify(context.out_dir, [str(tmp_path / "work" / "corpus.jsonl")]) == []
 
 
 def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
@@ -348,7 +348,7 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
     assert entry.hits == {test: count for test, count in sorted(found.items()) if count}
     assert entry.found == len(entry.hits)
     monkeypatch.chdir(tmp_path)  # without a job.json, the name in the manifest is a path here
-    assert list(verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")])) == []
+    assert verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")]) == []
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_data_set_is_verified_from_any_folder(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path / "work")
     output_of(*arguments)
     monkeypatch.chdir(tmp_path)
-    assert list(verify(tmp_path / "work" / "out", [str(arguments[1])])) == []
+    assert verify(tmp_path / "work" / "out", [str(arguments[1])]) == []
 
 
 def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
@@ -413,7 +413,7 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
     assert [part.source for part in manifest.mixture] == ["a/c.jsonl", "b/c.jsonl"]
     assert [part.source for part in manifest.excluded] == ["t.jsonl", "file:///t.jsonl"]
     sources = [str(source) for source in line(two)[1:3]]
-    assert list(verify(two / "out", sources)) == []
+    assert verify(two / "out", sources) == []
     shutil.move(one / "out", tmp_path / "out")
     assert "already complete" in output_of(*line(two), "--out", tmp_path / "out")
 

@@ -20,7 +20,8 @@ from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.sentences.spans import SLAB_BYTES, without_gaps
 from clozeline.pipeline.tokenization.documents import clean_texts, tokenize_documents
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder, _warn
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import (
     SPECIAL_TOKENS,
     UNWRITABLE,

@@ -40,7 +40,7 @@ def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **mor
 
 
 def test_a_job_leaves_a_sound_data_set_and_nothing_else(finished, tmp_path):
-    assert list(verify(finished / "out")) == []
+    assert verify(finished / "out") == []
     names = sorted(path.name for path in (finished / "out").iterdir())
     train = [f"train-0000{shard}-of-00003.arrow" for shard in range(3)]
     rest = ["tokenizer", *train, "validation-00000-of-00001.arrow"]
@@ -92,7 +92,7 @@ def test_beam_without_a_runner_makes_the_same_data_set(copy):
     shards(copy, options=replace(OPTIONS, overwrite=True), beam_args=BEAM)
     assert json.loads((out / "job.json").read_text())["beam_args"] == BEAM
     assert (out / MANIFEST).read_bytes() == before
-    assert list(verify(out)) == []
+    assert verify(out) == []
 
 
 def test_an_option_that_is_left_out_now_makes_another_data_set(copy):
@@ -130,7 +130,7 @@ def test_another_time_of_change_is_another_source(copy):
     os.utime(copy / "corpus.txt", (1e9, 1e9))
     with pytest.raises(InputError, match=OTHER_SOURCES):
         shards(copy)
-    assert list(verify(copy / "out", [str(copy / "corpus.txt")])) == []
+    assert verify(copy / "out", [str(copy / "corpus.txt")]) == []
 
 
 def test_order_and_blocks_make_no_other_sources_but_options_and_parts_do(tmp_path):
@@ -157,7 +157,7 @@ def test_a_lone_document_that_is_used_again_is_sound(pairs, copy):
     config = replace(CONFIG, pairs=pairs, num_shards=1, validation=0.0)
     folders = {"tokenizer": copy / "tokenizer", "out": copy / "two"}
     build_shards(sources, config=config, options=OPTIONS, **folders)
-    assert list(verify(copy / "two")) == []
+    assert verify(copy / "two") == []
 
 
 def test_of_a_workers_error_its_own_message_is_shown_and_not_its_cause():

@@ -165,7 +165,7 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     assert (is_new, manifest.tokenizer_digest) == (True, other.digest)
     assert [path.read_text() for path in theirs] == ["theirs"] * 3
     assert sorted(shard_digests(out)) == [*OF_TWO, theirs[2].name]
-    assert list(verify(out)) == [f"{theirs[2].name}: not in the manifest"]
+    assert verify(out) == [f"{theirs[2].name}: not in the manifest"]
     assert list((copy / "cache").glob("*.tokens"))  # kept, for it was named
 
 
@@ -181,11 +181,11 @@ def test_overwrite_keeps_the_old_data_set_until_all_text_is_read(workers, copy):
         with pytest.raises(JobFailedError, match="is not whole: truncated or corrupt gz"):
             again(**more)
         assert before.items() <= contents(out).items()
-        assert list(verify(out)) == []
+        assert verify(out) == []
         (copy / "text.txt.gz").write_bytes(packed)
         assert again(**more)[1]
         assert sorted(shard_digests(out)) == OF_TWO
-        assert list(verify(out)) == []
+        assert verify(out) == []
         assert not list(out.glob(".*"))
         (copy / "text.txt.gz").write_bytes(packed[:-9])
 
@@ -200,13 +200,13 @@ def test_overwrite_keeps_the_old_data_set_where_the_new_text_is_rejected(bad, co
     with pytest.raises(ClozelineError, match=r"reject.*new\.jsonl:1 \(no 'text' in the JSON"):
         shards(copy, CONFIG, OVERWRITE, source="new.jsonl")
     assert before.items() <= contents(out).items()
-    assert list(verify(out)) == []
+    assert verify(out) == []
 
 
 def test_overwrite_keeps_the_old_data_set_where_nothing_is_left_of_the_new_text(copy):
     with pytest.raises(InputError, match="every document was dropped"):
         shards(copy, replace(CONFIG, quality=("min_words=99999",)), OVERWRITE)
-    assert list(verify(copy / "out")) == []
+    assert verify(copy / "out") == []
 
 
 def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_no_example(copy):
@@ -214,7 +214,7 @@ def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_no_example(co
     (copy / "new.txt").write_text("\n\n".join(TEXT.replace("\n", " ").split(". ")))
     with pytest.raises(InputError, match=r"no examples .*single_sentence_paragraph"):
         shards(copy, replace(CONFIG, pairs="sentences"), OVERWRITE, source="new.txt")
-    assert list(verify(copy / "out")) == []
+    assert verify(copy / "out") == []
 
 
 def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
@@ -244,7 +244,7 @@ def test_an_unfinished_job_of_another_config_is_replaced(copy):
     (copy / "out" / MANIFEST).unlink()
     shards(copy, TWO)
     assert sorted(shard_digests(copy / "out")) == OF_TWO
-    assert list(verify(copy / "out")) == []
+    assert verify(copy / "out") == []
 
 
 def test_in_an_empty_folder_hidden_files_stay_and_a_linked_token_cache_is_emptied(tmp_path):
@@ -256,4 +256,4 @@ def test_in_an_empty_folder_hidden_files_stay_and_a_linked_token_cache_is_emptie
     shards(tmp_path)
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["mine.txt"]
     assert (tmp_path / "out" / ".gitkeep").exists()
-    assert list(verify(tmp_path / "out")) == []
+    assert verify(tmp_path / "out") == []

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
+import transformers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import Normalization, wordpiece_library
 from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.support.command import invoke
@@ -197,3 +199,46 @@ def test_words_are_known_as_before_tokens_were_added(tmp_path):
         "the",
     )
     assert ours.is_continuation.tolist() == [token.startswith("##") for token in ours.tokens]
+
+
+PIECES = [
+    "un",
+    "##aff",
+    "##able",
+    "caf",
+    "##es",
+    "##\u00e9s",
+    "don",
+    "'",
+    "t",
+    "the",
+    "Cat",
+    "cat",
+    "!",
+]
+TEXTS = [
+    "Unaffable caf\u00e9s don't \u4e2d!",
+    "",
+    " the  \u00adcat\u200d ",
+    "\U0001faf6 o\u0301 The Cat",
+]
+
+
+@pytest.mark.parametrize("is_cased", [True, False])
+def test_python_encodes_and_decodes_as_transformers_does(is_cased, tmp_path):
+    """`[MASK]` in a text is the difference: text never becomes a special token."""
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, *PIECES]))
+    ours = adopt_vocabulary(vocab, cased=is_cased, punkt=None)
+    theirs = transformers.BertTokenizerFast(str(vocab), do_lower_case=not is_cased)
+    assert len(ours) == len(theirs) == len(PIECES) + 5
+    assert ours(TEXTS) == dict(theirs(TEXTS))
+    for text in TEXTS:
+        ids = theirs(text)["input_ids"]
+        assert ours.encode(text) == ids
+        pieces = theirs.convert_ids_to_tokens(ids)[1:-1]
+        assert ours.decode(ids) == decoders.WordPiece(cleanup=False).decode(pieces)
+    assert ours.mask_id not in ours.encode("[MASK]")
+    assert ours.decode([ours.cls_id, ours.mask_id, ours.sep_id]) == "[MASK]"
+    with pytest.raises(InputError, match="a list of texts"):
+        ours("one text")

@@ -11,8 +11,9 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.report.statistics import count_rows
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.pipeline.verify.findings import ShardRows
 from clozeline.pipeline.verify.row_checks import check_masks
 from tests.support.small import make_examples

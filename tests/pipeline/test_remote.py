@@ -76,7 +76,7 @@ def test_a_store_holds_the_same_bytes_as_a_disk(format: str, tmp_path: Path, sto
 
 def test_what_reads_a_folder_reads_a_store(tmp_path: Path, store: Path) -> None:
     local, remote = local_and_remote(tmp_path, store, CONFIG)
-    assert list(verify(remote)) == []
+    assert verify(remote) == []
     shown = list(inspect_dataset(remote, number=3, seed=0, width=80))
     assert shown == list(inspect_dataset(local, number=3, seed=0, width=80))
     loaders = [Loader(folder, batch_size=7, seed=0) for folder in (remote, local)]

@@ -74,7 +74,7 @@ def cache_files(context):
 
 def test_the_steps_make_a_sound_data_set(tmp_path):
     manifest = build(*work(tmp_path))
-    assert list(verify(tmp_path / "out")) == []
+    assert verify(tmp_path / "out") == []
     assert manifest == read_manifest(tmp_path / "out")
     assert manifest.num_examples("train") > 40
     assert manifest.num_examples("validation") > 5
@@ -101,14 +101,14 @@ def test_words_too_long_to_be_masked_whole_are_masked_by_tokens_and_noted(tmp_pa
     assert any(line.startswith(note) for line in dropped_lines(manifest))
     for entry in manifest.shards:
         assert (read_shard(tmp_path / "out" / entry.name).masked_lm_positions.lengths == 1).all()
-    assert list(verify(tmp_path / "out")) == []
+    assert verify(tmp_path / "out") == []
 
 
 def test_a_bucket_without_documents_is_an_empty_shard(tmp_path):
     manifest = build(*work(tmp_path, replace(CONFIG, num_shards=50)))
     assert len(manifest.shards) == 60
     assert any(not shard.rows for shard in manifest.shards)
-    assert list(verify(tmp_path / "out")) == []
+    assert verify(tmp_path / "out") == []
 
 
 def test_what_is_done_is_not_done_again_unless_it_changed_or_is_missing(tmp_path):
@@ -122,7 +122,7 @@ def test_what_is_done_is_not_done_again_unless_it_changed_or_is_missing(tmp_path
     changed.write_bytes(changed.read_bytes()[:-1] + b"?")
     context.shard_path(1).unlink()
     assert build(blocks, context) == first
-    assert list(verify(context.out_dir)) == []
+    assert verify(context.out_dir) == []
     kept = str(context.shard_path(2))
     assert times(context.out_dir)[kept] == built[kept]
 

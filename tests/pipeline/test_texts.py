@@ -101,7 +101,7 @@ def test_with_every_rule_of_curation_that_is_allowed(corpus, tmp_path, pairs):
     output_of(*with_cache, "--out", tmp_path / "cached", "--workers=1")
     assert read_manifest(tmp_path / "out").dropped["excluded"] > 0
     for name in ("out", "cached"):
-        assert list(verify(tmp_path / name)) == []
+        assert verify(tmp_path / name) == []
     assert (tmp_path / "out" / MANIFEST).read_bytes() == (
         tmp_path / "cached" / MANIFEST
     ).read_bytes()
@@ -161,7 +161,7 @@ def test_documents_of_the_same_sources_make_the_shards_of_the_command(corpus, tm
     assert found.counts == right.counts
     assert found.dropped == right.dropped
     assert found.sources_digest != right.sources_digest
-    assert list(verify(tmp_path / "out", sources(corpus))) == []
+    assert verify(tmp_path / "out", sources(corpus)) == []
 
 
 @pytest.mark.parametrize("form", [lambda text: text, lambda text: {"text": text, "id": 7}])
@@ -192,7 +192,7 @@ def test_the_manifest_goes_on_and_a_data_set_is_replaced_only_on_request(corpus,
             rows | beam.Map(lambda n: (tmp_path / "rows").write_text(str(n)))
         assert (tmp_path / "rows").read_text() == str(number)
         assert read_manifest(out).counts["documents"] == number
-        assert list(verify(out)) == []
+        assert verify(out) == []
         with pytest.raises(InputError, match=r"^WriteDataSet: .*/out holds a data set; give anoth"):
             WriteDataSet(out, **shape)
 
@@ -366,5 +366,5 @@ def test_the_pipelines_of_the_manual_run_as_printed(corpus, tmp_path):
     assert read_manifest(tmp_path / "work" / "long").counts["documents"] == 60
     assert read_manifest(tmp_path / "work" / "notes").counts["documents"] == 20
     for name in ("long", "notes"):
-        assert list(verify(tmp_path / "work" / name)) == []
+        assert verify(tmp_path / "work" / name) == []
     assert list((tmp_path / "work" / "examples").glob("train-00003-of-00004.arrow.*.parquet"))

@@ -11,7 +11,8 @@ import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 WORDS = ["[unused0]", "[", "]", ".", "##s", "##.", "the", "cat", "mask", "MASK", "été", "\u2028x"]

@@ -18,7 +18,8 @@ from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.tokenization.tokenizer import adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.train.artifacts.huggingface import read_tokenizer
 from clozeline.train.inference.fill import mask_ids
 from tests.support.command import output_of, refused

@@ -94,7 +94,7 @@ def remask(examples, *, seed=0, shard=0, config=CONFIG):
 )
 def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     manifest = build(*work(tmp_path, replace(CONFIG, **change)))
-    assert list(verify(tmp_path / "out")) == []
+    assert verify(tmp_path / "out") == []
     assert summary(manifest) == (
         f"4 shards with {manifest.num_examples('train'):,} training examples are sound: bytes, "
         "manifest, pairs, masks; not compared with its source; dataset digest "
@@ -102,7 +102,7 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     )
     source = str(tmp_path / "corpus.txt")
     with click.Context(click.Command("verify")):  # which shows progress
-        assert list(verify(tmp_path / "out", [source])) == []
+        assert verify(tmp_path / "out", [source]) == []
     tokenizing, verifying = capsys.readouterr().err.splitlines()[-2:]  # in a log there is no bar
     assert tokenizing.startswith("tokenizing: 100% ")
     assert verifying.startswith("verifying: 100% 4/4 ")
@@ -124,7 +124,7 @@ def test_a_shard_that_is_missing_or_cut(data_set):
     size = first.stat().st_size
     first.write_bytes(first.read_bytes()[:-1])
     second.unlink()
-    assert list(verify(data_set)) == [
+    assert verify(data_set) == [
         f"{first.name}: {size - 1:,} bytes, the manifest says {size:,}",
         f"{second.name}: missing",
     ]
@@ -139,9 +139,7 @@ def test_a_changed_byte_wherever_it_is(tmp_path, format):
     good = path.read_bytes()
     for place in range(0, len(good), 331):
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x80]) + good[place + 1 :])
-        assert list(verify(folder)) == [
-            f"{path.name}: the file does not have the manifest's sha256"
-        ]
+        assert verify(folder) == [f"{path.name}: the file does not have the manifest's sha256"]
 
 
 def test_another_tokenizer(data_set):
@@ -165,14 +163,14 @@ def test_the_manifest_of_other_rows(data_set):
         ),
     ):
         with_first_shard(data_set, **(vars(entry) | wrong))
-        assert list(verify(data_set)) == [f"{entry.name}: {expected}"]
+        assert verify(data_set) == [f"{entry.name}: {expected}"]
 
 
 def test_files_that_the_manifest_does_not_name(data_set):
     shutil.copy(data_set / name_of(data_set), data_set / "train-00003-of-00004.arrow")
     shutil.copy(data_set / name_of(data_set), data_set / "validation-00009-of-00010.tar")
     (data_set / "notes.txt").write_text("mine")
-    assert list(verify(data_set)) == [
+    assert verify(data_set) == [
         "train-00003-of-00004.arrow: not in the manifest",
         "validation-00009-of-00010.tar: not in the manifest",
     ]
@@ -184,12 +182,12 @@ def test_a_manifest_of_other_tokens(data_set):
     counts[9] += 1
     counts[11] -= 1
     write_manifest(data_set, replace(manifest, token_counts=counts))
-    assert list(verify(data_set)) == [
+    assert verify(data_set) == [
         f"manifest.json: 2 token_counts differ from the rows, the first for id 9: {counts[9]:,}, "
         f"the rows have {counts[9] - 1:,}"
     ]
     write_manifest(data_set, replace(manifest, token_counts=counts[:-1], vocab_size=4))
-    assert list(verify(data_set)) == [
+    assert verify(data_set) == [
         f"manifest.json: vocab_size is 4, the tokenizer's is {TOKENIZER_FACTS.vocab_size}",
         f"manifest.json: {len(counts) - 1} token_counts for {len(counts)} tokens",
     ]
@@ -283,7 +281,7 @@ PROBLEMS = {
 )
 def test_a_planted_problem_is_named(data_set, message, spoil):
     plant(data_set, spoil)
-    found = list(verify(data_set))
+    found = verify(data_set)
     assert any(line.startswith(f"{name_of(data_set)}: {message}") for line in found), found
     assert {line.split(":")[0] for line in found} == {name_of(data_set)}
 
@@ -315,7 +313,7 @@ def spans(both_kinds, tmp_path):
 
 def findings_of(out, *sources):
     """The findings for a data set and the corpus beside it, or other sources."""
-    return list(verify(out, sources or [str(out.parent / "corpus.txt")]))
+    return verify(out, sources or [str(out.parent / "corpus.txt")])
 
 
 # ---- rows that the rules allow and the source does not give ------------------------------------
@@ -331,7 +329,7 @@ def test_a_word_that_is_not_in_the_document(segments, side):
     assert findings_of(segments) == [
         f"{name_of(segments)}: rows other than the sources give: 1, the first at 4"
     ]
-    assert list(verify(segments)) == []  # without the source nobody can know
+    assert verify(segments) == []  # without the source nobody can know
 
 
 def test_the_rows_of_another_document(spans):
@@ -353,7 +351,7 @@ def test_a_shard_that_lost_the_rows_of_a_document(spans):
         lambda e: remask(e.take(np.flatnonzero(e.document_a != e.document_a[0])), config=SPANS),
     )
     after = len(read_shard(spans / name_of(spans)))
-    assert list(verify(spans)) == []
+    assert verify(spans) == []
     assert f"{name_of(spans)}: {after} rows, the sources give {before}" in findings_of(spans)
 
 

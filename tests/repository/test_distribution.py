@@ -226,7 +226,7 @@ from clozeline import InputError
 calls = (
     lambda: clozeline.make_tokenizer("sample:articles", out="a", vocab_size=500),
     lambda: clozeline.build_shards("sample:articles", tokenizer="a", out="b"),
-    lambda: list(clozeline.verify("b", "sample:articles")),
+    lambda: clozeline.verify("b", "sample:articles"),
 )
 raised = []
 for call in calls:

@@ -534,7 +534,11 @@ def test_a_prediction_is_that_of_the_report_whatever_the_precision_of_the_traini
 
 
 def test_without_texts_there_are_no_rows_of_probabilities(classifier):
-    assert load_classifier(classifier).classify([]).shape == (0, 2)
+    loaded = load_classifier(classifier)
+    assert loaded.classify([]).shape == (0, 2)
+    assert loaded("the cat") == [dict(zip(loaded.names, *loaded.classify("the cat"), strict=True))]
+    assert repr(loaded).startswith(f"Classifier({', '.join(loaded.names)}; ")
+    assert len(repr(loaded)) < 100
 
 
 def test_a_batch_is_answered_before_the_next_is_read(classifier):

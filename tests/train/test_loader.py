@@ -129,6 +129,13 @@ def test_a_plain_data_loader_yields_the_same_batches(small_folder, whole, worker
         assert_same_batch(wanted, [loaded], loaded)
 
 
+def test_a_loader_prints_as_one_line(small_folder):
+    loader = Loader(small_folder, batch_size=GLOBAL, rank=1, world_size=2, seed=0)
+    assert repr(loader) == (
+        f"Loader({small_folder}: {N} examples, batches of {GLOBAL}, rank 1 of 2, next_position=0)"
+    )
+
+
 def test_each_epoch_reads_each_example_once(small_folder, whole):
     everything = set(originals(load(small_folder, 1, batch_size=N)))
     assert len(everything) == N

@@ -1,7 +1,7 @@
 """The pretrained model in a run, a Hugging Face folder, or a classifier that was made of one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Pretrained:
 
     model: BertConfig
     tokenizer: Tokenizer
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(repr=False)
     max_seq_length: int
     truncate: Truncate = "end"
     pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it

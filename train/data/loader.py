@@ -112,6 +112,14 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         }
         self._opened: dict[int, Examples] = {}  # for the next iteration
 
+    def __repr__(self) -> str:
+        shards, part = self.shards, self._slice
+        return (
+            f"Loader({shards.folder}: {sum(shards.shard_rows):,} examples, batches of "
+            f"{self.batch_size}, rank {part.rank} of {part.world_size}, "
+            f"next_position={self.next_position})"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": {}}  # another process opens the shards itself
 

@@ -38,7 +38,7 @@ from clozeline.train.store.local_folder import local_folder
 PLAIN = ("text", "text_pair", "max_seq_length", "temperature", "prompt", "truncate")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Classifier:
     """A model with its tokenizer, class names and truncation: texts in, probabilities out."""
 
@@ -61,6 +61,19 @@ class Classifier:
             truncate=self.truncate,
         )
         object.__setattr__(self, "encoder", encoder)
+
+    def __repr__(self) -> str:
+        model, columns = self.model.config, filter(None, (self.text, self.text_pair))
+        return (
+            f"Classifier({', '.join(self.names)}; {model.num_hidden_layers} x "
+            f"{model.hidden_size}, reads {' and '.join(columns)}, "
+            f"at most {self.max_seq_length} tokens)"
+        )
+
+    def __call__(self, texts: Texts | str | Iterable[str]) -> list[dict[str, float]]:
+        """For each text the probability of each class by its name; raises as `classify`."""
+        rows = self.classify(texts).tolist()
+        return [dict(zip(self.names, row, strict=True)) for row in rows]
 
     def classify(self, texts: Texts | str | Iterable[str]) -> Floats:
         """The probability of each class for each text, [N, C].
@@ -122,8 +135,11 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
     """Load the classifier of a folder for inference.
 
         >>> classifier = load_classifier("work/classifier")
-        >>> classifier.names, classifier.classify(["A lovely lamp.", "It broke."]).shape
-        (('negative', 'positive'), (2, 2))
+        >>> classifier.classify(["A lovely lamp.", "It broke."]).shape
+        (2, 2)
+        >>> [probabilities] = classifier("A lovely lamp.")
+        >>> list(probabilities)
+        ['negative', 'positive']
 
     Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
     damaged or replaced.
