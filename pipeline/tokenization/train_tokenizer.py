@@ -31,7 +31,7 @@ from clozeline.pipeline.sentences.punkt import (
     train_punkt,
 )
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import TRUNCATED, Rejected
+from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import (
     all_rejected,
     check_columns_used,
@@ -83,9 +83,7 @@ class Corpus:
 
     blocks: list[Block]
     allow_truncated: bool
-    #: The bad documents found so far: their number in each block, and the first of all.
-    rejected: dict[Block, int] = field(default_factory=dict)
-    first: list[Rejected] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)  #: where each is, and why
 
     def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
         """The documents, up to `limit` bytes; shows the progress, then what they are used for.
@@ -112,30 +110,15 @@ class Corpus:
     def _chunks(self) -> Iterator[Sequence[str]]:
         is_any = False
         for block in self.blocks:
-            number = 0
             for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
                 if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
                     raise not_whole(block.path, chunk.rejected[-1].reason)
-                if bad := [entry for entry in chunk.rejected if entry.kind != TRUNCATED]:
-                    number += len(bad)
-                    self.rejected[block] = max(number, self.rejected.get(block, 0))
-                    self.first.extend(bad[: not self.first])
+                bad = (entry for entry in chunk.rejected if entry.kind != TRUNCATED)
+                self.rejected.update((entry.where, entry.reason) for entry in bad)
                 is_any = is_any or bool(chunk.texts)
                 yield chunk.texts
-        if self.first and not is_any:
-            raise all_rejected(self._number, self.first[0].where, self.first[0].reason)
-
-    @property
-    def _number(self) -> int:
-        return sum(self.rejected.values())
-
-    def rejected_in_words(self) -> str | None:
-        """What was rejected in all that was read; None for nothing."""
-        if not self.first:
-            return None
-        first = self.first[0]
-        found = f"{counted(self._number, 'document')} rejected"
-        return f"{found}, the first is {first.where} ({first.reason})."
+        if self.rejected and not is_any:
+            raise all_rejected(len(self.rejected), *next(iter(self.rejected.items())))
 
 
 def _begin(text: str, size: int) -> str:
@@ -210,8 +193,10 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
         tokenizer, reason = _learn(corpus, sample, options, punkt=punkt.to_json())
         if tokenizer.vocab_size < (options.vocab_size or 0):
             warning = f"the text gives only {tokenizer.vocab_size:,} tokens; give more of it."
-    rejected = corpus.rejected_in_words()
-    accents, notes = "with its own normalizer", [rejected] if rejected else []
+    accents, notes = "with its own normalizer", []
+    for where, reason in list(corpus.rejected.items())[:1]:
+        number = counted(len(corpus.rejected), "document")
+        notes.append(f"{number} rejected, the first is {where} ({reason}).")
     if isinstance(tokenizer.normalization, Normalization):
         stripped = tokenizer.normalization.strip_accents
         accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
@@ -256,10 +241,9 @@ def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]
         return punkt, f"NLTK, {language.title()}"
     there = ", ".join(installed_languages())
     if not corpus.blocks:
-        others = f", but for {there}" if there else ""
         raise InputError(
-            f"nltk has no punkt_tab for {language}{others}, and there is "
-            "no source to train Punkt on; give sources, or set NLTK_DATA to a folder that contains "
+            f"nltk has no punkt_tab for {language} (but for {there or 'none'}), and there is no "
+            "source to train Punkt on; give sources, or set NLTK_DATA to a folder that contains "
             "tokenizers/punkt_tab."
         )
     note = f" (nltk's punkt_tab has {there}, not {language})" if there else ""
