@@ -118,7 +118,7 @@ def test_a_language_that_nltk_lacks_is_learned_with_a_note(
         "none": "trained on the sources",
     }
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk")])
-    with pytest.raises(InputError, match="no punkt_tab for elvish .but for danish., and there is"):
+    with pytest.raises(InputError, match=r"no punkt_tab for elvish .but for danish., and there is"):
         make(tmp_path / "out", vocab=vocabulary, language="elvish")
 
 
