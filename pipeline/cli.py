@@ -142,7 +142,7 @@ def shards(
     job = config_or_usage_error(JobOptions, options)
     if not (beam_args or dry_run):
         fork_server()  # it imports Beam meanwhile
-    from clozeline.pipeline.job.job import build_shards, draw_graph
+    from clozeline.pipeline.job.job import build_shards, draw, plan_job
     from clozeline.pipeline.report.dry_run import plan_shards
 
     asked: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "config": config, "options": job}
@@ -159,7 +159,8 @@ def shards(
         click.echo("Next: the same command without --dry-run", err=True)
         return
     if is_drawing(beam_args):
-        click.echo("\n".join(draw_graph(sources, **asked, beam_args=beam_args)))
+        context = plan_job(sources, tokenizer, out, config, job).context
+        click.echo("\n".join(draw(context, beam_args)))
         return
     manifest, is_new = build_shards(sources, **asked, beam_args=beam_args)
     _print_shards(manifest, is_new, out)

@@ -9,12 +9,15 @@ OUT/manifest.json                    last of all
 """
 
 import math
+import shutil
+import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 from clozeline.pipeline.common.config_checks import seconds
@@ -58,8 +61,8 @@ from clozeline.pipeline.job.progress import (
     measured,
     show_progress,
 )
-from clozeline.pipeline.job.runners import RunGraph, draw, in_workers, runner_of
-from clozeline.pipeline.job.tasks import Outcome, TaskShare
+from clozeline.pipeline.job.tasks import Outcome, Share, TaskShare
+from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import spooled
 from clozeline.pipeline.sources.formats import check_columns_used
@@ -76,6 +79,8 @@ from clozeline.pipeline.steps.steps import punkt_of
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
+#: Runs the graph; returns when it is done.
+RunGraph = Callable[[JobContext], Outcome]
 
 
 def build_shards(
@@ -237,19 +242,6 @@ def _run_as_task(job: Job) -> tuple[Manifest, bool]:
     return read_manifest(job.out_dir), outcome.is_last
 
 
-def draw_graph(
-    sources: Sequence[str],
-    *,
-    tokenizer: AnyPath,
-    out: AnyPath,
-    config: DataConfig,
-    options: JobOptions,
-    beam_args: Sequence[str],
-) -> list[str]:
-    """Draw the graph of `build_shards` and write nothing else; return the names of the files."""
-    return draw(plan_job(sources, tokenizer, out, config, options).context, beam_args)
-
-
 def _run(run_graph: RunGraph, job: Job, progress: Progress) -> Outcome:
     context = job.context
     with log_file(context.out_dir) as log:
@@ -270,3 +262,83 @@ def _run(run_graph: RunGraph, job: Job, progress: Progress) -> Outcome:
                 f"the job failed: {reason} (details in {context.out_dir / LOG}). Finished work is "
                 "kept; rerun the command to continue."
             ) from error
+
+
+def draw(context: JobContext, beam_args: Sequence[str]) -> list[str]:
+    """Draw the graph with Beam's RenderRunner; return the names of the files.
+
+    Raises InputError without a file, and without `dot` for another format than its own.
+    """
+    files = [arg.removeprefix("--render_output=") for arg in beam_args if "_output=" in arg]
+    if not files:
+        raise InputError("RenderRunner draws into a file: add --render_output=FILE.svg.")
+    if not shutil.which("dot") and not all(name.endswith(".dot") for name in files):
+        raise InputError(
+            "there is no `dot`, which draws graphs; install the package graphviz, or give "
+            "--render_output=FILE.dot."
+        )
+    is_open = any(arg.startswith("--render_leaf") for arg in beam_args)
+    stages = [] if is_open else ["--render_leaf_composite_nodes=[^/]+$"]  # not what is inside
+    _beam_runner([*beam_args, *stages])(context)
+    return files
+
+
+def runner_of(context: JobContext, options: JobOptions, beam_args: Sequence[str]) -> RunGraph:
+    """What runs the job. Raises InputError for options that do not go together."""
+    workers = options.num_workers
+    if not context.has_cache:
+        _check_without_cache(context, beam_args)
+    if not beam_args:
+        if _is_in_memory(context) and workers > 1:
+            raise InputError(f"{context.out_dir} is visible to one process only; give --workers 1.")
+        return partial(in_workers, workers=workers)
+    if options.workers > 1:
+        raise InputError(
+            f"--workers {options.workers} is for this machine, and what follows -- for another "
+            "runner; leave one of them out."
+        )
+    return _beam_runner(beam_args)
+
+
+def _check_without_cache(context: JobContext, beam_args: Sequence[str]) -> None:
+    """Raises InputError for what needs a token cache."""
+    needs = {
+        "workers and tasks of this machine (give a runner after --)": not beam_args,
+        "--deduplicate near": context.config.deduplicate == "near",
+        "tokens= of a source": bool(context.budgets),
+    }
+    for what, is_given in needs.items():
+        if is_given:
+            raise InputError(f"--token-cache none: {what} need one; leave it out.")
+
+
+def in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
+    """Run the graph in worker processes, or in this one where no other can see the files."""
+    if not _is_in_memory(context):
+        return run_in_workers(context, share, workers=workers)
+    from clozeline.pipeline.job.graph import run_graph
+
+    return run_graph(context, share)
+
+
+def _is_in_memory(context: JobContext) -> bool:
+    """Whether a folder is in fsspec's memory://, which each process has for itself."""
+    return any(str(folder).startswith("memory:") for folder in (context.out_dir, context.cache_dir))
+
+
+def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
+    """Beam. Raises InputError for options that it or the runner does not accept."""
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch, LOG)
+        try:
+            with logging_to(log):
+                # Beam logs while it is imported.
+                from clozeline.pipeline.commandline.beam_options import make_pipeline
+                from clozeline.pipeline.job.graph import run_graph
+
+                return partial(run_graph, root=make_pipeline(beam_args))
+        except SystemExit as error:  # Beam's argument parser has printed the reason and exits
+            if not error.code:  # or its help
+                raise
+            reason = last_line(log.read_text()).rpartition("error: ")[2]
+            raise InputError(f"Beam rejects the options after --: {reason}.") from error

@@ -39,14 +39,13 @@ from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import check_whole, read_block
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.finish import finish_dataset
-from clozeline.pipeline.steps.shard_record import (
+from clozeline.pipeline.steps.steps import Steps, counts_of
+from clozeline.pipeline.steps.token_cache import (
     ShardRecord,
+    TokenFile,
     finished_record,
-    parts_of_record,
     write_record,
 )
-from clozeline.pipeline.steps.steps import Steps, counts_of
-from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.documents import clean_texts
 
 NAMESPACE: Final = "clozeline"  #: of the counters
@@ -162,7 +161,7 @@ class WritesShards(OnTexts):
         hashes = sorted(hashlib.blake2b(value, digest_size=8).digest() for value in values)
         texts = [value for value in values if REPEAT.unpack_from(value)[0] != COUNTS]
         content = hashlib.blake2b(b"".join(hashes)).hexdigest()
-        name = f"{json_digest([*parts_of_record(context, shard), content])}.shard.json"
+        name = f"{json_digest([*context.parts_of_record(shard), content])}.shard.json"
         record_path, shard_path = context.cache_dir / name, context.shard_path(shard)
         record = finished_record(record_path, shard_path)
         if not record:

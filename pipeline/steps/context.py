@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -25,6 +25,9 @@ from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.steps.token_cache import TokenFile, group_files
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
+# Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
+# another record of it.
+EXAMPLES_VERSION = 5
 NEW_TOKENIZER = ".tokenizer"  #: in the folder of a data set that is being replaced
 
 
@@ -148,6 +151,12 @@ class JobContext:
     def shard_path(self, bucket: int) -> AnyPath:
         """The bucket's shard, once it is built."""
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
+
+    def parts_of_record(self, bucket: int) -> list[object]:
+        """What any record of a shard depends on, beside its documents."""
+        config = self.config.to_dict()
+        del config["max_rejected"]  # raising it after a failed job rebuilds no shard
+        return [EXAMPLES_VERSION, config, self.tokenizer_digest, asdict(self.buckets), bucket]
 
 
 def blocks_of(

@@ -28,8 +28,8 @@ from clozeline.pipeline.dataset.schema import schema_version
 from clozeline.pipeline.sources.formats import all_rejected, check_whole
 from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.steps.context import JobContext, portable_config
-from clozeline.pipeline.steps.shard_record import ShardRecord
 from clozeline.pipeline.steps.steps import Steps
+from clozeline.pipeline.steps.token_cache import ShardRecord
 
 
 class Totals:

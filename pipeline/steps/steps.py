@@ -45,17 +45,14 @@ from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import check_whole, read_block
 from clozeline.pipeline.steps.context import JobContext
-from clozeline.pipeline.steps.shard_record import (
-    ShardRecord,
-    finished_record,
-    parts_of_record,
-    write_record,
-)
 from clozeline.pipeline.steps.token_cache import (
+    ShardRecord,
     TokenCache,
     TokenFile,
+    finished_record,
     merge_cache_files,
     write_cache_file,
+    write_record,
 )
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
@@ -190,7 +187,7 @@ class Steps:
 
     def record_path(self, bucket: int) -> AnyPath:
         """The record of the bucket's shard, once all token cache files are there."""
-        parts = [*parts_of_record(self.context, bucket), self.cache.inputs_of(bucket)]
+        parts = [*self.context.parts_of_record(bucket), self.cache.inputs_of(bucket)]
         if (drops := self.drops(bucket)) is not None:
             parts.append(drops.tolist())
         parts += map(asdict, self.mixture)

@@ -10,9 +10,11 @@ pairs or masks, not when a source is added.
                       shard would make too many requests
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.folders import remove_files
+from clozeline.pipeline.common.json_files import MALFORMED, file_sha256, sealed, unsealed
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of
@@ -37,7 +40,7 @@ from clozeline.pipeline.dataset.cache_file import (
     read_runs,
     read_slices,
 )
-from clozeline.pipeline.dataset.manifest import MixedSource
+from clozeline.pipeline.dataset.manifest import MixedSource, ShardEntry
 from clozeline.pipeline.examples.columns import BucketDocuments
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, from_pieces, pieces_of
 
@@ -254,3 +257,49 @@ def _documents(rows: TokenizedDocuments) -> BucketDocuments:
         paragraphs=np.repeat(np.arange(len(paragraphs)), paragraphs),
         hashes=rows.high,
     )
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """What is known about a finished shard."""
+
+    bucket: int
+    entry: ShardEntry
+    counts: Counts
+    token_counts: NDArray[np.int64]  #: [V]; [0] for validation, which is not counted
+    peak_memory: int  #: bytes, of the process that made it
+    repeat: int = 1  #: the highest among its sources
+
+    def to_json(self) -> str:
+        values = {
+            **vars(self),
+            "entry": asdict(self.entry),
+            "counts": self.counts.to_json(),
+            "token_counts": self.token_counts.tolist(),
+        }
+        return json.dumps(sealed(values))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Raises ValueError where the text has changed since `to_json` wrote it."""
+        values = unsealed(json.loads(text))
+        values["entry"] = ShardEntry(**values["entry"])
+        values["counts"] = Counts.from_json(values["counts"])
+        values["token_counts"] = np.array(values["token_counts"], dtype=np.int64)
+        return cls(**values)
+
+
+def write_record(path: AnyPath, record: ShardRecord) -> None:
+    with whole_file(path) as file:
+        file.write(record.to_json().encode())
+
+
+def finished_record(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
+    """The record of a shard that an earlier process finished, if its bytes have not changed."""
+    if not (record_path.exists() and shard_path.exists()):
+        return None
+    try:
+        record = ShardRecord.from_json(record_path.read_bytes())
+    except MALFORMED:
+        return None  # the shard is built again
+    return record if file_sha256(shard_path) == record.entry.sha256 else None

@@ -165,7 +165,7 @@ def same_component(edges: np.ndarray, pairs: list[tuple[str, str]]) -> np.ndarra
 
 def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) -> set[int]:
     """Run its pipeline; return the rows that it removes, and print its CPU seconds."""
-    from clozeline.pipeline.curation.near.signatures import Bands
+    from clozeline.pipeline.curation.near.search import Bands
 
     bands = Bands.for_similarity(similarity)
     before = cpu_of_children()

@@ -19,8 +19,8 @@ import pytest
 from clozeline.pipeline.common.errors import STOPPED, CorruptDataError
 from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.curation.curate import text_hash
-from clozeline.pipeline.curation.measures import Text
 from clozeline.pipeline.curation.near.files import HEADER, SPAN, read_documents
+from clozeline.pipeline.curation.rules import Text
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.graph import run_graph

@@ -21,7 +21,7 @@ from clozeline.pipeline.curation.near.pairs import (
     jaccard,
     shingle_sets,
 )
-from clozeline.pipeline.curation.near.signatures import Bands, band_keys
+from clozeline.pipeline.curation.near.search import Bands, band_keys
 from clozeline.pipeline.curation.words import fold, hash_ngrams, hash_words
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")))

@@ -19,14 +19,16 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation import exclusion
 from clozeline.pipeline.curation.curate import curate, text_hash
 from clozeline.pipeline.curation.exclusion import Excluded, grams_of, texts_digest
-from clozeline.pipeline.curation.measures import (
+from clozeline.pipeline.curation.rules import (
     MEASURES,
+    RULES,
+    SHARES,
     Text,
+    quality_of,
     repeated_ngrams,
     top_ngram,
     without_boilerplate,
 )
-from clozeline.pipeline.curation.rules import RULES, SHARES, quality_of
 from tests.pipeline.test_curation_near import plain_words
 from tests.support.datatrove_verdicts import real_texts, verdicts_of
 

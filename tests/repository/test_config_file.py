@@ -22,7 +22,7 @@ from clozeline.pipeline.commandline.config_options import (
 )
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.job.runners import JobOptions
+from clozeline.pipeline.job.job import JobOptions
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
 from clozeline.train.finetuning.config import FinetuneConfig

@@ -33,8 +33,7 @@ from clozeline.pipeline.curation.near.pairs import (
     jaccard,
     shingle_sets,
 )
-from clozeline.pipeline.curation.near.search import NearSearch
-from clozeline.pipeline.curation.near.signatures import SHINGLE_WORDS
+from clozeline.pipeline.curation.near.search import SHINGLE_WORDS, NearSearch
 from clozeline.pipeline.curation.words import hash_ngrams
 
 PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", SPAN), ("right_at", SPAN)])
