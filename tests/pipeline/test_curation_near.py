@@ -14,7 +14,7 @@ from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.curation import words
 from clozeline.pipeline.curation.near import pairs as near
-from clozeline.pipeline.curation.near import signatures
+from clozeline.pipeline.curation.near import search
 from clozeline.pipeline.curation.near.pairs import (
     candidate_pairs,
     components,
@@ -190,13 +190,13 @@ def shingles_of(*sizes: int, start: int = 0) -> Ragged:
 
 def test_a_signature_is_of_the_set_of_shingles(monkeypatch):
     rows = shingles_of(1, 300, 7)
-    found = signatures.signatures(rows, 126)
-    monkeypatch.setattr(signatures, "SLAB", 8)
-    assert np.array_equal(signatures.signatures(rows, 126), found)
+    found = search.signatures(rows, 126)
+    monkeypatch.setattr(search, "SLAB", 8)
+    assert np.array_equal(search.signatures(rows, 126), found)
     reverse = Ragged(rows.values[::-1], offsets_of(rows.lengths[::-1]))
-    assert np.array_equal(signatures.signatures(reverse, 126)[::-1], found)
+    assert np.array_equal(search.signatures(reverse, 126)[::-1], found)
     twice = Ragged(np.repeat(rows.values, 2), rows.offsets * 2)
-    assert np.array_equal(signatures.signatures(twice, 126), found)
+    assert np.array_equal(search.signatures(twice, 126), found)
 
 
 @pytest.mark.parametrize(("similarity", "size"), [(0.2, 60), (0.5, 150), (0.8, 450)])
@@ -208,7 +208,7 @@ def test_minima_agree_as_often_as_the_sets_do(similarity, size):
     half = shared + (union - shared) // 2
     left, right = values[:, :half], np.delete(values, np.s_[shared:half], axis=1)
     minima = [
-        signatures.signatures(Ragged(part.ravel(), offsets_of([part.shape[1]] * 1000)), 126)
+        search.signatures(Ragged(part.ravel(), offsets_of([part.shape[1]] * 1000)), 126)
         for part in (left, right)
     ]
     assert (minima[0] == minima[1]).mean() == pytest.approx(shared / union, abs=0.006)
@@ -296,7 +296,7 @@ def test_the_kept_document_is_held_out_as_often_as_any():
 def test_hashes_are_the_same_in_every_version():
     found = hash_words(["It was old. So it fell, 東京!"])
     shingles = hash_ngrams(found, 5, pad=True)
-    minima = signatures.signatures(shingles, 126)
+    minima = search.signatures(shingles, 126)
     assert found.values[:2].tolist() == [2635774204, 3143370231]
     assert shingles.values[0] == 6057696788980747954
     assert band_keys(minima, Bands(18, 7))[0, 0] == 5808026563684252390
