@@ -311,6 +311,36 @@ def test_freed_memory_is_used_again_without_page_faults():
     assert int(kept) < int(given_back) / 10
 
 
+RELEASED = """
+import re
+from pathlib import Path
+
+import numpy as np
+
+from clozeline.pipeline.common.counts import disable_malloc_trim, release_memory
+
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+
+
+is_glibc = disable_malloc_trim()
+arrays, last = [np.ones(300_000) for _ in range(60)], np.ones(1000)
+full = resident()
+arrays.clear()
+freed = resident()
+release_memory()
+print(is_glibc, full - freed, full - resident())
+"""
+
+
+def test_freed_memory_goes_back_to_the_system_when_it_is_released():
+    is_glibc, at_once, released = python("-c", RELEASED).split()
+    if is_glibc == "False":
+        pytest.skip("needs glibc")
+    assert int(at_once) < 20 < 100 < int(released)  # of 137 MB
+
+
 # --- Checks of config values: what passes, and what the error says --------------------------------
 
 
