@@ -43,6 +43,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "finetune": {
         "--layer-decay": "all layers have one --learning-rate",
         "--clip": "leave it out; gradients are clipped to a norm of 1",
+        "--class-weights": "repeat the rows of rare classes in the training table",
         "--test-share": "leave it out, and a tenth is held out; or give --test",
     },
     "baseline": {
@@ -53,6 +54,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "benchmark": {
         "--layer-decay": "all layers have one --learning-rate",
         "--clip": "leave it out; gradients are clipped to a norm of 1",
+        "--class-weights": "repeat the rows of rare classes in the training table",
     },
     "predict": {"--out": "use --json > FILE"},
     "export": {

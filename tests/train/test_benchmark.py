@@ -175,7 +175,6 @@ def test_the_command_prints_one_table(run, tmp_path):
         "--epochs=2",
         "--learning-rate=1e-3",
         "--max-examples=40",
-        "--class-weights=balanced",
     )
     done = invoke(*words, *options)
     assert done.exit_code == 0, done.output

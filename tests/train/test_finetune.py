@@ -299,22 +299,6 @@ def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
     assert metadata["temperature"] == trial.temperature
 
 
-def test_imbalanced_classes_are_noted(tuned, tmp_path):
-    texts, labels = ["w1 good", *["w2 bad"] * 9] * 4, ["+", *["-"] * 9] * 4
-    source = str(tmp_path / "x.parquet")
-    pq.write_table(pa.table({"text": texts, "label": labels}), source)
-    whole = replace(QUICK, max_examples=None)
-    report = tuned(tmp_path / "o", whole, train=source, test=source)
-    imbalanced, *_ = report.values["notes"]
-    assert imbalanced == (
-        "classes are imbalanced: 36 training rows are '-', 4 are '+'; --class-weights balanced "
-        "weighs them equally."
-    )
-    balanced = replace(whole, class_weights="balanced")
-    notes = tuned(tmp_path / "b", balanced, train=source, test=source).values["notes"]
-    assert not any("imbalanced" in note for note in notes)
-
-
 # Label efficiency
 
 EFFICIENCY = FinetuneConfig(
@@ -482,7 +466,6 @@ def test_bad_input_is_one_clear_error(tuned, tmp_path, changes, given, message):
         ({"seeds": 0}, "seeds is 0"),
         ({"epochs": "many"}, "epochs is 'many'"),
         ({"pooling": "max"}, "pooling is 'max'"),
-        ({"class_weights": "heavy"}, "class_weights is 'heavy'"),
         ({"weight_decay": -1.0}, "weight_decay is -1"),
         ({"truncate": "nothing"}, "truncate is 'nothing'"),
     ],

@@ -1,4 +1,4 @@
-"""The optimizer's groups, the weights of classes and the steps of a fine-tuning."""
+"""The optimizer's groups and the steps of a fine-tuning."""
 
 from contextlib import contextmanager
 
@@ -15,7 +15,6 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import (
     build_optimizer,
-    class_weights,
     predict_logits,
     rows_per_step,
     train_classifier,
@@ -79,13 +78,6 @@ def test_muon_trains_the_matrices_of_the_layers():
     assert embeddings.abs().max() == pytest.approx(0.1, rel=0.01)  # AdamW's first: the rate
 
 
-def test_balanced_weights_give_each_class_the_same_total():
-    labels = np.array([0] * 6 + [1] * 2 + [2])
-    balanced = class_weights(labels, 3, FinetuneConfig(class_weights="balanced"))
-    assert (balanced * torch.tensor([6, 2, 1])).tolist() == pytest.approx([3, 3, 3])
-    assert class_weights(labels, 3, FinetuneConfig()).tolist() == [1, 1, 1]
-
-
 def test_few_rows_have_small_batches():
     auto = [rows_per_step(rows, "auto") for rows in (10, 64, 100, 200, 256, 60_000)]
     assert auto == [8, 8, 12, 25, 32, 32]
@@ -111,7 +103,7 @@ def test_a_telling_token_is_learned_in_either_precision(precision):
 @pytest.mark.parametrize("count", [1, 2, 7])
 @pytest.mark.parametrize("kind", [np.int64, np.float32])
 def test_the_gradients_of_the_processes_add_up_to_that_of_one(kind, count, pooling):
-    """The mean over the rows of all, in one step: by class weights, and of a regression."""
+    """The mean over the rows of all, in one step: of classes, and of a regression."""
     rows, labels = some_rows(count)
     labels = labels.astype(kind)
     alone = step_gradients(ALONE, rows, labels, pooling)
@@ -146,7 +138,7 @@ def step_gradients(world, rows, labels, pooling="mean", dropout=0.0):
         parameter.register_post_accumulate_grad_hook(
             lambda p, name=name: found.update({name: p.grad.clone()})
         )
-    how = FinetuneConfig(batch_size=8, class_weights="balanced", precision="fp32")
+    how = FinetuneConfig(batch_size=8, precision="fp32")
     with tqdm(disable=True) as progress:
         fixed = {"learning_rate": 1e-3, "epochs": 1, "seed": 3, "progress": progress}
         train_classifier(model, rows, labels, how, world=world, **fixed)

@@ -313,7 +313,7 @@ def command(tmp_path):
 
 #: An epoch has two batches of eight rows and one of a single row; there is no dropout.
 TOGETHER = (
-    *("--max-examples", "17", "--class-weights", "balanced", "--no-baseline", "--dropout", "0"),
+    *("--max-examples", "17", "--no-baseline", "--dropout", "0"),
     *("--epochs", "2", "--batch-size", "8", "--precision", "fp32"),
 )
 

@@ -37,8 +37,8 @@ def benchmark(run: Path, tasks: Path, out: Path, overwrite: bool, **options: Any
     config = config_or_usage_error(FinetuneConfig, options)
     from clozeline.train.benchmark import benchmark as of_tasks
 
-    found = of_tasks.read_tasks(tasks)
-    scores = of_tasks.benchmark(run, found, out=out, config=config, overwrite=overwrite)
+    read = of_tasks.read_tasks(tasks)
+    scores = of_tasks.benchmark(run, read, out=out, config=config, overwrite=overwrite)
     click.echo("\n".join(of_tasks.as_table(scores)))
-    click.echo(f"{counted(len(found), 'task')}: {as_given(out)}")
+    click.echo(f"{counted(len(read), 'task')}: {as_given(out)}")
     print_next_for(run)

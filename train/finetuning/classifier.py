@@ -175,15 +175,15 @@ def load_huggingface_classifier(
     folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
 ) -> Classifier:
     """A Hugging Face classifier, of pairs if `text_pair` is given; raises as `load_model`."""
-    found, tokenizer = load_model(folder)
-    if found.config.architecture not in CLASSIFICATION:
+    source, tokenizer = load_model(folder)
+    config = source.config
+    if config.architecture not in CLASSIFICATION:
         raise InputError(
-            f"{folder} is a {found.config.architecture or 'BERT'}, not a {CLASSIFICATION[0]}; "
+            f"{folder} is a {config.architecture or 'BERT'}, not a {CLASSIFICATION[0]}; "
             f"fine-tune it first: `clozeline finetune {quote(str(folder))} TRAIN --out DIR`."
         )
-    config = found.config
     model = BertForClassification(config.model, len(config.labels), pooling=config.pooling)
-    model.load_state_dict({name: found.weights[name] for name in model.state_dict()})
+    model.load_state_dict({name: source.weights[name] for name in model.state_dict()})
     return Classifier(
         model=model.to(device).eval(),
         tokenizer=tokenizer,

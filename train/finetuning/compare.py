@@ -167,7 +167,6 @@ def _fit_bag_of_words(job: Job, key: ModelKey) -> Result[Any]:
     predict = fit_bag_of_words(
         job.truncated[""].take(rows).joined(),
         job.labels[rows],
-        is_balanced=job.config.class_weights == "balanced",
         source=job.train.source,
     )
     return scored(job, key, {name: predict(job.truncated[name].joined()) for name in job.tests})

@@ -86,9 +86,6 @@ class FinetuneConfig:
         0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
     )
     weight_decay: float = _training(0.01, "Weight decay of matrices; norms and biases have none.")
-    class_weights: Literal["none", "balanced"] = _training(
-        "none", "`balanced` gives every class the same total weight in the loss."
-    )
     precision: Precision = _training(
         "auto", "`bf16` runs matrix products in bfloat16; `auto` does where that is native."
     )
@@ -148,9 +145,9 @@ class FinetuneConfig:
         """
         classes: dict[str, list[str]] = {}
         for part in filter(None, re.split(r"(?<!\\);", self.label_words or "")):
-            name, found, listed = part.replace(r"\;", ";").rpartition("=")
+            name, equals, listed = part.replace(r"\;", ";").rpartition("=")
             words = [word.strip() for word in listed.split(",")]
-            if not found or not all(words) or name.strip() in classes:
+            if not equals or not all(words) or name.strip() in classes:
                 raise ValueError(
                     f"label_words has {part.strip()!r}; give each class once, with its words, as "
                     "in 0=bad,awful;1=good,great."

@@ -26,8 +26,6 @@ from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
-IMBALANCE = 3  # a class with this many times the rows of another is worth a note
-
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
 
 
@@ -91,14 +89,13 @@ def summarize(
     """The report of the results, and of the best one's logits [N, C] for test rows of `labels`."""
     counts = Counter(job.train.labels)
     class_counts = {name: counts[name] for name in job.names}
-    imbalance = _imbalance(class_counts) if job.config.class_weights == "none" else []
     values = {
         **sources,
         **report_of(results, best),
         "calibration": asdict(Calibration.of(logits, labels, temperature=best.chosen.temperature)),
         "class_counts": class_counts,  # training rows
         "excluded": job.excluded,
-        "notes": [*notes, *imbalance, *doubts(best.scores, points_of(results), job.config)],
+        "notes": [*notes, *doubts(best.scores, points_of(results), job.config)],
     }
     return FinetuneReport(values, is_new=True)
 
@@ -206,13 +203,3 @@ def _accuracy(point: Point) -> str:
     line += f" ({count} seeds)" if count > 1 else ""
     others = (f"{np.mean(seeds):.4f} on {source}" for source, seeds in point["also"].items())
     return ", ".join([line, *others])
-
-
-def _imbalance(class_counts: dict[str, int]) -> list[str]:
-    most, least = (find(class_counts, key=class_counts.__getitem__) for find in (max, min))
-    if class_counts[most] < IMBALANCE * class_counts[least]:
-        return []
-    return [
-        f"classes are imbalanced: {class_counts[most]:,} training rows are {most!r}, "
-        f"{class_counts[least]:,} are {least!r}; --class-weights balanced weighs them equally."
-    ]

@@ -1,6 +1,5 @@
 """Training of one classifier: linear warm-up and decay, dropout drawn from the seed."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,6 @@ from clozeline.train.engine.replicas import same_weights, sum_gradients
 from clozeline.train.engine.schedule import schedule_factor
 from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, evaluation_batches, training_batches
-from clozeline.train.labelled.rows import Rows
 
 CLIP = 1.0  # maximum gradient norm
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_STEPS = 32, 8, 8  # where the batch size is auto
@@ -56,7 +54,6 @@ def train_classifier(
     precision = resolve_precision(config.precision, device)
     optimizer = build_optimizer(model, config, world)
     targets = torch.from_numpy(labels)
-    loss_of, weights = loss_function(labels, model.classifier.out_features, config, device)
     size, lengths = rows_per_step(len(rows), config.batch_size), rows.lengths
     epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
     batches = [batch for epoch in range(epochs) for batch in epoch_batches(epoch=epoch)]
@@ -72,8 +69,8 @@ def train_classifier(
         if len(own):
             with autocast(precision, device):
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
-            loss = loss_of(logits.float(), targets[own].to(device))
-            (loss / weights[batch].sum()).backward()
+            loss = loss_sum(logits.float(), targets[own].to(device))
+            (loss / len(batch)).backward()
         sum_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
@@ -106,40 +103,25 @@ def predict_logits(
     if was_training:  # a redundant call costs half a millisecond
         model.eval()
     world = world or World(0, 1, device)
-    found = np.zeros((len(rows), model.classifier.out_features), dtype=np.float32)
+    all_logits = np.zeros((len(rows), model.classifier.out_features), dtype=np.float32)
     for batch, inputs in evaluation_batches(rows, device, rank=world.rank, ranks=world.size):
         with autocast(resolve_precision(precision, device), device):
             logits = model(*(tensor.to(device) for tensor in inputs))
-        found[batch] = logits.float().cpu().numpy()
+        all_logits[batch] = logits.float().cpu().numpy()
         if progress is not None:
             progress.update(len(batch))
     if was_training:
         model.train()
     if world.size > 1:
-        found = world.sum(torch.from_numpy(found).to(device)).cpu().numpy()
-    return found
+        all_logits = world.sum(torch.from_numpy(all_logits).to(device)).cpu().numpy()
+    return all_logits
 
 
-def loss_function(
-    labels: Labels, outputs: int, config: FinetuneConfig, device: torch.device
-) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
-    """A function from model outputs [B, C] and row targets [B] to the sum of their losses, and the
-    weight of each row, float32 [N]; the mean loss is that sum divided by the sum of the weights.
-    """
-    if labels.dtype.kind == "f":
-        ones = torch.ones(len(labels))
-        return lambda found, targets: F.mse_loss(found[:, 0], targets, reduction="sum"), ones
-    weights = class_weights(labels, outputs, config)
-    sum_of_losses = nn.CrossEntropyLoss(weights.to(device), reduction="sum")
-    return sum_of_losses, weights[torch.from_numpy(labels)]
-
-
-def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
-    """The weight of each class in the loss, float32 [C]: all 1, or N / (C * count), "balanced"."""
-    if config.class_weights == "none":
-        return torch.ones(classes)
-    counts = np.maximum(np.bincount(labels, minlength=classes), 1)
-    return torch.from_numpy(len(labels) / (classes * counts)).float()
+def loss_sum(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the losses of outputs [B, C] for targets [B], classes or real numbers."""
+    if targets.is_floating_point():
+        return F.mse_loss(outputs[:, 0], targets, reduction="sum")
+    return F.cross_entropy(outputs, targets, reduction="sum")
 
 
 def build_optimizer(

@@ -40,13 +40,12 @@ def baseline(
 
 
 def fit_bag_of_words(
-    texts: Sequence[str], labels: NDArray[Any], *, source: str, is_balanced: bool = False
+    texts: Sequence[str], labels: NDArray[Any], *, source: str
 ) -> Callable[[Sequence[str]], NDArray[Any]]:
     """Train on texts and their classes, or numbers; returns a function that predicts those.
 
-    Numbers (float labels) are learned by ridge regression. `is_balanced` gives every class the same
-    total weight. Raises InputError if scikit-learn is not installed, if no training row has a word,
-    or if all training rows have one class.
+    Numbers (float labels) are learned by ridge regression. Raises InputError if scikit-learn is not
+    installed, if no training row has a word, or if all training rows have one class.
     """
     is_regression = labels.dtype.kind == "f"
     if not is_regression and len(np.unique(labels)) < 2:
@@ -65,8 +64,7 @@ def fit_bag_of_words(
             f"{source}: no row has a word of two letters or more, as bag-of-words needs; "
             "`clozeline finetune --no-baseline` does without."
         ) from error
-    weights = "balanced" if is_balanced else None
-    classes = LogisticRegression(C=5, max_iter=1000, class_weight=weights)
+    classes = LogisticRegression(C=5, max_iter=1000)
     model = (Ridge() if is_regression else classes).fit(counts, labels)
 
     def predict(texts: Sequence[str]) -> NDArray[Any]:

@@ -44,8 +44,8 @@ class Predictions:
     @property
     def confidence(self) -> Floats:
         """The probability of the predicted class, [N]."""
-        found: Floats = self.probabilities.max(1)
-        return found
+        confidence: Floats = self.probabilities.max(1)
+        return confidence
 
     def csv(self, rows: Iterable[int] | None = None) -> str:
         """These rows, or all of them."""

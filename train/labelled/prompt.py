@@ -17,8 +17,8 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 def ids_of_prompt(prompt: str, tokenizer: Tokenizer, *, most: int) -> list[int]:
     """The ids of a prompt. Raises InputError unless it has one mask, and at most so many tokens."""
     ids, mask = ids_with_masks(prompt, tokenizer), tokenizer.mask_token
-    if (found := ids.count(tokenizer.mask_id)) != 1:
-        raise InputError(f"--prompt {prompt!r} has {found} {mask}; give it one, where a word fits.")
+    if (count := ids.count(tokenizer.mask_id)) != 1:
+        raise InputError(f"--prompt {prompt!r} has {count} {mask}; give it one, where a word fits.")
     if len(ids) > most:
         raise InputError(
             f"--prompt {prompt!r} has {len(ids)} tokens; give at most {most}, a quarter of "

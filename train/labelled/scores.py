@@ -173,8 +173,8 @@ def ranks(values: NDArray[Any]) -> Floats:
     """
     _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    found: Floats = (last - (counts - 1) / 2)[index]
-    return found
+    middle: Floats = last - (counts - 1) / 2
+    return middle[index]
 
 
 def _cells(confusion: NDArray[np.int64]) -> NDArray[np.int64]:
