@@ -106,7 +106,7 @@ def parse_query(
     `others` are options that have no default. In a value "%26" is "&", and "+" is itself. Raises
     InputError for an option that is given twice, and for an unknown one, with a list of the known.
     """
-    options, known = dict(defaults), [*defaults, *others]
+    options, known = dict(defaults), list(dict.fromkeys([*defaults, *others]))
     parts = [part.partition("=") for part in query.split("&") if part]
     names = [name for name, *_ in parts]
     for name, _, value in parts:

@@ -64,8 +64,8 @@ def test_only_what_begins_with_a_known_option_is_a_query(
 
 def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source() -> None:
     name, options = split_options("hf://D?name=n&text=a,b&split=s&limit=7", is_url=True)
-    assert name == "hf://D?name=n&split=s"
-    assert (options.text_columns, options.limit) == (("a", "b"), 7)
+    assert name == "hf://D?name=n&split=s&limit=7"  # its rows are streamed
+    assert (options.text_columns, options.limit) == (("a", "b"), None)
     assert split_options("hf://D?text=a", is_url=True)[0] == "hf://D"
     assert split_options("hf://D?name=n", is_url=True) == ("hf://D?name=n", SourceOptions())
 
