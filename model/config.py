@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 #: How a classifier makes one vector of a text: mean over its tokens, the pooled [CLS], or the state
@@ -181,7 +182,7 @@ class BertConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BertConfig:
         """The inverse of `to_dict`. Raises ValueError naming unknown fields."""
-        _refuse_unknown_fields(values)
+        refuse_unknown_fields(values)
         return cls(**values)
 
 
@@ -192,12 +193,16 @@ SIZES, RATES, SWITCHES = (
 LARGEST = {"num_hidden_layers": 1000, "hidden_size": 1 << 16}  #: guards against bad files
 
 
-def _refuse_unknown_fields(names: Iterable[str]) -> None:
+def refuse_unknown_fields(names: Iterable[str]) -> None:
+    """Raises ValueError naming those that a `BertConfig` does not have, and what is meant."""
     known = [field.name for field in fields(BertConfig)]
     unknown = sorted(set(names) - set(known))
     if unknown:
+        near = get_close_matches(unknown[0], known, n=1)
         raise ValueError(
-            f"unknown model setting: {', '.join(unknown)}. Known: {', '.join(known)}. "
+            f"unknown model setting: {', '.join(unknown)}"
+            + (f"; did you mean {near[0]}? " if near else ". ")
+            + f"Known: {', '.join(known)}. "
             "Correct the name, or use the version of Clozeline that wrote it."
         )
 
@@ -333,7 +338,7 @@ def preset(name: str, **changes: Any) -> BertConfig:
     Raises ValueError for unknown names and fields.
     """
     config = PRESETS[full_name(name)]
-    _refuse_unknown_fields(changes)
+    refuse_unknown_fields(changes)
     return replace(config, **changes)
 
 

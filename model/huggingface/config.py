@@ -89,10 +89,10 @@ class HuggingFaceConfig:
     pooling: Pooling = "cls"  # of a classifier
 
 
-def read_huggingface_config(folder: Path) -> HuggingFaceConfig:
+def read_huggingface_config(folder: Path, file: str = CONFIG) -> HuggingFaceConfig:
     """The config of a folder. Raises ValueError if it has none, or one of an unsupported model."""
     refuse_tensorflow(folder)
-    path = folder / CONFIG
+    path = folder / file
     if not path.is_file():
         raise ValueError(f"{folder} is not a Hugging Face folder (it has no {CONFIG}).")
     values = read_json(path)

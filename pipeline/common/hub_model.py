@@ -10,8 +10,8 @@ from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError, one_line
 
-#: "bert-base-uncased", or "answerdotai/ModernBERT-base"; a name without an owner is one of BERT's.
-NAME = re.compile(r"(?=.*/|.*bert)[a-z0-9][\w.-]*(/[\w.-]+)?", re.IGNORECASE | re.ASCII)
+#: "bert-base-uncased", or "answerdotai/ModernBERT-base"; without "bert" it is a path that is wrong.
+NAME = re.compile(r"(?=.*bert)[a-z0-9][\w.-]*(/[\w.-]+)?", re.IGNORECASE | re.ASCII)
 FILES = ("*.json", "*.txt")
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # the second where the first are not there
 

@@ -210,7 +210,8 @@ def _is_word_start(ids: Ragged, candidates: Offsets, rules: MaskRules) -> NDArra
     """
     follows = np.zeros(len(candidates), dtype=bool)
     follows[1:] = np.diff(candidates) == 1
-    return ~(rules.is_continuation[ids.values[candidates]] & follows)
+    is_start: NDArray[np.bool_] = ~(rules.is_continuation[ids.values[candidates]] & follows)
+    return is_start
 
 
 def in_long_words(is_start: NDArray[np.bool_], most: Offsets) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, sh
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.test_rare_tokenizers import BYTES, adopted, bpe
 from tests.pipeline.test_steps import build, work
-from tests.support.command import invoke
+from tests.support.command import invoke, output_of, refused
 from tests.support.small import small_tokenizer
 
 TOKENIZER = small_tokenizer()
@@ -160,3 +160,11 @@ def test_a_seed_that_is_too_large_is_refused(data_set):
     done = invoke("inspect", data_set, "--seed", 2**64)
     assert done.exit_code == 2
     assert "18446744073709551616 is not in the range" in done.stderr
+
+
+def test_a_text_is_shown_as_tokens_with_their_ids(data_set):
+    word, part = TOKENIZER.tokens.index("cat"), TOKENIZER.tokens.index("##ing")
+    shown = output_of("inspect", data_set, "Cat cating")
+    assert shown == f"{word:>7}  cat\n{word:>7}  cat\n{part:>7}  ##ing\n3 tokens of 2 words\n"
+    assert output_of("inspect", data_set / "tokenizer", "Cat cating") == shown
+    assert "is not a tokenizer folder" in refused("inspect", data_set / "nosuch", "Cat")

@@ -17,7 +17,7 @@ from tests.support.small_training import TINY
     [
         ("bert-base-uncased", True),
         ("answerdotai/ModernBERT-base", True),
-        ("sentence-transformers/all-MiniLM-L6-v2", True),
+        ("nosuch/run", False),
         ("google/bert_uncased_L-2_H-128_A-2", True),
         ("work", False),
         ("here/run", False),

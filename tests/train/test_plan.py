@@ -7,12 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clozeline.model.config import PRESETS, BertConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.architecture import architecture
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.pretraining.recipes import DEVLIN_MASKS, RECIPES, TOKENS_PER_PARAMETER, Origin
+from clozeline.train.pretraining.recipes import (
+    DEVLIN_MASKS,
+    RECIPES,
+    TOKENS_PER_PARAMETER,
+    Origin,
+    recipe_like,
+)
 from clozeline.train.pretraining.start import Start, find_start, make_plan
 from tests.support.command import invoke, output_of
 from tests.support.small_training import SHORT, go_back, preset_of, train
@@ -168,6 +176,78 @@ def test_print_recipe_wants_neither_shards_nor_a_folder():
     assert rows[-1] == (["--pairs", "segments"], DEVLIN_MASKS)
     said = output_of("pretrain", "--phase=a@0.5", "--print-recipe", code=2)
     assert said.endswith("--phase reads other data first; give SHARDS, too.\n")
+
+
+# --- an architecture of one's own
+
+CHAPTER = ["hidden_size=768", "num_attention_heads=4", "intermediate_size=1024"]
+
+
+@pytest.mark.parametrize(
+    ("line", "parameters"),
+    [
+        (["--preset=nano", "--set=tie_word_embeddings=false"], "17,272,124"),  # the notebook
+        (["--preset=d2l", *(f"--set={change}" for change in CHAPTER)], "56,746,300"),
+        (["--preset=bert-tiny"], "4,433,468"),
+    ],
+)
+def test_the_weights_of_an_architecture_are_a_table(line, parameters):
+    lines = output_of("pretrain", *line, "--print-recipe").splitlines()
+    table = [row.split()[-1] for row in lines[lines.index("weights:") + 1 :]]
+    *counts, total = (int(number.replace(",", "")) for number in table)
+    assert f"{total:,}" == parameters
+    tables = sum("word_embeddings.weight" in row or "decoder.weight" in row for row in lines)
+    hidden = int(next(row for row in lines if "word_embeddings" in row).split()[3])
+    assert sum(counts) == total + tables * hidden * (30_528 - 30_522)
+
+
+def test_a_file_has_our_fields_or_those_of_hugging_face(tmp_path):
+    ours, theirs = tmp_path / "ours.json", tmp_path / "config.json"
+    ours.write_text('{"hidden_size": 320, "num_attention_heads": 5}')
+    theirs.write_text('{"model_type": "bert", "hidden_size": 320, "num_attention_heads": 5}')
+    assert (
+        architecture(str(ours))
+        == architecture(str(theirs))
+        == BertConfig(hidden_size=320, num_attention_heads=5)
+    )
+    changed = architecture(str(ours), ["hidden_size=160", "gated=TRUE", "layer_norm_eps=1e-5"])
+    assert changed == BertConfig(
+        hidden_size=160, num_attention_heads=5, gated=True, layer_norm_eps=1e-5
+    )
+    assert recipe_like(replace(BertConfig(), vocab_size=99)) == RECIPES["bert-base"]
+    assert recipe_like(replace(PRESETS["modern-mini"], hidden_size=192)) == RECIPES["modern-mini"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["--set=hidden_sise=3"], "unknown model setting: hidden_sise; did you mean hidden_size? "),
+        (["--set=hidden_size"], "--set hidden_size: give FIELD=VALUE, as in hidden_size=320."),
+        (["--set=hidden_size=big"], "--set hidden_size=big: hidden_size is a whole number."),
+        (["--set=gated=1"], "--set gated=1: gated is true or false."),
+        (["--set=vocab_size=99"], "--set vocab_size: the vocabulary is that of the shards; "),
+        (["--set=hidden_size=10"], "hidden_size 10 is not divisible by num_attention_heads 4"),
+        (["--preset=nosuch.json"], "nosuch.json does not exist; check the path."),
+        (["--preset=bert-bse"], "unknown preset 'bert-bse'; known: nano, "),
+        (["--preset=huge"], "unknown preset 'huge'; known: nano, "),
+    ],
+)
+def test_an_architecture_that_cannot_be_is_one_line(line, said):
+    assert f"Error: {said}" in output_of("pretrain", *line, "--print-recipe", code=2)
+
+
+def test_a_run_of_ones_own_architecture_is_resumed_by_the_same_command(small_folder, tmp_path):
+    line = ["pretrain", small_folder, "--out", tmp_path, "--preset=bert-tiny", "--batch-size=8"]
+    line += ["--set=hidden_size=64", "--set=intermediate_size=96"]
+    output_of(*line, "--max-steps=1")
+    output_of(*line, "--max-steps=2", "--resume")
+    assert read_run(tmp_path).model.hidden_size == 64
+    assert read_run(tmp_path).options["pretrain"]["set"] == [
+        "hidden_size=64",
+        "intermediate_size=96",
+    ]
+    again = output_of("pretrain", "--config", tmp_path / "run.json", "--print-recipe")
+    assert " 192 x 64 " in again  # queries, keys and values
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """The folder of a training run: its configs, tokenizer and weights, for every later command."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
 
-from clozeline.model.config import BertConfig, preset
+from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.config_checks import check_field_names, differences
 from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.common.folders import check_kind, remove_files, wrong_folder
@@ -16,6 +16,7 @@ from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import REPORT, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from clozeline.train.artifacts.architecture import architecture
 from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
@@ -126,13 +127,15 @@ def positions_note(trained: int) -> str:
     )
 
 
-def model_config(name: str, manifest: Manifest, *, dropout: float | None = None) -> BertConfig:
+def model_config(
+    name: str, manifest: Manifest, *, dropout: float | None = None, changes: Sequence[str] = ()
+) -> BertConfig:
     """A preset with a data set's vocabulary, and positions for its longest examples at least.
 
     Raises InputError for a bad option.
     """
     with as_input_error():
-        config = preset(name, vocab_size=manifest.vocab_size)
+        config = replace(architecture(name, changes), vocab_size=manifest.vocab_size)
         positions = max(config.max_position_embeddings, manifest.config.max_seq_length)
         return with_dropout(replace(config, max_position_embeddings=positions), dropout)
 

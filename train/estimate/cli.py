@@ -16,7 +16,7 @@ from clozeline.train.pretraining.cli import pretrain
 
 #: The options of `pretrain` about the model and its steps, which the help does not list again.
 NO_MATTER = {"phase", "log_every", "keep", "check_shards", "shard_cache", "shard_cache_limit"}
-TAKEN = {"preset", "dropout", *(field.name for field in fields(PretrainConfig))} - NO_MATTER
+TAKEN = {"preset", "set_", "dropout", *(field.name for field in fields(PretrainConfig))} - NO_MATTER
 PRETRAIN_OPTIONS = [copy(param) for param in pretrain.params if param.name in TAKEN]
 for param in PRETRAIN_OPTIONS:
     param.hidden = True  # type: ignore[attr-defined]  # an option
@@ -65,11 +65,13 @@ def estimate(
     kinds = [gpu_named(name) for name in gpu.split(",")]
     manifest = read_manifest(shards) if shards else ASSUMED
     preset, dropout = options.pop("preset"), options.pop("dropout")
+    changes = options.pop("set_")
     options["precision"] = options["precision"] or "bf16"
     estimates = []
     for number in dict.fromkeys(map(int, gpus.split(","))):
         world, start = World(0, number, CUDA), Start(out=Path())
-        plan = make_plan(manifest, start, world, preset=preset, dropout=dropout, options=options)
+        chosen = {"preset": preset, "dropout": dropout, "changes": changes}
+        plan = make_plan(manifest, start, world, options=options, **chosen)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
         [phase] = find_phases(shards or Path("SHARDS"), manifest, training)

@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from clozeline.model.config import PRESETS, BertConfig
+from clozeline.model.config import PRESETS, BertConfig, full_name
 from clozeline.pipeline.commandline.command import Command, GroupedOption, recorded_options
 from clozeline.pipeline.commandline.config_options import (
     PathOrUrl,
@@ -30,6 +30,7 @@ from clozeline.pipeline.commandline.config_options import (
 from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
+from clozeline.pipeline.common.hub_model import is_hub_name
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import (
     COOL_DOWN,
@@ -44,7 +45,6 @@ from clozeline.train.pretraining.recipes import (
     DEFAULT_PRESET,
     Origin,
     check_cool_down,
-    recipe_of,
     resolve,
 )
 from clozeline.train.store.local_folder import MODEL, OPTIMIZER, Folder
@@ -72,9 +72,16 @@ class RunOptions:
     preset: str | None = option(
         None,
         f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
-        f"{DEFAULT_PRESET}.",
+        f"{DEFAULT_PRESET}. Or a .json file: fields of `BertConfig`, or a config.json of "
+        "Hugging Face.",
         group="Model",
         shell_complete=_presets,
+    )
+    set_: tuple[str, ...] = option(
+        (),
+        "Change a field of the architecture, as in hidden_size=320; repeatable.",
+        group="Model",
+        metavar="FIELD=VALUE",
     )
     dropout: float | None = option(
         None, "Dropout probability; overrides the preset.", group="Model"
@@ -179,6 +186,7 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
         choices: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
         start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **choices), world)
         chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
+        chosen["changes"] = run.set_
         plan = world.broadcast_from_main(
             lambda: make_plan(manifest or ASSUMED, start, world, **chosen)
         )
@@ -218,7 +226,8 @@ def _check_options(run: RunOptions, origin: Origin | None, options: dict[str, An
     if options["for_"] and _source_of("max_steps") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--for and --max-steps each end the run; give one.")
     try:
-        recipe_of(run.preset or DEFAULT_PRESET)
+        if run.preset and not (run.preset.endswith(".json") or is_hub_name(run.preset)):
+            full_name(run.preset)
         seconds(run.timeout, name="timeout")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -273,14 +282,15 @@ def _print_recipe(
     shards: Path | None, plan: "Plan", training: PretrainConfig, world: "World"
 ) -> None:
     from clozeline.train.data.phases import find_phases
-    from clozeline.train.pretraining.run_summary import phase_lines
+    from clozeline.train.pretraining.run_summary import layer_lines, phase_lines
     from clozeline.train.pretraining.start import ASSUMED_NOTE
 
     phases = find_phases(shards or Path("SHARDS"), plan.manifest, training)
     if world.is_main:
         if not shards:
             click.echo(ASSUMED_NOTE, err=True)
-        click.echo("\n".join([*plan.lines(), *phase_lines(phases, training)]))
+        lines = [*plan.lines(), *phase_lines(phases, training), *layer_lines(plan.model)]
+        click.echo("\n".join(lines))
 
 
 def _reproducing(training: PretrainConfig, start: "Start") -> dict[str, Any]:
@@ -291,7 +301,7 @@ def _reproducing(training: PretrainConfig, start: "Start") -> dict[str, Any]:
     """
     [(name, options)] = recorded_options().items()
     earlier = start.existing.options.get(name, {}) if start.existing else {}
-    inherited = ("preset", "dropout") if "from" in options else ("preset", "dropout", "from")
+    inherited = ("preset", "set", "dropout", *([] if "from" in options else ["from"]))
     options |= {x: earlier[x] for x in inherited if x in earlier and x not in options}
     names = {*effective_fields(training.schedule), *KEPT_FIELDS}
     if start.cools_down:  # the decay follows from RUN@STEP and --max-steps

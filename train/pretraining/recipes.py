@@ -13,10 +13,11 @@ torch.
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from clozeline.model.config import BertConfig, full_name
+from clozeline.model.config import PRESETS, BertConfig, full_name
 from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError
 
@@ -161,6 +162,14 @@ def check_cool_down(origin: Origin | None, options: Mapping[str, Any]) -> None:
 def recipe_of(preset: str) -> Recipe:
     """The recipe of a preset. Raises ValueError for an unknown name."""
     return RECIPES[full_name(preset)]
+
+
+def recipe_like(model: BertConfig) -> Recipe:
+    """For an architecture of one's own: the recipe of the BERT or ModernBERT nearest in size."""
+    family, size = "bert-" if model.type_vocab_size else "modern-", _parameters(model)
+    like = {x: replace(PRESETS[x], vocab_size=model.vocab_size) for x in PRESETS}
+    far = {x: abs(math.log(_parameters(y) / size)) for x, y in like.items() if x.startswith(family)}
+    return RECIPES[min(far, key=far.__getitem__)]
 
 
 def resolve(

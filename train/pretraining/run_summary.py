@@ -10,12 +10,13 @@ export     opens in transformers as a plain BERT
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
 
+import re
 from collections.abc import Sequence
 
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import count_parameters
+from clozeline.model.heads import BertForPretraining, count_parameters
 from clozeline.model.huggingface.config import model_type_of
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
@@ -110,6 +111,25 @@ def phase_lines(phases: Sequence[DataPhase], training: PretrainConfig) -> list[s
             f"examples of up to {phase.max_seq_length} tokens, {masks}"
         )
     return lines
+
+
+def layer_lines(config: BertConfig) -> list[str]:
+    """The table of weights: name, how often, shape and parameters; equal layers are one line.
+
+    The vocabulary is rounded up, as in memory; the last line counts without that.
+    """
+    with torch.device("meta"):
+        model = BertForPretraining(config)
+    rows: dict[str, tuple[int, torch.Size]] = {}
+    for name, weight in model.named_parameters():
+        name = re.sub(r"\.layers\.\d+\.", ".layers.*.", name)
+        rows[name] = rows.get(name, (0, weight.shape))[0] + 1, weight.shape
+    lines = [
+        f"  {name:<48} {f'{times} x' * (times > 1):>4} {' x '.join(map(str, shape)):>14} "
+        f"{times * shape.numel():>13,}"
+        for name, (times, shape) in rows.items()
+    ]
+    return ["weights:", *lines, f"  {'parameters':<68} {count_parameters(model):>13,}"]
 
 
 def _when(start: float, stop: float, training: PretrainConfig) -> str:

@@ -18,7 +18,8 @@ Then `find_resume_point` checks that the files are intact and fit, and `train_ru
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,11 @@ from clozeline.train.pretraining.recipes import (
     SHARD_SETTINGS,
     WSD_DECAY,
     Origin,
+    Recipe,
     Setting,
     Value,
     check_cool_down,
+    recipe_like,
     recipe_of,
     resolve,
     with_decay,
@@ -206,6 +209,7 @@ def make_plan(
     preset: str | None,
     dropout: float | None,
     options: Mapping[str, Any],
+    changes: Sequence[str] = (),
 ) -> Plan:
     """The plan of a run; `options` has fields of PretrainConfig, None where the user gave nothing.
 
@@ -214,7 +218,7 @@ def make_plan(
     if start.cools_down:
         check_cool_down(start.origin, options)  # of a resumed run, too
     given = {x: options[x] for x in RECIPE_FIELDS if options.get(x) not in (None, COOL_DOWN)}
-    model, attention_dropout = _model(manifest, preset, dropout=dropout, start=start), 0.0
+    model, attention_dropout = _model(manifest, preset, changes, dropout, start), 0.0
     if dropout is None and start.existing:
         model = with_dropout_of(start.existing.model, model)
     elif dropout is None and not start.cools_down and world.device.type == "cuda":
@@ -223,7 +227,7 @@ def make_plan(
     settings = _inherited(start)
     if settings is None:
         settings = resolve(
-            CONTINUED if start.model_folder else recipe_of(preset or DEFAULT_PRESET),
+            _recipe(start, preset or DEFAULT_PRESET, model),
             given,
             model=model,
             examples=manifest.num_examples("train"),
@@ -249,18 +253,26 @@ def make_plan(
 
 
 def _model(
-    manifest: Manifest, preset: str | None, *, dropout: float | None, start: Start
+    manifest: Manifest,
+    preset: str | None,
+    changes: Sequence[str],
+    dropout: float | None,
+    start: Start,
 ) -> BertConfig:
     """The preset; if none is given, the architecture of what training starts from.
 
     The positions are those of the run that is continued or started from, whatever its preset.
     """
     if start.model_folder:
-        if preset:
-            raise InputError(f"{start.model_folder} has a model of its own; leave --preset out.")
+        if preset or changes:
+            raise InputError(
+                f"{start.model_folder} has a model of its own; leave --preset and --set out."
+            )
         with as_input_error():
             return with_dropout(read_model_config(start.model_folder), dropout)
-    model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
+    if changes and preset is None:
+        preset = DEFAULT_PRESET
+    model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout, changes=changes)
     earlier = start.existing or start.other
     if earlier is None:
         return model
@@ -275,6 +287,14 @@ def _model(
         max_position_embeddings=longer.max_position_embeddings,
         global_rope_theta=longer.global_rope_theta,
     )
+
+
+def _recipe(start: Start, preset: str, model: BertConfig) -> Recipe:
+    if start.model_folder:
+        return CONTINUED
+    with suppress(ValueError):
+        return recipe_of(preset)
+    return recipe_like(model)
 
 
 def _inherited(start: Start) -> dict[str, Setting] | None:

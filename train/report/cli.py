@@ -13,11 +13,14 @@ from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.common.units import counted
+from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.train.store.local_folder import local_copy
 
 
 @click.command(cls=Command, example="clozeline inspect work/shards -n 5")
-@click.argument("folder", metavar="SHARDS|RUN", type=PathOrUrl())
+@click.argument("folder", metavar="SHARDS|RUN|TOKENIZER", type=PathOrUrl())
+@click.argument("text", required=False, metavar="[TEXT]")
 @grouped_option(
     "-n",
     "number",
@@ -37,8 +40,8 @@ from clozeline.train.store.local_folder import local_copy
 )
 @grouped_option("--steps", metavar="A-B", help="The steps of a run to show.", group="Run")
 @grouped_option("--shards", type=PathOrUrl(), help="The data set of the run.", group="Run")
-def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
-    """Show random examples in readable form.
+def inspect(folder: AnyPath, text: str | None, number: int, seed: int, **of_run: Any) -> None:
+    """Show random examples in readable form, or how a tokenizer cuts a TEXT into tokens.
 
     For a run, --shards and --steps show the examples that it read: the same ones on any number of
     processes. Documents are named by the first 16 digits of their hashes.
@@ -47,6 +50,9 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
 
     from clozeline.pipeline.report.inspect import inspect_dataset
 
+    if text is not None:
+        _print_tokens(folder, text)
+        return
     width = min(shutil.get_terminal_size().columns, 100)
     if kind_of(folder) == "run":
         if seed:
@@ -59,6 +65,18 @@ def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
     for line in lines:
         click.echo(escaped(line))
     print_next_for(folder)
+
+
+def _print_tokens(folder: AnyPath, text: str) -> None:
+    """The tokens of a text with their ids, a line each; of a data set or run, by its tokenizer."""
+    from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+
+    own = folder / TOKENIZER
+    tokenizer = load_tokenizer(own if own.is_dir() else folder)
+    [ids] = tokenizer.encode_batch([text])
+    for number in ids:
+        click.echo(f"{number:>7}  {escaped(tokenizer.shown_tokens[number])}")
+    click.echo(f"{counted(len(ids), 'token')} of {counted(len(text.split()), 'word')}")
 
 
 def _lines_of_run(
