@@ -1,5 +1,6 @@
 """The commands from text to shards. Each parses its options, calls once and prints the result."""
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -80,9 +81,11 @@ class BeamCommand(Command):
         cut = args.index("--") if "--" in args else len(args)
         ctx.obj = args[cut + 1 :]
         if {"-h", "--help"} & {*ctx.obj}:
-            click.echo(
-                "After --, options are Beam's: https://beam.apache.org/documentation/runners/"
-            )
+            logging.disable(logging.WARNING)  # Beam's, while it is imported
+            from clozeline.pipeline.commandline.beam_options import beam_help
+
+            logging.disable(logging.NOTSET)
+            click.echo(beam_help())
             ctx.exit()
         given = (arg.partition("=")[0] for arg in args[:cut])
         if named := [option for option in given if BEAMS_OPTION.fullmatch(option)]:

@@ -100,6 +100,14 @@ def _check_direct(values: Mapping[str, Any]) -> None:
         )
 
 
+def beam_help() -> str:
+    """All options that Beam's parser knows, with those of its runners."""
+    parsers: list[argparse.ArgumentParser] = []
+    PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
+    parsers[0].prog = "clozeline shards ... --"
+    return parsers[0].format_help()
+
+
 def _end(unknown: Sequence[str], *, known: Iterable[str]) -> str:
     """ "; did you mean --flink_master?" for the first option that is like a known one; or "."."""
     names = (option.partition("=")[0] for option in unknown if option.startswith("--"))

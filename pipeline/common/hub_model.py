@@ -11,16 +11,18 @@ from pathlib import Path
 from clozeline.pipeline.common.errors import InputError, one_line
 
 #: "bert-base-uncased", or "answerdotai/ModernBERT-base"; without "bert" it is a path that is wrong.
-NAME = re.compile(r"(?=.*bert)[a-z0-9][\w.-]*(/[\w.-]+)?", re.IGNORECASE | re.ASCII)
+NAME = re.compile(r"(?=.*bert)[a-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", re.IGNORECASE | re.ASCII)
 FILES = ("*.json", "*.txt")
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # the second where the first are not there
 
 
 def is_hub_name(given: object) -> bool:
     """Whether this names a model of the Hub: nothing on this machine has the name."""
+    if NAME.fullmatch(str(given)) is None:
+        return False
     path = Path(str(given))
     is_path = path.exists() or (len(path.parts) > 1 and Path(path.parts[0]).exists())
-    return not is_path and not path.suffix and NAME.fullmatch(str(given)) is not None
+    return not is_path and not path.suffix
 
 
 def hub_folder(name: str, *, weights: bool) -> Path:

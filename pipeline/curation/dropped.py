@@ -36,7 +36,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "nothing_to_mask": ("pairs", "no token that may be masked"),
     "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
 }
-SKIPPED = "pages"  #: what a dump has besides articles, which nobody misses
+SKIPPED = "pages"  #: what a dump has besides articles, which no training needs
 #: Documents that were counted as read before they were found.
 FOUND_LATER = ("duplicate_document", "near_duplicate", "beyond_budget")
 #: Counted at each use of a document, so their number may exceed what was read.

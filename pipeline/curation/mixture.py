@@ -100,7 +100,7 @@ class Histogram:
 def choose_mixture(
     budgets: Mapping[str, int], read: Callable[[], Iterable[Documents]]
 ) -> list[MixedSource]:
-    """How often documents of each source are used. Raises InputError where no text is left.
+    """The number of uses of each source's documents. Raises InputError where no text is left.
 
     `read` gives all documents, and is called twice: once to add up the tokens by the first bits of
     the hash, then for the documents of a few of these bins, in which a source's budget ends.

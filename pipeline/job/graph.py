@@ -232,5 +232,5 @@ def counters(result: PipelineResult) -> Counter[str]:
     ours = (one for one in found if one.key.metric.namespace == NAMESPACE)
     total = Counter[str]()
     for one in ours:
-        total[one.key.metric.name] += one.committed or 0
+        total[one.key.metric.name] += one.result or 0  # Spark counts attempts alone
     return total

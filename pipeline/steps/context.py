@@ -136,7 +136,7 @@ class JobContext:
 
     @property
     def mixture_path(self) -> AnyPath:
-        """How often documents are used, once that is chosen."""
+        """The number of uses of documents, once it is chosen."""
         parts = [self.documents_path(0).name, self.budgets]
         return self.cache_dir / f"{digest_of(parts)}.mixture"
 

@@ -1,4 +1,4 @@
-"""The stages of a job: what each of their elements is made of, and in which files it is then.
+"""The stages of a job: their elements, and the files that each one reads and writes.
 
     TokenizeBlock   Block  ->  TokenFile
     BuildShard      Shard  ->  ShardEntry
@@ -88,7 +88,7 @@ def _partitions(context: JobContext) -> Sequence[int]:
     return range(context.partitions)
 
 
-#: The files that are made of texts or of other files, by their suffixes.
+#: The files that are built from texts or from other files, by their suffixes.
 FILES: Final = {
     ".excluded": CacheFile(
         lambda context: [name for name, _ in context.excluded][:1],

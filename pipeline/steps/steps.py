@@ -195,7 +195,7 @@ class Steps:
 
     @cached_property
     def mixture(self) -> list[MixedSource]:
-        """How often documents of each source with a budget are used, once that is chosen."""
+        """The number of uses of each source with a budget, once it is chosen."""
         if not self.context.budgets:
             return []
         hint = "delete it and rerun the command"

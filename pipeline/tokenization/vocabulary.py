@@ -128,8 +128,10 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
     try:
         flags = _bert_flags(values) if is_wordpiece(values) else None
         added = values.get("added_tokens") or []
-        names = [token.get("content") for token in added if isinstance(token, dict)]
-        is_plain = flags is not None and {*names} <= {*SPECIAL_TOKENS}
+        is_plain = flags is not None and all(
+            isinstance(token, dict) and token.get("content") in SPECIAL_TOKENS
+            for token in (added if isinstance(added, list) else [added])
+        )
         special_tokens = SPECIAL_TOKENS if is_plain else special_tokens_of(configs)
         tokens, spec = read_spec(values, special_tokens=special_tokens)
     except InputError as error:

@@ -205,6 +205,13 @@ def test_an_option_of_beam_before_the_dashes_is_sent_behind_them(small_sources, 
     assert last == f"Error: {option} is an option of Beam; put it after --."
 
 
+def test_behind_the_dashes_help_is_that_of_beam():
+    said = output_of("shards", "--", "--help")
+    assert said.startswith("usage: clozeline shards ... --")
+    for option in ("--runner RUNNER", "--flink_master", "--job_endpoint"):
+        assert option in said
+
+
 # ---- the graph as a picture ----------------------------------------------------------------------
 def drawn(line, folder, *more):
     """The labels of the graph that RenderRunner draws, in their order."""

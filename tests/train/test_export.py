@@ -410,7 +410,7 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     (bare / "tokenizer.json").unlink()
     init = ("pretrain", small_folder, "--out", tmp_path / "run", "--from")
     for words, line in (
-        ((*init, exported, "--preset=bert-mini"), "has a model of its own; leave --preset out."),
+        ((*init, exported, "--preset=bert-mini"), "has a model of its own; leave --preset"),
         ((*init, other), "(strip_accents False there, True now; lowercase False there, True now)"),
         ((*init, classifier), "is a classifier of `clozeline finetune`; give a run or a"),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),

@@ -90,9 +90,9 @@ LOST = [
     ("SIGKILL", 60, 1, "sums", NAMED),
     ("SIGSTOP", 2, 1, "sums", NAMED),
     ("SIGSTOP", 2, 0, "sums", KEEPS_STORE),  # its kernel still accepts connections
-    ("SIGKILL", 3, 1, "waits", f"{NAMED}no sign of life for 2 s)"),
-    ("SIGSTOP", 3, 1, "waits", f"{NAMED}no sign of life for 2 s)"),
-    ("SIGSTOP", 3, 0, "waits", f"{KEEPS_STORE}no sign of life for 2 s)"),
+    ("SIGKILL", 3, 1, "waits", f"{NAMED}no heartbeat for 2 s)"),
+    ("SIGSTOP", 3, 1, "waits", f"{NAMED}no heartbeat for 2 s)"),
+    ("SIGSTOP", 3, 0, "waits", f"{KEEPS_STORE}no heartbeat for 2 s)"),
 ]
 
 

@@ -187,7 +187,7 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
         f"phase      steps 7 to 12: {long}, 8 examples of up to 16 tokens, 30 % masked",
     ]
     line = command_line(long, tmp_path / "run", "--print-recipe", **phases)
-    assert output_of(*line).splitlines()[-2:] == lines
+    assert "\n".join(lines) in output_of(*line)
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
 
 

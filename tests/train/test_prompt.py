@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 from clozeline.model.heads import BertForClassification, BertForPretraining, load_encoder
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import read_metadata
-from clozeline.train.finetuning import finetune as one_model
-from clozeline.train.finetuning import search
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune
 from clozeline.train.finetuning.config import FinetuneConfig
@@ -142,21 +139,6 @@ def test_it_learns_is_kept_and_answers_alike_everywhere(folder, classifier, tmp_
         ).splitlines()
         probabilities = [json.loads(line)["probabilities"]["yes"] for line in lines]
         np.testing.assert_allclose(probabilities, wanted[:, 1], atol=1e-4)
-
-
-@pytest.mark.parametrize("most", [4000, 100])
-def test_seeds_are_compared_on_the_same_rows(folder, tmp_path, monkeypatch, most):
-    """Untrained, they are the same classifier: its classes start from words, not from a seed."""
-    monkeypatch.setattr(search, "SEARCH_ROWS", most)
-    monkeypatch.setattr(one_model, "SEARCH_ROWS", most)
-    draws = np.random.default_rng(0).choice(WORDS, (400, 3))
-    rows = [f"{' '.join(words[:2])},{'no' if words[2] < 'g' else 'yes'}" for words in draws]
-    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    how = replace(QUICK, learning_rate=1e-12, dropout=0.0, seeds=3, baseline=False)
-    report = finetune(folder / "run", tmp_path / "rows.csv", out=tmp_path / "out", config=how)
-    losses = [result.chosen.loss for result in report.results]
-    assert len(losses) == 3
-    assert losses == pytest.approx([losses[0]] * 3, abs=1e-7)
 
 
 # Bad values

@@ -1,4 +1,4 @@
-"""The pretrained model in a run, a Hugging Face folder, or a classifier that was made of one."""
+"""The pretrained model in a run, a Hugging Face folder, or a classifier that was built from one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,7 +3,7 @@
 A failed collective only says that a connection was closed or that nothing came in time. The
 processes that see this sign in at the rendezvous store; those that do not sign in are missing.
 
-With NCCL nobody sees it: a kernel waits on the GPU, and after the patience NCCL's watchdog aborts
+With NCCL no process sees it: a kernel waits on the GPU, and after the patience the watchdog aborts
 the process without saying who is missing. Each process therefore leaves heartbeats in the store,
 too, and where those of another one have stopped, it prints the same line and ends.
 """
@@ -30,7 +30,7 @@ SIGNS = (
 )
 #: How long the others have to sign in: their own timeouts may end a little later.
 SIGN_IN = 5.0  # seconds
-#: Of the patience: how often a process gives a sign, and after how long without one it is lost.
+#: Fractions of the patience: between two heartbeats of a process, and until it counts as lost.
 #: The latter ends before the watchdog's patience, which begins with the next collective.
 BEAT, SILENCE = 0.02, 0.8
 DONE = "done"  # the last heartbeat of a process that ended as it should
@@ -58,7 +58,7 @@ def _advice(missing: str, reason: str) -> str:
 
 
 class _Heartbeat:
-    """Signs of life for the other processes; ends this one where theirs are missing.
+    """Heartbeats for the other processes; ends this one where theirs are missing.
 
     Threads do both, over a connection of their own to the store, as this process may wait in a
     collective that never ends. A process that is busy for long still gives signs; one whose main
@@ -107,7 +107,7 @@ class _Heartbeat:
             if not lost:
                 continue
             missing = NO_STORE if STORE in lost else _names(self._store, lost)
-            reason = f"no sign of life for {SILENCE * self._patience:.0f} s"
+            reason = f"no heartbeat for {SILENCE * self._patience:.0f} s"
             print(f"Error: {_advice(missing, reason)}", file=sys.stderr, flush=True)
             os._exit(LostProcessError.exit_code)  # the main thread waits, perhaps in a kernel
 

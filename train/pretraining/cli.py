@@ -157,10 +157,10 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are left out come from the preset's recipe; --print-recipe shows it, and needs
-    neither SHARDS nor --out. A resumed run keeps
-    its model and its options; give again --check-shards, --shard-cache and its limit, --eval-every,
-    and those of speed and memory other than --precision. SIGTERM and SIGINT save a checkpoint, if
-    there was a step, and exit with code 75; SIGUSR1 saves one.
+    neither SHARDS nor --out. A resumed run keeps its model and its options; give again
+    --check-shards, --shard-cache and its limit, --eval-every, and those of speed and memory other
+    than --precision. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code
+    75; SIGUSR1 saves one.
 
     With --from, the architecture is that of the given run or folder; where examples are longer than
     those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`
@@ -185,10 +185,9 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
 
         choices: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
         start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **choices), world)
-        chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
-        chosen["changes"] = run.set_
+        chosen: dict[str, Any] = {"preset": run.preset, "changes": run.set_, "options": options}
         plan = world.broadcast_from_main(
-            lambda: make_plan(manifest or ASSUMED, start, world, **chosen)
+            lambda: make_plan(manifest or ASSUMED, start, world, dropout=run.dropout, **chosen)
         )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe or not shards:

@@ -69,8 +69,7 @@ from clozeline.train.pretraining.recipes import (
     with_decay,
 )
 
-#: What a plan without SHARDS is for: BERT's vocabulary, and more examples of the default length
-#: than a recipe asks for.
+#: A plan without SHARDS assumes BERT's vocabulary, and more examples than any recipe wants.
 ASSUMED = Manifest(
     config=DataConfig(),
     tokenizer_digest="",

@@ -41,10 +41,11 @@ from clozeline.train.store.local_folder import local_copy
 @grouped_option("--steps", metavar="A-B", help="The steps of a run to show.", group="Run")
 @grouped_option("--shards", type=PathOrUrl(), help="The data set of the run.", group="Run")
 def inspect(folder: AnyPath, text: str | None, number: int, seed: int, **of_run: Any) -> None:
-    """Show random examples in readable form, or how a tokenizer cuts a TEXT into tokens.
+    """Show random examples in readable form.
 
-    For a run, --shards and --steps show the examples that it read: the same ones on any number of
-    processes. Documents are named by the first 16 digits of their hashes.
+    With a TEXT: the tokens that the tokenizer cuts it into. For a run, --shards and --steps show
+    the examples that it read: the same ones on any number of processes. Documents are named by the
+    first 16 digits of their hashes.
     """
     import shutil
 
