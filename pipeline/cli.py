@@ -13,9 +13,9 @@ from clozeline.pipeline.commandline.config_options import (
     config_or_usage_error,
     options_of,
 )
+from clozeline.pipeline.commandline.hub_model import is_hub_name
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.common.errors import InputError, escaped
-from clozeline.pipeline.common.hub_model import is_hub_name
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig

@@ -168,8 +168,8 @@ class Lease:
     """A lease in the name of `owner`; as a context it is held and renewed.
 
     At the end it is removed, unless another process of the owner has renewed it since; with
-    `is_kept`, it still says who held it last. Another owner's lease
-    ends the process by a signal, or, at the latest, the block by JobFailedError.
+    `is_kept`, it still says who held it last. Another owner's lease ends the process by a signal,
+    or, at the latest, the block by JobFailedError.
     """
 
     def __init__(self, folder: "UPath", owner: str, *, is_kept: bool) -> None:

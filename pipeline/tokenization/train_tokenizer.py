@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import check_kind
-from clozeline.pipeline.common.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.paths import (
     AnyPath,
     GivenPath,

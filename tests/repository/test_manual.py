@@ -280,6 +280,7 @@ def is_run(line):
 def run(line, folder):
     """Run a printed command; what it makes may be there from another page."""
     words = words_of(line)
+    *words, redirect, target = words if ">" in words else (*words, None, None)
     if "--out" in words:
         shutil.rmtree(folder / words[words.index("--out") + 1], ignore_errors=True)
     command, variables = [sys.executable, "-m", "clozeline", *words], {"PYTHONPATH": str(ROOT)}
@@ -288,6 +289,8 @@ def run(line, folder):
     )
     assert done.returncode == 0, (words, done.stderr)
     assert done.stdout.strip(), words
+    if redirect:
+        (folder / target).write_text(done.stdout)
 
 
 def write_reviews(path, start):
@@ -306,7 +309,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     for name in ("articles/a", "reviews/a", "wikipedia/train-0", "films"):
         (folder / name).parent.mkdir(exist_ok=True)
-        write_parquet(folder / f"{name}.parquet", articles(200))
+        write_parquet(folder / f"{name}.parquet", articles(400))
     write_reviews(folder / "train.csv", 0)
     write_reviews(folder / "test.csv", 1000)
     (folder / "imdb").mkdir()

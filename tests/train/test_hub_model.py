@@ -3,7 +3,7 @@
 import pytest
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.hub_model import is_hub_name
+from clozeline.pipeline.commandline.hub_model import is_hub_name
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.command import refused
 from tests.support.small import small_tokenizer

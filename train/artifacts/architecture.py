@@ -14,8 +14,8 @@ from typing import Any
 from clozeline.model.config import BertConfig, preset, refuse_unknown_fields
 from clozeline.model.huggingface.config import CONFIG, read_huggingface_config
 from clozeline.model.huggingface.weight_files import read_json
+from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.hub_model import hub_folder, is_hub_name
 
 TYPES = {"int": int, "float": float, "str": str}
 

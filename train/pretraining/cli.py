@@ -27,10 +27,10 @@ from clozeline.pipeline.commandline.config_options import (
     option,
     options_of,
 )
+from clozeline.pipeline.commandline.hub_model import is_hub_name
 from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
-from clozeline.pipeline.common.hub_model import is_hub_name
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import (
     COOL_DOWN,
