@@ -199,11 +199,10 @@ def refuse_unknown_fields(names: Iterable[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if unknown:
         near = get_close_matches(unknown[0], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f". Known: {', '.join(known)}."
         raise ValueError(
-            f"unknown model setting: {', '.join(unknown)}"
-            + (f"; did you mean {near[0]}? " if near else ". ")
-            + f"Known: {', '.join(known)}. "
-            "Correct the name, or use the version of Clozeline that wrote it."
+            f"unknown model setting: {', '.join(unknown)}{hint} Correct the name, or use the "
+            "version of Clozeline that wrote it."
         )
 
 

@@ -8,7 +8,7 @@ A path that exists is a path, and so is what begins with a folder that exists.
 import re
 from pathlib import Path
 
-from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.errors import InputError
 
 #: "bert-base-uncased", or "answerdotai/ModernBERT-base"; without "bert" it is a path that is wrong.
 NAME = re.compile(r"(?=.*bert)[a-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", re.IGNORECASE | re.ASCII)
@@ -37,9 +37,10 @@ def hub_folder(name: str, *, weights: bool) -> Path:
         if weights and not any(folder.glob(WEIGHTS[0])):
             snapshot_download(name, allow_patterns=WEIGHTS[1])
     except Exception as error:  # the library's errors have no common class
+        reason = str(error).partition("\n")[0]  # the other lines are advice
         raise InputError(
             f"{name} does not exist; check the path. If it is a model of the Hub, which could not "
-            f"be loaded ({one_line(error):.80}), run `hf download {name} --local-dir DIR` where "
+            f"be loaded ({reason}), run `hf download {name} --local-dir DIR` where "
             "there is a network, and give DIR."
         ) from error
     return folder
