@@ -12,9 +12,10 @@ from typing import Any, Literal
 import click
 
 from clozeline.pipeline.cli import shards, tokenizer, verify
-from clozeline.pipeline.commandline.command import Command, end_of_interrupted, grouped_option
+from clozeline.pipeline.commandline.command import Command, end_of_interrupted
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
+    grouped_option,
     option,
     options_of,
 )

@@ -11,6 +11,7 @@ import click
 
 from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
 from clozeline.pipeline.common.config_checks import (
+    byte_size,
     check_at_least,
     check_between,
     check_choices,
@@ -21,7 +22,6 @@ from clozeline.pipeline.common.config_checks import (
     seconds,
 )
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.units import byte_size
 
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]

@@ -15,12 +15,12 @@ Example:
 """
 
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.config_file import plain_values, read_config
+from clozeline.pipeline.commandline.config_options import GroupedOption, plain_values, read_config
 from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import STOPPED, causes
 
@@ -34,17 +34,6 @@ WIDTH = 100
 def _initials(option: str) -> str:
     """--learning-rate  ->  --lr"""
     return "--" + "".join(word[:1] for word in option.strip("-").split("-"))
-
-
-class GroupedOption(click.Option):
-    def __init__(self, *args: Any, group: str, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.group = group
-
-
-def grouped_option(*names: str, group: str, **attributes: Any) -> Callable[[Any], Any]:
-    """`click.option`, with the group that lists it in the help."""
-    return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
 
 class Command(click.Command):

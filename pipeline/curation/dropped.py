@@ -7,7 +7,7 @@ cleaned 300 of 300 documents (100.0%): NUL characters were removed
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from clozeline.pipeline.common.units import counted
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 

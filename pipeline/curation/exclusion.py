@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import slice_indices
 from clozeline.pipeline.curation.near.files import HASH, read_rows, write_rows
 from clozeline.pipeline.curation.near.search import NEAR_VERSION
+from clozeline.pipeline.curation.rules import Quality
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.cache_file import digest_of, read_counts
@@ -99,7 +100,6 @@ def texts_digest(hashes: Sequence[str]) -> str:
 
 GRAM: Final = np.dtype([("gram", "<u8"), ("row", "<u4")])
 TEXT: Final = np.dtype([("hash", HASH), ("source", "<u4")])
-LISTED: Final = 1000  #: texts found in the corpus that the manifest lists, for each source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,21 +182,58 @@ def excluded_sources(
     names = portable_names([source for source, _ in asked.sources])
     for number, source in enumerate(names):
         rows = [row for row, own in enumerate(excluded.sources) if own == number]
-        prefix = f"{number}:"
-        hits = {
-            key.removeprefix(prefix): count
-            for key, count in sorted(counts.hits.items())
-            if key.startswith(prefix) and key != prefix
-        }
         entries.append(
             ExcludedSource(
                 source=source,
                 digest=texts_digest([excluded.hashes[row] for row in rows]),
                 texts=len(rows),
                 searched=sum(row in searched for row in rows),
-                documents=counts.hits[prefix],
-                found=sum(excluded.hashes[row] in hits for row in rows),
-                hits=dict(list(hits.items())[:LISTED]),
+                documents=counts.hits[f"{number}:"],
+                found=sum(f"{number}:{excluded.hashes[row]}" in counts.hits for row in rows),
             )
         )
     return entries
+
+
+SHOWN_CHARACTERS: Final = 500
+
+
+def curate(
+    texts: Sequence[str], quality: Quality, excluded: Excluded | None
+) -> tuple[list[str], Counts]:
+    """The texts that stay, and what was dropped and why.
+
+    ["short", "A long text ..."]  ->  ["A long text ..."],  dropped {"quality_min_words": 1}
+    """
+    counts, kept = Counts(), []
+    for text in texts:
+        changed, rule, value = quality.check(text)
+        if rule:
+            _drop(text, counts, f"quality_{rule}", value=value)
+        else:
+            kept.append(changed)
+    if excluded is not None:
+        kept = _without_excluded(kept, excluded, counts)
+    return kept, counts
+
+
+def _without_excluded(texts: list[str], excluded: Excluded, counts: Counts) -> list[str]:
+    kept = []
+    for text, rows in zip(texts, excluded.find(texts), strict=True):
+        if not rows:
+            kept.append(text)
+            continue
+        counts.hits.update({f"{excluded.sources[row]}:{excluded.hashes[row]}" for row in rows})
+        counts.hits.update({f"{source}:" for source in {excluded.sources[row] for row in rows}})
+        _drop(text, counts, "excluded", value=len(rows), kept=excluded.hashes[rows[0]])
+    return kept
+
+
+def _drop(text: str, counts: Counts, reason: str, **shown: Any) -> None:
+    counts.dropped[reason] += 1
+    counts.show(reason, document=text_hash(text), text=text[:SHOWN_CHARACTERS], **shown)
+
+
+def text_hash(text: str) -> str:
+    """BLAKE2b-128, as of documents."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -65,7 +65,6 @@ class ExcludedSource:
     searched: int  #: texts with at least one n-gram
     documents: int  #: dropped for this source
     found: int  #: texts that were in the corpus
-    hits: dict[str, int]  #: documents by the hash of the text, for up to 1,000 of them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from clozeline.pipeline.common.counts import Counts, disable_malloc_trim
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import make_folder
-from clozeline.pipeline.curation.curate import curate
+from clozeline.pipeline.curation.exclusion import curate
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import Manifest

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from clozeline.pipeline.common.config_checks import counted, size_in_words, time_in_words
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, names_in
-from clozeline.pipeline.common.units import counted, size_in_words, time_in_words
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.job import plan_job

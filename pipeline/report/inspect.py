@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.common.errors import escaped
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.curation.dropped import mixture_lines, unmasked_lines
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.pipeline.common.config_checks import size_in_words
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.units import size_in_words
 from clozeline.pipeline.curation.dropped import documents_read, mixture_lines
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.charts import Line, draw_lines

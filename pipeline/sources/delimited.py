@@ -16,8 +16,8 @@ from itertools import chain
 
 import pyarrow as pa
 
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.errors import InputError, escaped
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents, fix_unicode

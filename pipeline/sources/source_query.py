@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 from urllib.parse import unquote
 
+from clozeline.pipeline.common.config_checks import token_number
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.units import token_number
 
 #: How text is read: a value besides the default, and the formats that know it.
 READING = {

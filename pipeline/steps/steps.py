@@ -20,8 +20,7 @@ from clozeline.pipeline.common.counts import Counts, StageTimer, process_peak, r
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest, json_values, write_json
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.curation.curate import curate
-from clozeline.pipeline.curation.exclusion import Excluded, read_excluded
+from clozeline.pipeline.curation.exclusion import Excluded, curate, read_excluded
 from clozeline.pipeline.curation.mixture import DOCUMENT, choose_mixture
 from clozeline.pipeline.curation.near.files import (
     HASH,

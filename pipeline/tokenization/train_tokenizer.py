@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -23,7 +24,6 @@ from clozeline.pipeline.common.paths import (
     path_of,
 )
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sentences.punkt import (
     PunktData,
     find_punkt,

@@ -3,8 +3,14 @@
 Masks are a function of the row and the seed: made again, they must equal those stored.
 """
 
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import (
     B_FOLLOWS_A,
     B_IS_RANDOM,
@@ -15,7 +21,69 @@ from clozeline.pipeline.dataset.schema import (
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.examples.packed_rows import SHORTEST
 from clozeline.pipeline.examples.pairs import MAX_RANDOM_PER_FOLLOWING
-from clozeline.pipeline.verify.findings import ShardRows, differing_rows, rows_with
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+
+Flags = NDArray[np.bool_]
+
+
+class Findings:
+    """The problems of a shard, by kind, in the order in which they were found."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[int, int]] = {}
+        self._others: list[str] = []
+
+    def note(self, rows: NDArray[Any], problem: str, *, first: int = 0) -> None:
+        """Add rows that have the problem: flags [R] or row numbers, counted from row `first`."""
+        numbers = np.flatnonzero(rows) if rows.dtype == bool else np.unique(rows)
+        if len(numbers):
+            count, row = self._rows.get(problem, (0, int(numbers[0]) + first))
+            self._rows[problem] = (count + len(numbers), min(row, int(numbers[0]) + first))
+
+    def add(self, problem: str) -> None:
+        """Add a problem of the shard as a whole."""
+        self._others.append(problem)
+
+    def lines(self) -> list[str]:
+        rows = [f"{what}: {n:,}, the first at {row:,}" for what, (n, row) in self._rows.items()]
+        return rows + self._others
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRows:
+    """The rows of a shard, what they are checked against, and what is wrong with them."""
+
+    examples: Examples
+    config: DataConfig
+    tokenizer: Tokenizer
+    split: str
+    shard: int  #: its number in the split
+    copies: int  #: how often the bucket may occur, each time with new pairs
+    nothing_to_mask: int = 0  #: pairs dropped from the data set after balancing
+    findings: Findings = field(default_factory=Findings)
+
+
+def rows_with(flags: Flags, ragged: Ragged) -> NDArray[np.int64]:
+    """The rows in which a value is flagged, each once."""
+    return np.unique(np.searchsorted(ragged.offsets, np.flatnonzero(flags), side="right") - 1)
+
+
+def differing_rows(one: Examples, two: Examples) -> NDArray[np.int64]:
+    """The rows that are not the same in both, up to the end of the shorter one."""
+    number = min(len(one), len(two))
+    differs = np.zeros(number, dtype=bool)
+    for name, a in one.columns().items():
+        b = getattr(two, name)
+        if isinstance(a, Ragged):
+            same_length = a.lengths[:number] == b.lengths[:number]
+            differs |= ~same_length
+            rows = np.flatnonzero(same_length)
+            a, b = (x if len(rows) == len(x) else x.take(rows) for x in (a, b))
+            differs[rows[rows_with(a.values != b.values, a)]] = True
+        else:
+            differs |= a[:number] != b[:number]
+    return np.flatnonzero(differs)
+
 
 # With fewer rows the fraction of random pairs may be outside 48-52 % by chance.
 ROWS_FOR_BALANCE = 4096
@@ -85,27 +153,12 @@ def _check_pairs(shard: ShardRows) -> None:
     descents = np.flatnonzero(document[1:] < document[:-1]) + 1
     if len(descents) >= shard.copies:  # each copy of the bucket starts over
         findings.note(descents[shard.copies - 1 :], "rows not in the order of their documents")
-    if config.pairs == "none":
-        _check_spans(shard)
-    elif config.is_packed:
+    if config.is_packed:
         _check_packing(shard)
     elif config.pairs == "order":
         _check_swapped(shard)
-    else:
+    elif config.has_pairs:
         _check_balance(shard)
-
-
-def _check_spans(shard: ShardRows) -> None:
-    examples, config = shard.examples, shard.config
-    document, lengths = examples.document_a, examples.input_ids.lengths
-    has_next = document[1:] == document[:-1]
-    rows = np.flatnonzero((lengths[:-1] < config.max_seq_length) & has_next)
-    if config.deduplicate == "none":  # equal texts have one hash, and end in rows of one length
-        ends = np.flatnonzero(np.append(~has_next, True))
-        rows = rows[lengths[rows] != lengths[ends[np.searchsorted(ends, rows)]]]
-    # Each further copy may start with the document that ended the last one.
-    if len(rows) >= shard.copies:
-        shard.findings.note(rows[shard.copies - 1 :], "rows cut short inside their document")
 
 
 def _check_swapped(shard: ShardRows) -> None:
@@ -181,11 +234,8 @@ def _check_pieces(shard: ShardRows) -> bool:
 
 
 def _check_packing(shard: ShardRows) -> None:
-    """Note rows with pieces in disorder or cut short, and rows that would fit into one.
-
-    Each copy of the bucket is packed separately.
-    """
-    examples, findings, config = shard.examples, shard.findings, shard.config
+    """Note rows with pieces in disorder, and those whose A or B is not from a piece."""
+    examples, findings = shard.examples, shard.findings
     pieces, documents = examples.piece_lengths, examples.piece_documents
     assert pieces is not None
     assert documents is not None
@@ -199,20 +249,6 @@ def _check_packing(shard: ShardRows) -> None:
     descends[1:] = documents.values[1:] < documents.values[:-1]
     descends[first] = False
     findings.note(rows_with(descends, documents), "rows with pieces in disorder")
-    _, document, uses = np.unique(documents.values, return_inverse=True, return_counts=True)
-    is_short = pieces.values < config.max_seq_length
-    if config.deduplicate == "none":  # equal texts have one hash, and rests of one length
-        rest = np.full(len(uses), config.max_seq_length, pieces.values.dtype)
-        np.minimum.at(rest, document[is_short], pieces.values[is_short])
-        is_cut = pieces.values != rest[document]
-    else:
-        is_cut = (np.bincount(document[is_short], minlength=len(uses)) > shard.copies)[document]
-    cut = rows_with(is_short & is_cut, pieces)
-    findings.note(cut, "rows with pieces cut short inside their document")
-    # Best fit opens a row only for what fits into no other.
-    half_empty = np.flatnonzero(2 * examples.input_ids.lengths <= config.max_seq_length)
-    if len(half_empty) > shard.copies:
-        findings.note(half_empty, "rows that would fit into one")
 
 
 def check_masks(shard: ShardRows) -> None:

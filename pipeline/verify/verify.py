@@ -4,25 +4,26 @@ Three parts; nothing is sampled:
 
     files    each shard is present and has the sha256 of the manifest; no other shard is there
     rows     every example follows the rules; what the manifest counts is counted again
-    source   (if the sources are given) the shards rebuilt from them have the same rows
+    source   (if the sources are given) the shards rebuilt from them, by the steps of the job and in
+             a temporary folder, have the same rows
 
 The manifest's `dataset_digest` is over the digests of the rows: it is checked when the manifest is
 read, and they are checked here. The rows of a damaged shard are not read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, check_packages
 from clozeline.pipeline.common.json_files import file_sha256, json_values
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
-from clozeline.pipeline.common.units import counted
-from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
+from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from clozeline.pipeline.dataset.manifest import (
     JOB,
     LENGTH_BIN,
@@ -35,11 +36,12 @@ from clozeline.pipeline.dataset.manifest import (
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
 from clozeline.pipeline.sources.source_query import portable_names
-from clozeline.pipeline.steps.steps import count_tokens
+from clozeline.pipeline.steps.context import blocks_of, scratch_context
+from clozeline.pipeline.steps.finish import Totals
+from clozeline.pipeline.steps.stages import choose
+from clozeline.pipeline.steps.steps import Steps, count_tokens
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.verify.findings import Findings, ShardRows
-from clozeline.pipeline.verify.row_checks import check_rows
-from clozeline.pipeline.verify.source_check import Rebuild, rebuild
+from clozeline.pipeline.verify.row_checks import Findings, ShardRows, check_rows, differing_rows
 
 
 def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> list[str]:
@@ -81,7 +83,7 @@ class _Verification:
     folder: AnyPath
     manifest: Manifest
     tokenizer: Tokenizer
-    source: Rebuild | None
+    source: "Rebuild | None"
 
     def findings(self) -> Iterator[str]:
         """Problems of all shards, then of the manifest."""
@@ -200,3 +202,64 @@ def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
         f"bytes, manifest, pairs, masks; {checked}; "
         f"dataset digest {manifest.dataset_digest[:12]}"
     )
+
+
+@dataclass
+class Rebuild:
+    """The data set that the sources give: tokenized, with shards built when they are compared."""
+
+    manifest: Manifest
+    steps: Steps
+    totals: Totals
+
+    def compare(self, bucket: int, examples: Examples | None, findings: Findings) -> None:
+        """Compare the rows of a bucket's shard; `examples` is None if they cannot be read."""
+        record = self.steps.build_shard(bucket)
+        self.totals.add(record)
+        path = self.steps.context.shard_path(bucket)
+        if examples is not None and rows_sha256(examples) != record.entry.rows_sha256:
+            rebuilt = read_shard(path)
+            if len(examples) != len(rebuilt):
+                findings.add(f"{counted(len(examples), 'row')}, the sources give {len(rebuilt):,}")
+            findings.note(differing_rows(examples, rebuilt), "rows other than the sources give")
+        path.unlink()
+
+    def differences(self) -> Iterator[str]:
+        """Counts of the manifest that differ from the sources', once all shards are compared."""
+        rebuilt = self.totals.manifest()
+        for field_name in ("counts", "dropped"):
+            recorded, found = (getattr(m, field_name) for m in (self.manifest, rebuilt))
+            for name in sorted({*recorded, *found}):
+                one, two = recorded.get(name, 0), found.get(name, 0)
+                if one != two:
+                    yield f"{field_name} {name} is {one:,}, the sources give {two:,}"
+
+
+@contextmanager
+def rebuild(
+    sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer, *, exclude: tuple[str, ...]
+) -> Iterator[Rebuild]:
+    """Tokenize the sources for the config of the data set, into a temporary folder (TMPDIR).
+
+    `exclude` are the sources of --exclude, of which the manifest has only the names.
+
+    Raises InputError if a source cannot be read.
+    """
+    config = replace(manifest.config, exclude=exclude, format="arrow", compression="none")
+    blocks = blocks_of(sources, config)
+    buckets = Buckets(
+        num_train=len(manifest.of_split(TRAIN)),
+        num_validation=len(manifest.of_split(VALIDATION)),
+        validation=config.validation,
+    )
+    with scratch_context(tokenizer, config, buckets) as context:
+        inputs = tuple({context.token_file(block) for block in blocks})
+        context = replace(context.reading(blocks), inputs=inputs)
+        steps = Steps(context)
+        size = sum(block.text_bytes for block in blocks)
+        with ProgressBar(desc="tokenizing", total=size, unit="B", unit_scale=True) as bar:
+            for block in blocks:
+                steps.tokenize_block(block)
+                bar.update(block.text_bytes)
+        choose(steps)
+        yield Rebuild(manifest, steps, Totals(steps))

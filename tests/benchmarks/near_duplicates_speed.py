@@ -28,7 +28,7 @@ import numpy as np
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.near.files import read_rows
-from clozeline.pipeline.curation.near.pairs import (
+from clozeline.pipeline.curation.near.search import (
     candidate_pairs,
     components,
     document_ids,

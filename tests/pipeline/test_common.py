@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common import ragged
 from clozeline.pipeline.common.config_checks import (
+    byte_size,
     check_at_least,
     check_between,
     check_choices,
@@ -26,6 +27,7 @@ from clozeline.pipeline.common.config_checks import (
     check_fraction,
     check_positive,
     differences,
+    token_number,
 )
 from clozeline.pipeline.common.counter_rng import (
     mix64,
@@ -39,7 +41,6 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folders import wrong_folder
 from clozeline.pipeline.common.ragged import Ragged, offsets_of, slice_indices
-from clozeline.pipeline.common.units import byte_size, token_number
 from tests.support.command import invoke
 from tests.support.small_jobs import python
 

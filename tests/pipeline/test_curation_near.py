@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.curation import words
-from clozeline.pipeline.curation.near import pairs as near
 from clozeline.pipeline.curation.near import search
-from clozeline.pipeline.curation.near.pairs import (
+from clozeline.pipeline.curation.near import search as near
+from clozeline.pipeline.curation.near.search import (
+    Bands,
+    band_keys,
     candidate_pairs,
     components,
     jaccard,
     shingle_sets,
 )
-from clozeline.pipeline.curation.near.search import Bands, band_keys
 from clozeline.pipeline.curation.words import fold, hash_ngrams, hash_words
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")))

@@ -17,8 +17,13 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.counts import SAMPLES, Counts
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation import exclusion
-from clozeline.pipeline.curation.curate import curate, text_hash
-from clozeline.pipeline.curation.exclusion import Excluded, grams_of, texts_digest
+from clozeline.pipeline.curation.exclusion import (
+    Excluded,
+    curate,
+    grams_of,
+    text_hash,
+    texts_digest,
+)
 from clozeline.pipeline.curation.rules import (
     MEASURES,
     RULES,

@@ -14,7 +14,6 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.schema import (
     NO_PAIR,
     Examples,
-    concatenate_examples,
     example_schema,
 )
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
@@ -23,7 +22,7 @@ from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, sh
 from clozeline.pipeline.report.statistics import count_rows
 from tests.pipeline.test_examples import TALK, documents_of, examples_of
 from tests.pipeline.test_pairs import SHAPE, tokens_of_documents
-from tests.pipeline.test_row_checks import findings_of, remasked
+from tests.pipeline.test_row_checks import findings_of
 from tests.pipeline.test_steps import CONFIG as JOB
 from tests.pipeline.test_steps import build, work
 from tests.support.small import make_documents, small_tokenizer
@@ -203,17 +202,6 @@ def test_a_first_row_of_two_pieces_that_is_changed(name, change, expected):
     assert {line for line in lines if "masks" not in line} == {
         f"{problem}: 1, the first at 0" for problem in expected
     }
-
-
-def test_rows_that_are_not_packed_tightly():
-    documents = documents_of([[[5]]] * 6)
-    loose = []
-    for number in range(6):  # each document packed alone
-        alone = documents_of([[[5]]])
-        alone = replace(alone, hashes=documents.hashes[number : number + 1])
-        loose.append(examples_of(alone, CONFIG)[0])
-    found = findings_of(remasked(concatenate_examples(loose), CONFIG), CONFIG)
-    assert found == ["rows that would fit into one: 6, the first at 0"]
 
 
 def test_shards_without_pieces_do_not_pass_for_packed_ones():

@@ -14,8 +14,7 @@ from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
-from clozeline.pipeline.verify.findings import ShardRows
-from clozeline.pipeline.verify.row_checks import check_masks
+from clozeline.pipeline.verify.row_checks import ShardRows, check_masks
 from tests.support.small import make_examples
 from tests.support.small_data import masked
 

@@ -11,14 +11,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
-from clozeline.pipeline.commandline.config_file import key_of, plain_values
+from clozeline.pipeline.commandline.command import Command, recorded_options
 from clozeline.pipeline.commandline.config_options import (
     chosen_fields,
     chosen_option,
     config_or_usage_error,
+    grouped_option,
+    key_of,
     option,
     options_of,
+    plain_values,
 )
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig

@@ -109,7 +109,7 @@ def test_only_texts_that_all_data_sets_exclude_count_as_excluded(tmp_path):
     folders = {}
     for name, config in (("short", SHORT), ("long", SMALL)):
         folder = folders[name] = write_data_set(tmp_path / name, train=(9,), config=config)
-        counts = {"texts": 3, "searched": 3, "documents": 1, "found": 1, "hits": {}}
+        counts = {"texts": 3, "searched": 3, "documents": 1, "found": 1}
         excluded = [ExcludedSource(source="tests", digest=x, **counts) for x in digests[name]]
         write_manifest(folder, replace(read_manifest(folder), excluded=excluded))
     training = training_config(phase=(f"{folders['short']}@0.5",))

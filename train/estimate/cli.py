@@ -8,8 +8,12 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command, grouped_option
-from clozeline.pipeline.commandline.config_options import PathOrUrl, config_or_usage_error
+from clozeline.pipeline.commandline.command import Command
+from clozeline.pipeline.commandline.config_options import (
+    PathOrUrl,
+    config_or_usage_error,
+    grouped_option,
+)
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.pretraining.cli import pretrain

@@ -13,7 +13,7 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, count_parameters
-from clozeline.pipeline.common.units import counted
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.engine.flops import Gpu

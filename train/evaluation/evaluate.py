@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from clozeline.pipeline.common.config_checks import check_at_least, check_word
+from clozeline.pipeline.common.config_checks import check_at_least, check_word, counted
 from clozeline.pipeline.common.paths import GivenPath
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import check_fits, load_run
 from clozeline.train.data.batch import Batch, LoadedBatch

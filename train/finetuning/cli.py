@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
+from clozeline.pipeline.commandline.command import Command, recorded_options
 from clozeline.pipeline.commandline.config_options import (
     config_or_usage_error,
+    grouped_option,
     option,
     option_name,
     options_of,

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folders import kind_of
-from clozeline.pipeline.curation.curate import text_hash
-from clozeline.pipeline.curation.exclusion import texts_digest
+from clozeline.pipeline.curation.exclusion import text_hash, texts_digest
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.train.artifacts.pretrained import Pretrained, read_pretrained
 from clozeline.train.artifacts.run import read_run, with_dropout

@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clozeline.model.config import BertConfig
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
-from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels, Logits
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss

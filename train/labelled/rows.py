@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.paths import is_table
 from clozeline.pipeline.common.ragged import ordinals
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.tables import MissingColumnError, is_string

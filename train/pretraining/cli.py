@@ -20,8 +20,9 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from clozeline.model.config import PRESETS, BertConfig, full_name
-from clozeline.pipeline.commandline.command import Command, GroupedOption, recorded_options
+from clozeline.pipeline.commandline.command import Command, recorded_options
 from clozeline.pipeline.commandline.config_options import (
+    GroupedOption,
     PathOrUrl,
     config_or_usage_error,
     option,

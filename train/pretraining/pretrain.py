@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from clozeline.model.config import BertConfig
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run

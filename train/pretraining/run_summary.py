@@ -18,7 +18,7 @@ import torch
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, count_parameters
 from clozeline.model.huggingface.config import model_type_of
-from clozeline.pipeline.common.units import time_in_words
+from clozeline.pipeline.common.config_checks import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command, grouped_option
-from clozeline.pipeline.commandline.config_options import PathOrUrl
+from clozeline.pipeline.commandline.command import Command
+from clozeline.pipeline.commandline.config_options import PathOrUrl, grouped_option
 from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
-from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.train.store.local_folder import local_copy
 

@@ -21,8 +21,13 @@ from clozeline.pipeline.common.counter_rng import UInt64Array, uniform_below
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.curation.near.pairs import document_ids
-from clozeline.pipeline.curation.near.search import SHINGLE_WORDS, Bands, band_keys, signatures
+from clozeline.pipeline.curation.near.search import (
+    SHINGLE_WORDS,
+    Bands,
+    band_keys,
+    document_ids,
+    signatures,
+)
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.pipeline.dataset.cache_file import (
     CacheFileWriter,

@@ -1,4 +1,6 @@
-"""MinHash signatures and their bands (Broder 1997; Leskovec, Rajaraman, Ullman 2020, chapter 3).
+"""Which documents are near-duplicates: signatures, bands, pairs, components.
+
+Broder 1997; Leskovec, Rajaraman, Ullman 2020, chapter 3.
 
     shingles of a text  ->  signature of 126 minima  ->  18 keys, one for each band of 7 minima
 
@@ -8,11 +10,13 @@ at least one of 18 bands with 1 - (1 - s**7)**18. The rest is left to the exact 
     similarity   0.5   0.6   0.7   0.75   0.8   0.85   0.9
     found        13 %  40 %  79 %  92 %   99 %  99.9 % 100 %
 
-NumPy takes 0.024 CPU seconds for 126 minima of 0.64 million shingles of 2,000 articles; of the
-libraries, `rensa` 0.5 (`digest_matrix_from_token_hash_sets`) takes 0.021 and 0.04 more to make its
-lists, and `datasketch` 2.0 (`MinHash.update_batch`) 0.57: not worth a dependency.
+    key 7: a, b, c      ->  pairs  a b, a c, b c
+    a b 0.93, a c 0.41  ->  edge   a b               (similarity 0.8)
+    a b, b d            ->  b and d are dropped; the kept copy of both is a
 
-`NearSearch` says what a search depends on, and the names of its files.
+A document is its id: a 64-bit mix of its text hash under a key of its own. The document with the
+lowest id of a component is kept. Under the text hash itself, which decides the split, the lowest of
+several would rarely be held out.
 """
 
 from dataclasses import dataclass
@@ -140,3 +144,81 @@ class NearSearch:
     def drops_path(self) -> AnyPath:
         """The near-duplicates of all buckets, once they are found."""
         return self._step_path("drops", self.similarity, self.buckets)
+
+
+#: Pairs of a document that shares a key with thousands: the next ones, and the first of all. Up to
+#: 1 + NEIGHBORS documents are all compared with each other.
+NEIGHBORS: Final = 16
+FIRST: Final = 4
+
+Indices = NDArray[np.int64]
+
+
+def document_ids(high: UInt64Array, low: UInt64Array) -> UInt64Array:
+    """The ids of documents, [D], from the halves of their hashes."""
+    return random_bits(random_bits(stream_key(0, "near/kept"), high), low)
+
+
+def candidate_pairs(
+    keys: UInt64Array, following: UInt64Array, ids: UInt64Array
+) -> tuple[Indices, Indices]:
+    """Rows of the same key and different ids, each pair once for a key; the lower id is first.
+
+    In a large group only rows that stand close together are paired, so those that also share the
+    `following` band stand side by side: thousands of articles made from one template share many
+    bands, but copies of one of them share nearly all.
+    """
+    order = np.lexsort((ids, following, keys))
+    key, document = keys[order], ids[order]
+    is_new = np.ones(len(order), np.bool_)  # the copies of a text are one document
+    is_new[1:] = (key[1:] != key[:-1]) | (document[1:] != document[:-1])
+    order, key = order[is_new], key[is_new]
+    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    first = np.repeat(starts, np.diff(np.append(starts, len(key))))
+    rows = np.arange(len(key))
+    left, right = [], []
+    for ahead in range(1, NEIGHBORS + 1):
+        later = rows[ahead:][first[ahead:] == first[: len(rows) - min(ahead, len(rows))]]
+        left.append(later - ahead)
+        right.append(later)
+    for above in range(FIRST):
+        far = rows[rows - first > NEIGHBORS + above]
+        left.append(first[far] + above)
+        right.append(far)
+    one, other = order[np.concatenate(left)], order[np.concatenate(right)]
+    is_lower = ids[one] < ids[other]
+    return np.where(is_lower, one, other), np.where(is_lower, other, one)
+
+
+def shingle_sets(shingles: Ragged) -> list[UInt64Array]:
+    """Each row sorted, without repeats."""
+    bounds = pairwise(shingles.offsets.tolist())
+    return [np.unique(shingles.values[start:stop]) for start, stop in bounds]
+
+
+def jaccard(one: UInt64Array, other: UInt64Array) -> float:
+    """The exact similarity of two sets: |A & B| / |A | B|."""
+    at = np.minimum(one.searchsorted(other), len(one) - 1)
+    shared = np.count_nonzero(one[at] == other)
+    return shared / (len(one) + len(other) - shared)
+
+
+def components(left: UInt64Array, right: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
+    """The ids that edges connect, sorted, and of each the lowest id it is connected with.
+
+    Labels spread along the edges and then along themselves until nothing changes (Shiloach and
+    Vishkin 1982): a few passes over the arrays, which take 50 bytes an edge.
+    """
+    ids, ends = np.unique(np.concatenate([left, right]), return_inverse=True)
+    lower, upper = ends[: len(left)], ends[len(left) :]
+    label = np.arange(len(ids))
+    while len(lower):
+        a, b = label[lower], label[upper]
+        differs = a != b
+        if not differs.any():
+            break
+        lower, upper, a, b = lower[differs], upper[differs], a[differs], b[differs]
+        np.minimum.at(label, np.maximum(a, b), np.minimum(a, b))
+        while (label[label] != label).any():
+            label = label[label]
+    return ids, ids[label]

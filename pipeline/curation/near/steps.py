@@ -27,13 +27,14 @@ from clozeline.pipeline.curation.near.files import (
     read_rows,
     write_rows,
 )
-from clozeline.pipeline.curation.near.pairs import (
+from clozeline.pipeline.curation.near.search import (
+    SHINGLE_WORDS,
+    NearSearch,
     candidate_pairs,
     components,
     jaccard,
     shingle_sets,
 )
-from clozeline.pipeline.curation.near.search import SHINGLE_WORDS, NearSearch
 from clozeline.pipeline.curation.words import hash_ngrams
 
 PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", SPAN), ("right_at", SPAN)])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from clozeline.pipeline.common.config_checks import byte_size, size_in_words
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.units import byte_size, size_in_words
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.source_query import fraction, parse_query, whole_number
