@@ -243,7 +243,7 @@ def test_a_stopped_job_continues_to_the_same_bytes(
         os.killpg(job.pid, how)
         said = job.communicate()[1].decode().splitlines()
     if how == signal.SIGINT:
-        assert job.returncode == 1
+        assert job.returncode == STOPPED
         assert any(line.startswith("Interrupted. ") for line in said)
         assert not any("Traceback" in line for line in said)
     else:
