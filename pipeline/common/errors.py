@@ -150,6 +150,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return is_torch or isinstance(error, MemoryError)
 
 
+@contextmanager
+def out_of_memory_in_one_line(work: str, remedy: str) -> Iterator[None]:
+    """Raise OutOfMemoryError where an allocation fails in the `work`; the `remedy` is advice."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = one_line(error) or type(error).__name__
+        raise OutOfMemoryError(f"out of memory in {work}; {remedy}. ({reason})") from error
+
+
 def escaped(text: str) -> str:
     r"""The text as one printable line: other characters are escaped as by `unicode_escape`.
 

@@ -18,6 +18,7 @@ from clozeline.pipeline.common.json_files import file_sha256, sealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import (
+    CheckpointWriter,
     TrainState,
     check_checkpoint,
     latest_checkpoint,
@@ -32,7 +33,6 @@ from clozeline.train.artifacts.checkpoint import (
     step_of,
     weights_digest,
 )
-from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import (
     RunConfig,
     load_run,

@@ -234,9 +234,9 @@ def test_the_card_states_what_the_run_recorded(run, tmp_path):
     write_json(copy / "summary.json", {"step": 1, "heldout": heldout}, seal=True)
     output_of("export", copy, "--out", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
-    rows = ["| steps | 1 |", "| held-out examples | 23 |", "| masked-LM loss | 3.22 |"]
+    rows = ["| steps | 1 |", "| held-out examples | 23 |", "| held-out mlm loss | 3.22 |"]
     usage = ('pipeline("fill-mask", model="out")', "The [MASK] of the town.")
-    for line in (*rows, "| masked-LM accuracy | 0.25 |", *usage):
+    for line in (*rows, "| held-out mlm accuracy | 0.25 |", *usage):
         assert line in card
     assert str(tmp_path) not in card
     data = ModelCard.load(tmp_path / "out" / "README.md").data

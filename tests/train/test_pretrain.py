@@ -305,13 +305,6 @@ def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys
     assert read_run(second).started_from == digest
 
 
-def test_a_run_that_reads_what_the_other_has_read_says_so(finished, small_folder, tmp_path, capsys):
-    for seed, said in ((0, True), (1, False)):
-        train(small_folder, tmp_path / str(seed), from_=finished, max_steps=1, seed=seed)
-        note = f"{finished} already read these examples in this order; --seed 1 shuffles them"
-        assert (note in capsys.readouterr().err) is said
-
-
 def test_a_run_that_begins_with_moments_of_its_own_says_so(
     finished, small_folder, tmp_path, capsys
 ):

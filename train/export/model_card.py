@@ -36,16 +36,6 @@ from transformers import pipeline
 classify = pipeline("text-classification", model="{folder}", truncation=True)
 print(classify({example}))
 """
-# Labels for the entries of summary.json; losses are in nats.
-EVALUATION = {
-    "examples": "held-out examples",
-    "mlm_loss": "masked-LM loss",
-    "unigram_loss": "masked-LM loss of the training unigram",
-    "mlm_accuracy": "masked-LM accuracy",
-    "most_frequent_share": "masked-LM accuracy of the most frequent token",
-    "nsp_loss": "NSP loss",
-    "nsp_accuracy": "NSP accuracy",
-}
 Values = dict[str, Any]
 
 
@@ -73,8 +63,9 @@ def run_card(
         "tokenizer digest": config.tokenizer_digest,
         "initial weights (sha256)": config.started_from or "random",
     }
-    measured = heldout or {}
-    scores: Values = {EVALUATION[key]: measured[key] for key in EVALUATION if key in measured}
+    scores: Values = {
+        f"held-out {name.replace('_', ' ')}": value for name, value in (heldout or {}).items()
+    }
     title = f"BERT, {config.model.num_hidden_layers} layers of {config.model.hidden_size}"
     usage = FILL.format(folder=folder, mask=mask)
     return _card("fill-mask", title, trained, scores, usage)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from clozeline.model.config import PRESETS, BertConfig, full_name
 from clozeline.pipeline.commandline.command import Command, recorded_options
@@ -58,14 +57,6 @@ if TYPE_CHECKING:
 OUT = Folder(writes=True, weights=(MODEL, OPTIMIZER))
 
 
-def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in PRESETS if name.startswith(incomplete)]
-
-
-def _files(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="file")]
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """The options besides the training config: model, start, and what is printed or watched."""
@@ -76,7 +67,6 @@ class RunOptions:
         f"{DEFAULT_PRESET}. Or a .json file: fields of `BertConfig`, or a config.json of "
         "Hugging Face.",
         group="Model",
-        shell_complete=_presets,
     )
     set_: tuple[str, ...] = option(
         (),
@@ -93,7 +83,6 @@ class RunOptions:
         "from the weights of a Hugging Face folder.",
         group="Model",
         metavar="RUN|RUN@STEP|HF_DIR",
-        shell_complete=_files,
     )
     resume: bool = option(
         False,

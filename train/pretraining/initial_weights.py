@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -18,9 +17,7 @@ from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
-from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from clozeline.train.artifacts.huggingface import PARTS, load_model, vocabulary_differences
 from clozeline.train.artifacts.run import RunConfig, with_dropout_of
@@ -120,12 +117,9 @@ def check_initial(folder: Path, model: BertConfig, shards: AnyPath) -> str:
             f"{folder} has another model ({changed}), so its weights do not fit; give its own."
         )
     if differs := "; ".join(vocabulary_differences(tokenizer, load_tokenizer(shards / TOKENIZER))):
-        options = _options_of(tokenizer.normalization)
-        names = (name for name in (VOCAB_TXT, TOKENIZER_JSON) if (folder / name).exists())
-        vocab = quote(str(folder / next(names)))
         raise InputError(
-            f"{folder} has another tokenizer than {shards} ({differs}); build shards with the one "
-            f"of `clozeline tokenizer --vocab {vocab} --out DIR{options}`."
+            f"{folder} has another tokenizer than {shards} ({differs}); build shards with its own: "
+            "`clozeline tokenizer --vocab` adopts it."
         )
     if absent := [PARTS[part] for part in PARTS if part in stored.absent]:
         print(
@@ -133,16 +127,6 @@ def check_initial(folder: Path, model: BertConfig, shards: AnyPath) -> str:
             file=sys.stderr,
         )
     return weights_sha256(folder)
-
-
-def _options_of(flags: Normalization | TokenizerSpec) -> str:
-    """The options of `clozeline tokenizer --vocab` for a vocabulary."""
-    if isinstance(flags, TokenizerSpec):
-        return ""
-    options = "" if flags.lowercase else " --cased"
-    if flags.strip_accents != flags.lowercase:
-        options += " --strip-accents" if flags.strip_accents else " --no-strip-accents"
-    return options
 
 
 # More positions: examples that are longer than those before them need positions that are trained as

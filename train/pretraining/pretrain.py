@@ -18,7 +18,7 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.config_checks import counted
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, out_of_memory_in_one_line
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
@@ -31,7 +31,6 @@ from clozeline.train.data.phases import PhasedLoader, data_sets_of
 from clozeline.train.data.shard_set import ShardCache, ShardSet
 from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
 from clozeline.train.engine.distributed import World, is_restart, join_world
-from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.recipes import Origin
@@ -44,6 +43,8 @@ from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import Start, find_start, make_plan
 from clozeline.train.pretraining.trainer import Outcome, Trainer
 from clozeline.train.store.local_folder import MODEL, OPTIMIZER, local_folder
+
+LESS_MEMORY = "give a smaller --micro-batch-size, or --activation-checkpointing"
 
 
 def pretrain(
@@ -164,7 +165,7 @@ def train_run(
         excluded = excluded_from_all(start, point, config)
         recorded = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, excluded=excluded, options=recorded)
-        with out_of_memory_in_one_line(_step_in_words(config, world), _less_memory(training)):
+        with out_of_memory_in_one_line(_step_in_words(config, world), LESS_MEMORY):
             trainer = Trainer(
                 start.out,
                 config,
@@ -239,12 +240,7 @@ def _check_same_on_all_ranks(digests: list[str], world: World) -> None:
 def _data_warnings(loader: PhasedLoader) -> Iterator[str]:
     main = loader.main.shards
     for one in loader.loaders:
-        own, examples = one.shards, sum(one.shards.shard_rows)
-        if one.batch_size > examples:
-            yield (
-                f"a batch of {one.batch_size:,} examples is larger than the data set "
-                f"({examples:,}): every step repeats some of them."
-            )
+        own = one.shards
         share, held_out = (x.manifest.config.validation for x in (own, main))
         if share < held_out:
             yield (
@@ -256,12 +252,6 @@ def _data_warnings(loader: PhasedLoader) -> Iterator[str]:
 def _step_in_words(config: RunConfig, world: World) -> str:
     rows, length = config.training.rows_per_pass(world.size), config.data.max_seq_length
     return f"a step with {counted(rows, 'example')} of {length} tokens per forward pass"
-
-
-def _less_memory(training: PretrainConfig) -> str:
-    """What to do about a step that does not fit."""
-    remedy = "give a smaller --micro-batch-size"
-    return remedy + ", or --activation-checkpointing" * (not training.activation_checkpointing)
 
 
 def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:

@@ -205,13 +205,6 @@ def _from_run(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint:
     if longer != run.model:
         changed = differences(run.model.to_dict(), longer.to_dict())
         print(f"note: {'; '.join(changed)}.", file=sys.stderr)
-    seed, read = config.training.seed, data_sets_of(run.phases).keys()
-    if seed == run.training.seed and read & data_sets_of(config.phases).keys():
-        print(
-            f"note: {origin} already read these examples in this order; --seed {seed + 1} shuffles "
-            "them differently.",
-            file=sys.stderr,
-        )
     optimizer, is_whole = run.training.optimizer, has_moments(checkpoint)
     is_same = optimizer == config.training.optimizer
     if is_whole and not is_same:

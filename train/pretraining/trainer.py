@@ -13,8 +13,7 @@ from torch import Tensor
 
 from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
-from clozeline.train.artifacts.checkpoint import TrainState, after_divergence
-from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
+from clozeline.train.artifacts.checkpoint import CheckpointWriter, TrainState, after_divergence
 from clozeline.train.artifacts.run import RunConfig, write_summary
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch

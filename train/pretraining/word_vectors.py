@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import out_of_memory_in_one_line
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 
 WINDOW = 3  # tokens on either side
 CONTEXTS = 4096  # words that others are counted with
