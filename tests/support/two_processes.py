@@ -62,7 +62,8 @@ def do(job: dict[str, Any]) -> None:
     order.POOL_ROWS = job.get("pool_rows", POOL_ROWS)
     try:
         shards, model = job["shards"].format(rank=rank), replace(MODEL, **job.get("model", {}))
-        train(Path(shards), out, model=model, resume="copy_of" in job, **job["changes"])
+        resume = "copy_of" in job or "resume" in job
+        train(Path(shards), out, model=model, resume=resume, **job["changes"])
     except (InputError, SystemExit) as refusal:
         Path(f"{out}.refused.{rank}").write_text(f"{type(refusal).__name__} {refusal}")
     if handle:

@@ -23,11 +23,8 @@ from clozeline.train.artifacts.checkpoint import (
 from clozeline.train.artifacts.run import load_run, read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
-from clozeline.train.engine.attempt_store import STARTED, leave_mark
-from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import learning_rate_at
 from clozeline.train.pretraining.initial_weights import with_positions
-from clozeline.train.pretraining.pretrain import locked_run
 from tests.support.command import invoke
 from tests.support.files import times
 from tests.support.small import make_examples, small_tokenizer
@@ -135,67 +132,22 @@ def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
     assert weights(run) == weights(tmp_path / "new")
 
 
-def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder, monkeypatch):
-    """The first attempt may have failed before it replaced anything, or after its checkpoint.
-
-    The older run may have the same options.
-    """
-    how = {"overwrite": True, "max_steps": 3, "batch_size": 4}
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert train(small_folder, run, **how).is_new
-    assert steps(run) == [3]
-    before = times(run, "**/*.safetensors")
-    again = train(small_folder, run, **how)
-    assert (again.step, again.is_new) == (3, False)
-    assert times(run, "**/*.safetensors") == before
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    with pytest.raises(InputError, match="both"):  # another command, whose first attempt fails
-        train(small_folder, run, from_=run, **how)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert train(small_folder, run, **how).is_new
-    assert steps(run) == [3]
-
-
-def test_a_restart_does_not_continue_a_run_that_its_first_attempt_was_refused(
-    run, small_folder, monkeypatch
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({}, "Give --resume to continue it, --overwrite"),
+        ({"overwrite": True}, "torchrun restarted this command, .* again with --resume instead"),
+    ],
+)
+def test_a_restart_without_resume_neither_continues_nor_replaces_a_run(
+    how, reason, run, small_folder, monkeypatch
 ):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
+    """Whether it is its own or an older one, it cannot tell."""
     saved = steps(run)
-    for restarts in ("0", "1"):
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-        with pytest.raises(InputError, match="Give --resume to continue it, --overwrite"):
-            train(small_folder, run, max_steps=20)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(InputError, match=reason):
+        train(small_folder, run, max_steps=20, **how)
     assert steps(run) == saved
-
-
-def test_a_restart_does_not_take_an_older_run_for_that_of_an_attempt_that_never_had_the_folder(
-    run, monkeypatch
-):
-    """Its processes may not have met, or the folder was locked."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
-    leave_mark(run)  # by an earlier command
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    kept = torch.distributed.HashStore()  # by torchrun's agent, for all attempts
-    for attempt in ("second", "third"):
-        world = World(0, 1, torch.device("cpu"), torch.distributed.PrefixStore(attempt, kept))
-        with locked_run(run, world):
-            assert (run / STARTED).exists() == (attempt == "third")
-            leave_mark(run)
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_where_no_store_tells_attempts_apart_a_restart_knows_its_command_by_name(
-    own, run, monkeypatch
-):
-    """As with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "earlier")
-    leave_mark(run)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "earlier" if own else "now")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with locked_run(run, World(0, 1, torch.device("cpu"))):
-        assert (run / STARTED).exists() == own
 
 
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):

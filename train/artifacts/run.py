@@ -25,7 +25,6 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases, states_of
-from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.store.local_folder import local_folder
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
@@ -249,7 +248,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / TOKENIZER, TOKENIZER_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, REPORT, "metrics.jsonl", STARTED, RUN):
+    for name in (SUMMARY, REPORT, "metrics.jsonl", RUN):
         (run / name).unlink(missing_ok=True)
 
 

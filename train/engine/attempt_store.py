@@ -9,14 +9,11 @@ import os
 import time
 import uuid
 from datetime import timedelta
-from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-LEADER, HELD = "clozeline/attempt", "clozeline/held"
-#: The mark of the last torchrun command that wrote a folder: its restart continues what is there.
-STARTED = ".started"
+LEADER = "clozeline/attempt"
 POLL_SECONDS = 0.1
 
 
@@ -28,7 +25,7 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
     may have read, confirms nothing any more. All processes restart together, as with torchrun's
     rendezvous over c10d. A collective call. Raises DistStoreError where rank 0 does not answer.
     """
-    if not _is_kept():
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store is new
         return store
     mine = uuid.uuid4().hex
     if rank == 0:
@@ -45,40 +42,3 @@ def attempt_store(store: Store, rank: int, size: int, *, patience: timedelta) ->
             return PrefixStore(prefix, store)
         time.sleep(POLL_SECONDS)
     raise dist.DistStoreError("rank 0 did not answer")
-
-
-def leave_mark(folder: Path) -> None:
-    """Mark a folder as one that this torchrun command writes."""
-    if dist.is_torchelastic_launched():
-        (folder / STARTED).write_text(os.environ["TORCHELASTIC_RUN_ID"])
-
-
-def keep_own_mark(folder: Path, store: Store | None, *, has_failed: bool) -> bool:
-    """Remove the mark of another command from a locked folder; True if one of this command stays.
-
-    `has_failed` says whether this is a restart, after an attempt that may have left the mark.
-    """
-    mark = folder / STARTED
-    is_restart = _held_before(store, folder) and has_failed
-    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
-    is_own = is_restart and mark.exists() and mark.read_text() == run_id
-    if not is_own:
-        mark.unlink(missing_ok=True)
-    return is_own
-
-
-def _held_before(store: Store | None, folder: Path) -> bool:
-    """Whether an earlier attempt of this torchrun command had the folder, as this one has it now.
-
-    True, too, where that cannot be known: without a store that all attempts have.
-    """
-    if store is None or not _is_kept():
-        return True
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return store.add(f"{HELD}/{folder.resolve()}", 1) > 1
-
-
-def _is_kept() -> bool:
-    """Whether the store is that of torchrun's agents, and not new."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

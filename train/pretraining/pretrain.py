@@ -29,8 +29,7 @@ from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import PhasedLoader, data_sets_of
 from clozeline.train.data.shard_set import ShardCache, ShardSet
-from clozeline.train.engine.attempt_store import keep_own_mark, leave_mark
-from clozeline.train.engine.distributed import World, is_restart, join_world
+from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.recipes import Origin
@@ -121,17 +120,15 @@ def _planned(
 
 @contextmanager
 def locked_run(out: Path, world: World) -> Iterator[None]:
-    """Hold the folder's lock in rank 0; the mark that an earlier command left there is removed.
+    """Hold the folder's lock in rank 0.
 
     Raises InputError where another process has it, and if the folder is neither empty nor a run.
     """
-    has_failed = world.any(is_restart())
     with ExitStack() as stack:
 
         def lock() -> None:
             check_run_folder(out)
             stack.enter_context(locked_folder(out))
-            keep_own_mark(out, world.store, has_failed=has_failed)
 
         world.broadcast_from_main(lock)
         yield
@@ -260,7 +257,6 @@ def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: A
     if start.existing is None:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
-    leave_mark(start.out)  # after run.json, without which the folder is not recognized
 
 
 def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> None:

@@ -47,7 +47,6 @@ from clozeline.train.config import (
     PretrainConfig,
     effective_fields,
 )
-from clozeline.train.engine.attempt_store import STARTED
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.engine.schedule import learning_rate_at, phase_at
@@ -110,26 +109,27 @@ class Start:
 def find_start(given: Start, world: World) -> Start:
     """The start with the configs of its runs; rank 0 reads them for all processes.
 
-    A process that torchrun restarted resumes the run in `out` if an earlier attempt of the same
-    command wrote it, and it has a checkpoint. A run without a checkpoint counts only with `resume`:
-    its numbers may be the reason why it failed. Raises InputError for an origin that is neither a
-    run nor a model, or `out` itself, and for both `resume` and `overwrite`, one of which would lose
-    the checkpoints that the other continues.
+    A run without a checkpoint counts only with `resume`: its numbers may be the reason why it
+    failed. Raises InputError for an origin that is neither a run nor a model, or `out` itself, and
+    where `overwrite` would lose what `resume` or a restart by torchrun continues.
     """
     if given.resume and given.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one.")
-    out, origin, has_failed = given.out, given.origin, world.any(is_restart())
+    if given.overwrite and world.any(is_restart()):
+        raise InputError(
+            "torchrun restarted this command, and --overwrite would remove what it trained; run it "
+            "again with --resume instead."
+        )
+    out, origin = given.out, given.origin
 
     def find() -> Start:
         if origin and origin.folder.resolve() == out.resolve():
             raise InputError(f"--from and --out are both {out}; give the new run another --out.")
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
-        is_own = has_failed and (out / STARTED).exists()
-        existing = read_run(out) if has_run and (is_own or not given.overwrite) else None
+        existing = read_run(out) if has_run and not given.overwrite else None
         cooled_from = cool_down_origin(existing)
         return replace(
             given,
-            resume=given.resume or is_own,
             origin=origin or cooled_from,
             cools_down=given.cools_down or cooled_from is not None,
             existing=existing,
