@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 OUT = Folder(writes=True, weights=(MODEL, OPTIMIZER))
 
 
+def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """The options besides the training config: model, start, and what is printed or watched."""
@@ -67,6 +71,7 @@ class RunOptions:
         f"{DEFAULT_PRESET}. Or a .json file: fields of `BertConfig`, or a config.json of "
         "Hugging Face.",
         group="Model",
+        shell_complete=_presets,
     )
     set_: tuple[str, ...] = option(
         (),
