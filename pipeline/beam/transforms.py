@@ -27,13 +27,7 @@ from clozeline.pipeline.dataset.shards import record_batches
 from clozeline.pipeline.job.out_folder import CACHE, check_folder
 from clozeline.pipeline.job.texts import KeyByShard, ReadBlock, WritesShards, WriteTexts
 from clozeline.pipeline.sources.block import BLOCK_BYTES
-from clozeline.pipeline.steps.context import (
-    JobContext,
-    blocks_of,
-    check_config,
-    check_excluded,
-    excluded_blocks,
-)
+from clozeline.pipeline.steps.context import blocks_of, new_context
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 
 
@@ -93,26 +87,19 @@ class OfDocuments(beam.PTransform[Any, Any]):
             )
         if config.deduplicate == "near":
             raise InputError(f"{name}: deduplicate='near' needs `clozeline shards`.")
+        folder = path_of(out).absolute()
         try:
-            loaded = load_tokenizer(tokenizer)
-            check_config(config, loaded)
-            excluded = excluded_blocks(config)
-            check_excluded(excluded)
+            self.context = new_context(
+                load_tokenizer(tokenizer),
+                config,
+                out_dir=folder,
+                cache_dir=folder / CACHE,
+                has_cache=False,
+                given_tokenizer=path_of(tokenizer).absolute(),
+                buckets=Buckets.plan(config, 0),
+            )
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
-        folder = path_of(out).absolute()
-        self.context = JobContext(
-            out_dir=folder,
-            cache_dir=folder / CACHE,
-            has_cache=False,
-            given_tokenizer=path_of(tokenizer).absolute(),
-            config=config,
-            buckets=Buckets.plan(config, 0),
-            tokenizer_digest=loaded.digest,
-            vocab_size=loaded.vocab_size,
-            sources_digest="",
-            excluded=excluded,
-        )
 
     def _check(self, documents: PCollection[Any]) -> None:
         if not documents.is_bounded:

@@ -107,7 +107,8 @@ class All(beam.PTransform[Any, Any]):
 
     def expand(self, before: Any) -> PCollection[Any]:
         if isinstance(before, PCollection):
-            all_before = before | "Key" >> beam.Map(_with_key) | beam.GroupByKey()
+            # The key is a number, which has the same hash in each process of Dask.
+            all_before = before | "Key" >> beam.Map(lambda done: (0, done)) | beam.GroupByKey()
         elif self.share:
             all_before = before | beam.Create([(0, [])])
         else:  # Dask makes as many partitions as there are elements here
@@ -137,11 +138,6 @@ class Stages(beam.PTransform[Any, Any]):
 def _do(context: JobContext, stage: Stage) -> Any:
     """Each element of a stage -> what it becomes."""
     return beam.ParDo(DoStage(context, stage))
-
-
-def _with_key(element: object) -> tuple[int, object]:
-    """One key for all elements: a number, which has the same hash in each process of Dask."""
-    return 0, element
 
 
 class List(beam.DoFn):
@@ -229,8 +225,8 @@ def counters(result: PipelineResult) -> Counter[str]:
         found = result.metrics().query()["counters"]
     except NotImplementedError:  # Dask's
         return Counter()
-    ours = (one for one in found if one.key.metric.namespace == NAMESPACE)
     total = Counter[str]()
-    for one in ours:
-        total[one.key.metric.name] += one.result or 0  # Spark counts attempts alone
+    for one in found:
+        if one.key.metric.namespace == NAMESPACE:
+            total[one.key.metric.name] += one.result or 0  # Spark counts attempts alone
     return total

@@ -35,7 +35,6 @@ from clozeline.pipeline.common.paths import (
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import budgets_of
 from clozeline.pipeline.curation.near.files import BYTES_PER_PARTITION
-from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.job.fork_server import fork_server
@@ -69,10 +68,8 @@ from clozeline.pipeline.sources.formats import check_columns_used
 from clozeline.pipeline.steps.context import (
     JobContext,
     blocks_of,
-    check_config,
-    check_excluded,
-    excluded_blocks,
     job_digest,
+    new_context,
     sources_digest,
 )
 from clozeline.pipeline.steps.steps import punkt_of
@@ -114,25 +111,22 @@ def build_shards(
     same call continues from there.
     """
     check_packages("a data set", "nltk", "regex", "apache_beam")
-    asked: dict[str, Any] = {"tokenizer": tokenizer, "out": path_of(out)}
-    asked |= {"config": config, "options": options, "beam_args": beam_args}
+    config, options, folder = config or DataConfig(), options or JobOptions(), path_of(out)
     named = list(each_given(sources))
     if documents is None:
-        return _build(named, **asked)
+        return _build(named, tokenizer, folder, config, options, beam_args)
     if named:
         raise InputError("sources and documents are both given; leave one of them out.")
-    columns = (config or DataConfig()).text_columns
-    with spooled(documents, columns, path_of(out).absolute()) as source:
-        return _build([source], **asked)
+    with spooled(documents, config.text_columns, folder.absolute()) as source:
+        return _build([source], tokenizer, folder, config, options, beam_args)
 
 
 def _build(
     sources: Sequence[str],
-    *,
     tokenizer: GivenPath,
     out: AnyPath,
-    config: DataConfig | None,
-    options: JobOptions | None,
+    config: DataConfig,
+    options: JobOptions,
     beam_args: Sequence[str],
 ) -> tuple[Manifest, bool]:
     started = time.time()
@@ -184,29 +178,23 @@ def plan_job(
     config, options = config or DataConfig(), options or JobOptions()
     blocks = blocks_of(sources, config, block_bytes=options.block_bytes)
     loaded = load_tokenizer(tokenizer)
-    check_config(config, loaded)
     cache = options.token_cache if options.has_cache else None
     text_bytes = sum(block.text_bytes for block in blocks)
     budget = sum(budgets_of(blocks).values())
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
-    quality_of(config.quality)  # raises for an unknown rule
-    excluded = excluded_blocks(config)
-    check_excluded(excluded)
-    others = [part for _, part in excluded]
-    check_columns_used(config.text_columns, chain(blocks, *others))
-    context = JobContext(
+    context = new_context(
+        loaded,
+        config,
         out_dir=out_dir.absolute(),
         cache_dir=path_of(cache or out_dir / CACHE).absolute(),
         has_cache=options.has_cache,
-        config=config,
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
-        tokenizer_digest=loaded.digest,
-        vocab_size=loaded.vocab_size,
-        sources_digest=sources_digest(blocks, others),
         allow_truncated=options.allow_truncated,
-        excluded=excluded,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
     )
+    others = [part for _, part in context.excluded]
+    check_columns_used(config.text_columns, chain(blocks, *others))
+    context = replace(context, sources_digest=sources_digest(blocks, others))
     return Job(sources, blocks, loaded, out_dir, options, context.reading(blocks))
 
 

@@ -26,7 +26,7 @@ from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.counts import tree_memory
 from clozeline.pipeline.common.errors import StoreError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in, naming_store
-from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
+from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import has_scheme
 from clozeline.pipeline.steps.context import JobContext
@@ -82,43 +82,36 @@ def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
     progress.poll()
-    progress.kept_bytes = progress.done_bytes  # not part of this process's speed
-    shared = {"file": terminal, "disable": not in_command()}  # another thread has no command
-    thread = threading.Thread(target=_update_bars, args=(progress, shared, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _update_bars(progress: Progress, shared: dict[str, Any], stop: threading.Event) -> None:
-    shared |= {"mininterval": POLL_SECONDS, "dynamic_ncols": True}
+    progress.kept_bytes = read = progress.done_bytes  # not part of this process's speed
+    total, built = sum(progress.blocks.values()), len(progress.done_shards)
+    look: dict[str, Any] = {"file": terminal, "mininterval": POLL_SECONDS, "dynamic_ncols": True}
+    shards = {"total": len(progress.shards), "initial": built, "unit": "shard", **look}
     with (
         ProgressBar(
-            desc="tokenizing",
-            total=sum(progress.blocks.values()),
-            initial=progress.kept_bytes,
-            unit="B",
-            unit_scale=True,
-            **shared,
+            desc="tokenizing", total=total, initial=read, unit="B", unit_scale=True, **look
         ) as text,
-        ProgressBar(
-            desc="  building",
-            total=len(progress.shards),
-            initial=len(progress.done_shards),
-            unit="shard",
-            **shared,
-        ) as built,
+        ProgressBar(desc="  building", **shards) as building,
     ):
-        done, took = False, 0.0
-        while not done:
-            done = stop.wait(max(POLL_SECONDS, took / POLL_SHARE))
-            took = progress.poll()
-            text.set_postfix_str(progress.as_text(), refresh=False)
-            text.update(progress.done_bytes - text.n)
-            built.update(len(progress.done_shards) - built.n)
+        thread = threading.Thread(
+            target=_follow, args=(progress, text, building, stop), daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _follow(progress: Progress, text: Any, building: Any, stop: threading.Event) -> None:
+    """Update the bars until the job ends, and once after that."""
+    done, took = False, 0.0
+    while not done:
+        done = stop.wait(max(POLL_SECONDS, took / POLL_SHARE))
+        took = progress.poll()
+        text.set_postfix_str(progress.as_text(), refresh=False)
+        text.update(progress.done_bytes - text.n)
+        building.update(len(progress.done_shards) - building.n)
 
 
 LOG = "job.log"

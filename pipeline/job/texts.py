@@ -167,19 +167,15 @@ class WritesShards(OnTexts):
         if not record:
             if not is_begun(context):
                 prepare_folders(context, self.steps.tokenizer)
-            record = self._write(shard, values)
+            with self.tokens_of(values) as dropped:
+                record = self.steps.write_shard(shard_path, shard)
+                record.counts.add(self.steps.cache.counts())
+            record.counts.add(dropped)
             make_folder(context.cache_dir)
             write_record(record_path, record)
         own = (hashlib.blake2b(value, digest_size=8).digest() for value in texts)
         total = sum(int.from_bytes(digest) for digest in own) % (1 << 64)
         return ShardFile(shard, name, len(texts), total), record
-
-    def _write(self, shard: int, values: Iterable[bytes]) -> ShardRecord:
-        with self.tokens_of(values) as dropped:
-            record = self.steps.write_shard(self.context.shard_path(shard), shard)
-            record.counts.add(self.steps.cache.counts())
-        record.counts.add(dropped)
-        return record
 
     @contextmanager
     def tokens_of(self, values: Iterable[bytes]) -> Iterator[Counts]:

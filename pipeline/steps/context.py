@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
@@ -41,7 +41,7 @@ class JobContext:
     buckets: Buckets
     tokenizer_digest: str
     vocab_size: int
-    sources_digest: str
+    sources_digest: str = ""
     allow_truncated: bool = False
     blocks: tuple[Block, ...] = ()  #: what is tokenized; a block that is given twice is here once
     tokenized: tuple[str, ...] = ()  #: the names of their files in the token cache
@@ -184,11 +184,26 @@ def portable_config(config: DataConfig) -> DataConfig:
     return replace(config, exclude=tuple(portable_names(config.exclude)))
 
 
-def check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
-    """Raises InputError for an option that does nothing, or not with this tokenizer.
+def new_context(tokenizer: Tokenizer, config: DataConfig, **values: Any) -> JobContext:
+    """The context of a job that begins. Raises InputError for options that cannot be used.
 
-    Only before a job, as `check_excluded`.
+    `verify` also reads data sets that were made when some of them were ignored.
     """
+    _check_config(config, tokenizer)
+    quality_of(config.quality)  # raises for an unknown rule
+    excluded = excluded_blocks(config)
+    _check_excluded(excluded)
+    return JobContext(
+        config=config,
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        excluded=excluded,
+        **values,
+    )
+
+
+def _check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
+    """Raises InputError for an option that does nothing, or not with this tokenizer."""
     if config.short_seq_prob != DataConfig.short_seq_prob and not config.has_short:
         raise InputError(
             f"--short-seq-prob does nothing with --pairs {config.pairs}; leave it out, or use "
@@ -201,11 +216,8 @@ def check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
         )
 
 
-def check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
-    """Raises InputError where a source of --exclude has an option that is for training text.
-
-    Only before a job: `verify` also reads data sets that were made when these were ignored.
-    """
+def _check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
+    """Raises InputError where a source of --exclude has an option that is for training text."""
     for name, blocks in excluded:
         for block in blocks:
             given = "repeat" if block.repeat > 1 else "tokens"
@@ -231,7 +243,6 @@ def scratch_context(
             buckets=buckets,
             tokenizer_digest=tokenizer.digest,
             vocab_size=tokenizer.vocab_size,
-            sources_digest="",
             allow_truncated=True,
             excluded=excluded_blocks(config),
         )
@@ -258,11 +269,12 @@ def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] 
         key = (block.path, block.format, block.version, block.query)
         files.setdefault(key, []).append(block)
     found = [  # a generated source has parts, which begin somewhere
-        [_portable_name(path), *rest, min(b.start for b in parts), sum(b.text_bytes for b in parts)]
+        [
+            Path(path).name if Path(path).is_absolute() else path,
+            *rest,
+            min(b.start for b in parts),
+            sum(b.text_bytes for b in parts),
+        ]
         for (path, *rest), parts in files.items()
     ]
     return json_digest(sorted(found))
-
-
-def _portable_name(path: str) -> str:
-    return Path(path).name if Path(path).is_absolute() else path

@@ -41,7 +41,7 @@ from clozeline.pipeline.examples.masks import MaskRules, count_in_long_words
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, TRUNCATED, Documents, Rejected
+from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, TRUNCATED, Documents
 from clozeline.pipeline.sources.formats import check_whole, read_block
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.token_cache import (
@@ -67,7 +67,10 @@ def counts_of(chunk: Documents) -> Counts:
     counts = Counts()
     for reason, number in chunk.counts.items():
         (counts.read if reason in KEPT else counts.dropped)[reason] += number
-    counts.rejected += map(rejected_entry, chunk.rejected)
+    for rejected in map(asdict, chunk.rejected):  # a line of rejected.jsonl each
+        counts.rejected.append(
+            {key: value for key, value in rejected.items() if value or key != "kind"}
+        )
     return counts
 
 
@@ -92,7 +95,7 @@ class Steps:
         return SentenceSplitter(punkt_of(self.tokenizer))
 
     @cached_property
-    def _columns(self) -> SentenceEncoder:
+    def _encoder(self) -> SentenceEncoder:
         return SentenceEncoder(self.tokenizer)
 
     @cached_property
@@ -167,7 +170,7 @@ class Steps:
         return tokenize_documents(
             texts,
             splitter=self._splitter,
-            tokenizer=self._columns,
+            tokenizer=self._encoder,
             min_characters=self.context.config.min_characters,
         )
 
@@ -306,8 +309,3 @@ def punkt_of(tokenizer: Tokenizer) -> PunktData:
             "the tokenizer has no Punkt parameters; make it with `clozeline tokenizer`."
         )
     return PunktData.from_json(tokenizer.punkt)
-
-
-def rejected_entry(rejected: Rejected) -> dict[str, str]:
-    """A line of rejected.jsonl: {"where": .., "reason": ..}; also "kind" for a truncated source."""
-    return {name: value for name, value in asdict(rejected).items() if value or name != "kind"}
