@@ -5,15 +5,12 @@ Memory is that of the job on this machine, workers included, and what its proces
 
 import ctypes
 import json
-import re
-import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 Item = TypeVar("Item")
@@ -116,17 +113,6 @@ def tree_memory() -> int:
             continue
         total += getattr(memory, "pss", memory.uss)
     return total
-
-
-def process_peak() -> int:
-    """The peak resident set size of this process in bytes, shared pages included.
-
-    Not `ru_maxrss`, which Linux passes on to a new program: that of a large parent would count.
-    """
-    status = Path("/proc/self/status")
-    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(peak[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def release_memory() -> None:

@@ -40,7 +40,7 @@ class Totals:
         self.shards: list[ShardEntry] = []
         self.counts = steps.counts()
         self.token_counts = np.zeros(steps.context.vocab_size, np.int64)
-        self.repeat, self.peak_memory = 1, 0
+        self.repeat = 1
 
     def add(self, record: ShardRecord) -> None:
         """Add a shard; the manifest lists shards in the order in which they are added."""
@@ -49,7 +49,6 @@ class Totals:
         if len(record.token_counts):  # validation shards count no tokens
             self.token_counts += record.token_counts
         self.repeat = max(self.repeat, record.repeat)
-        self.peak_memory = max(self.peak_memory, record.peak_memory)
 
     def manifest(self) -> Manifest:
         context, excluded = self.steps.context, self.steps.excluded
@@ -97,8 +96,7 @@ def finish_dataset(steps: Steps, records: Sequence[AnyPath] | None = None) -> Ma
         raise InputError(_no_examples(totals.counts))
     # What only the workers know; the process that started the job adds the rest.
     stages = {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()}
-    peak = totals.peak_memory // 1_000_000
-    add_to_json(context.out_dir / JOB, {"stages": stages, "peak_worker_megabytes": peak})
+    add_to_json(context.out_dir / JOB, {"stages": stages})
     write_manifest(context.out_dir, manifest)
     return manifest
 

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counts import Counts, StageTimer, process_peak, release_memory
+from clozeline.pipeline.common.counts import Counts, StageTimer, release_memory
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest, json_values, write_json
 from clozeline.pipeline.common.paths import AnyPath
@@ -289,7 +289,7 @@ class Steps:
             rules = MaskRules.of(config, tokenizer)
             if number := count_in_long_words(examples, rules):
                 counts.read["in_long_words"] = number
-        return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
+        return ShardRecord(bucket, entry, counts, tokens, repeat)
 
 
 def count_tokens(examples: Examples, tokenizer: Tokenizer) -> NDArray[np.int64]:

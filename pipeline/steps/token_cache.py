@@ -267,7 +267,6 @@ class ShardRecord:
     entry: ShardEntry
     counts: Counts
     token_counts: NDArray[np.int64]  #: [V]; [0] for validation, which is not counted
-    peak_memory: int  #: bytes, of the process that made it
     repeat: int = 1  #: the highest among its sources
 
     def to_json(self) -> str:

@@ -4,11 +4,10 @@
 
 Each block has a short document for each shard, so there are BLOCKS x SHARDS slices. They are made
 up and not tokenized: their token cache files are written first, as by a job that was stopped, and
-then the job runs with two workers, merges the files and builds the shards. Peaks are those of the
-largest process.
+then the job runs with two workers, merges the files and builds the shards. The peak is that
+of all processes together.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from clozeline.pipeline.common.counts import Counts, process_peak
+from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import JOB, read_manifest
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.steps.context import JobContext
@@ -34,7 +34,7 @@ WORKERS = 2
 TOKENS = 4  # of a document
 COLUMNS = (
     *("blocks x shards", "slices", "written CPU s", "job CPU s", "us/slice", "wall s"),
-    *("parent GB", "worker GB"),
+    "peak GB",
 )
 
 
@@ -58,15 +58,16 @@ def measure(num_blocks: int, num_shards: int) -> None:
         for block in blocks:
             write_block(block, context)
         written, started = cpu_seconds(), time.monotonic()
-        run_in_workers(context, workers=WORKERS)
+        progress = Progress(blocks, context)
+        with show_progress(progress, sys.stderr):
+            run_in_workers(context, workers=WORKERS)
         used, wall = cpu_seconds() - written, time.monotonic() - started
-        job = json.loads((context.out_dir / JOB).read_bytes())
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
     slices = num_blocks * num_shards
     print(
         f"{f'{num_blocks}x{num_shards}':>15}{slices:>15,}{written:15.1f}{used:15.1f}"
         f"{(written + used) / slices * 1e6:15.1f}{wall:15.0f}"
-        f"{process_peak() / 1e9:15.2f}{job['peak_worker_megabytes'] / 1e3:15.2f}",
+        f"{progress.peak_memory / 1e9:15.2f}",
         flush=True,
     )
 

@@ -1,7 +1,6 @@
 """Data sets of a small corpus, made once."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.pipeline.test_steps import build, work
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A data set as a job leaves it, in out/, with its source and tokenizer beside it."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "out").mkdir()
@@ -20,13 +19,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Path:
+def copy(finished, tmp_path):
     """All of it, to spoil."""
     return shutil.copytree(finished, tmp_path / "job")
 
 
 @pytest.fixture(scope="session")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory):
     """A data set of the same corpus, as the steps leave it."""
     folder = tmp_path_factory.mktemp("sound")
     build(*work(folder))

@@ -22,7 +22,7 @@ from clozeline.pipeline.curation.exclusion import text_hash
 from clozeline.pipeline.curation.near.files import HEADER, SPAN, read_documents
 from clozeline.pipeline.curation.rules import Text
 from clozeline.pipeline.dataset.buckets import hash_documents
-from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, read_manifest
 from clozeline.pipeline.job.graph import run_graph
 from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.tasks import TaskShare
@@ -30,7 +30,7 @@ from clozeline.pipeline.report.page import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.report.statistics import summarize_dataset
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.steps.context import JobContext, excluded_blocks
+from clozeline.pipeline.steps.context import excluded_blocks
 from clozeline.pipeline.steps.stages import choose
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
@@ -63,14 +63,14 @@ DEFAULT = (
 )
 
 
-def edited(text: str, every: int) -> str:
+def edited(text, every):
     """The text with each `every`th word replaced."""
     words = text.split(" ")
     words[every // 2 :: every] = ["edited"] * len(words[every // 2 :: every])
     return " ".join(words)
 
 
-def planted() -> list[str]:
+def planted():
     """100 articles; of 30 of them a copy, an edited one and one that is too far away."""
     texts = articles(100)
     near = [edited(text, 60) for text in texts[:30]]
@@ -78,13 +78,13 @@ def planted() -> list[str]:
     return [*texts, *texts[:30:3], *near, *far]
 
 
-def clean(text: str) -> str:
+def clean(text):
     """The text as a data set takes it: without short paragraphs."""
     lines = [line.strip() for line in text.split("\n")]
     return "\n".join(line for line in lines if len(line) >= CONFIG.min_characters)
 
 
-def make(folder: Path, config: DataConfig, texts: list[str], **context: object) -> JobContext:
+def make(folder, config, texts, **context):
     """The context of a job over these texts, and its folder."""
     folder.mkdir(parents=True)
     write_texts(folder / "corpus.jsonl", texts)
@@ -93,9 +93,7 @@ def make(folder: Path, config: DataConfig, texts: list[str], **context: object) 
     return job_context(folder, config, tokenizer, text_bytes=1, **context)
 
 
-def build(
-    context: JobContext, *sources: str, block_bytes: int = 1 << 20, query: str = ""
-) -> Manifest:
+def build(context, *sources, block_bytes=1 << 20, query=""):
     """The graph, in this process, over the corpus of `make` or other sources.
 
     As the only task of a job, which looks for the files of each element after it is done.
@@ -113,19 +111,19 @@ class Curated(NamedTuple):
     config: DataConfig
 
     @property
-    def options(self) -> list[str]:
+    def options(self):
         """Its config on the command line."""
         quality = [f"--quality={name}" for name in self.config.quality]
         return ["--deduplicate=near", *quality, f"--exclude={self.config.exclude[0]}"]
 
-    def assert_same_bytes(self, folder: Path) -> None:
+    def assert_same_bytes(self, folder):
         """Shards, and the manifest but for the digests of the source files."""
         assert shard_digests(folder) == shard_digests(self.folder)
         manifests = [without_sources(each / MANIFEST) for each in (folder, self.folder)]
         assert manifests[0] == manifests[1]
 
 
-def similarity(one: str, other: str) -> float:
+def similarity(one, other):
     """By definition."""
     sets = []
     for text in (one, other):
@@ -135,7 +133,7 @@ def similarity(one: str, other: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def near(tmp_path_factory):
     """The folder of a data set without near-duplicates."""
     folder = tmp_path_factory.mktemp("near") / "work"
     build(make(folder, NEAR, planted()))
@@ -143,7 +141,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def curated(tmp_path_factory: pytest.TempPathFactory) -> Curated:
+def curated(tmp_path_factory):
     """A data set for which documents were dropped for each reason, and those left were repeated."""
     folder = tmp_path_factory.mktemp("curated")
     tests = write_texts(folder / "test.jsonl", [text[:300] for text in articles(9)])
@@ -159,7 +157,7 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> Curated:
     return Curated(folder / "work" / "out", config)
 
 
-def test_the_kept_documents_are_pairwise_different(near: Path):
+def test_the_kept_documents_are_pairwise_different(near):
     """Of 30 articles and their edited copies one each is left; what is too far away stays."""
     manifest = read_manifest(near)
     assert manifest.dropped["duplicate_document"] == 10
@@ -170,7 +168,7 @@ def test_the_kept_documents_are_pairwise_different(near: Path):
     assert all(similarity(texts[i], texts[140 + i]) < 0.7 for i in range(30))
 
 
-def test_neither_partitions_nor_blocks_nor_order_change_a_byte(curated: Curated, tmp_path: Path):
+def test_neither_partitions_nor_blocks_nor_order_change_a_byte(curated, tmp_path):
     texts = planted()
     random.Random(1).shuffle(texts)
     given = {"partitions": 7, "excluded": excluded_blocks(curated.config)}
@@ -179,7 +177,7 @@ def test_neither_partitions_nor_blocks_nor_order_change_a_byte(curated: Curated,
     curated.assert_same_bytes(context.out_dir)
 
 
-def command(folder: Path, texts: list[str], *options: object, query: str = "") -> list[object]:
+def command(folder, texts, *options, query=""):
     """The arguments that build `texts` in `folder`."""
     folder.mkdir()
     source = f"{write_texts(folder / 'corpus.jsonl', texts)}{query}"
@@ -188,20 +186,20 @@ def command(folder: Path, texts: list[str], *options: object, query: str = "") -
     return ["shards", source, "--tokenizer", tokenizer, "--out", folder / "out", *fixed, *options]
 
 
-def command_of(curated: Curated, folder: Path, *options: object) -> list[object]:
+def command_of(curated, folder, *options):
     """The arguments that build the same data set, in more blocks."""
     options = (*curated.options, "--block-bytes=50000", *options)
     return command(folder, planted(), *options, query=BUDGET)
 
 
 @pytest.mark.parametrize("runner", [("--workers=2",), ("--workers=1", "--", FN_API)])
-def test_every_runner_writes_the_same_bytes(curated: Curated, tmp_path: Path, runner: tuple[str]):
+def test_every_runner_writes_the_same_bytes(curated, tmp_path, runner):
     output_of(*command_of(curated, tmp_path / "work", *runner))
     curated.assert_same_bytes(tmp_path / "work" / "out")
     assert not (tmp_path / "work" / "out" / ".cache").exists()
 
 
-def test_tasks_write_the_same_bytes(curated: Curated, tmp_path: Path):
+def test_tasks_write_the_same_bytes(curated, tmp_path):
     line = command_of(curated, tmp_path / "work", "--wait=0s")
     tries = 0
     while not (tmp_path / "work" / "out" / MANIFEST).exists():
@@ -213,7 +211,7 @@ def test_tasks_write_the_same_bytes(curated: Curated, tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_files_are_lost_are_made_again(curated: Curated, tmp_path: Path, seed: int):
+def test_whatever_files_are_lost_are_made_again(curated, tmp_path, seed):
     """A killed job leaves any of its files, each of them whole."""
     given = {"partitions": 2, "excluded": excluded_blocks(curated.config)}
     context = make(tmp_path / "work", curated.config, planted(), **given)
@@ -231,9 +229,7 @@ def test_whatever_files_are_lost_are_made_again(curated: Curated, tmp_path: Path
     ("how", "workers"), [(signal.SIGKILL, 2), (signal.SIGKILL, 1), (signal.SIGINT, 1)]
 )
 @pytest.mark.parametrize("suffix", FILES_OF_PHASES)
-def test_a_stopped_job_continues_to_the_same_bytes(
-    curated: Curated, tmp_path: Path, suffix: str, how: signal.Signals, workers: int
-):
+def test_a_stopped_job_continues_to_the_same_bytes(curated, tmp_path, suffix, how, workers):
     """The job and its workers get a signal when the first file of a phase is there."""
     arguments = command_of(curated, tmp_path / "work", f"--workers={workers}")
     cache = tmp_path / "work" / "out" / ".cache"
@@ -254,7 +250,7 @@ def test_a_stopped_job_continues_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("position", [3, 17, 26, 200, -1])
-def test_damage_to_the_words_of_a_document_is_found(near: Path, tmp_path: Path, position: int):
+def test_damage_to_the_words_of_a_document_is_found(near, tmp_path, position):
     words = sorted((near.parent / "cache").glob("*.words"))[0]
     data = bytearray(words.read_bytes())
     data[position] ^= 1
@@ -270,7 +266,7 @@ def test_damage_to_the_words_of_a_document_is_found(near: Path, tmp_path: Path, 
         read_documents([tmp_path / "bad.words"], spans)
 
 
-def test_default_options_give_the_bytes_of_before(tmp_path: Path):
+def test_default_options_give_the_bytes_of_before(tmp_path):
     texts = articles(165)
     text = "\n\n".join(text.replace("\n\n", "\n") for text in texts + texts[::11])
     (tmp_path / "corpus.txt").write_text(text)
@@ -283,7 +279,7 @@ def test_default_options_give_the_bytes_of_before(tmp_path: Path):
     assert found == DEFAULT
 
 
-def test_without_deduplication_every_copy_stays(tmp_path: Path):
+def test_without_deduplication_every_copy_stays(tmp_path):
     texts = articles(20) * 2
     manifest = build(make(tmp_path / "none", replace(CONFIG, deduplicate="none"), texts))
     exact = build(make(tmp_path / "exact", CONFIG, texts))
@@ -293,7 +289,7 @@ def test_without_deduplication_every_copy_stays(tmp_path: Path):
 
 
 @pytest.mark.parametrize("pairs", get_args(PairScheme))
-def test_copies_that_stay_are_sound(tmp_path: Path, pairs: PairScheme):
+def test_copies_that_stay_are_sound(tmp_path, pairs):
     """Rows of equal texts have one hash, and each text ends in a row of its own."""
     config = replace(CONFIG, deduplicate="none", pairs=pairs)
     source = str(tmp_path / "work" / "corpus.jsonl")
@@ -301,7 +297,7 @@ def test_copies_that_stay_are_sound(tmp_path: Path, pairs: PairScheme):
     assert verify(tmp_path / "work" / "out", [source]) == []
 
 
-def test_no_held_out_document_has_a_near_copy_in_training(near: Path, tmp_path: Path):
+def test_no_held_out_document_has_a_near_copy_in_training(near, tmp_path):
     """Of each planted pair one is left, and `verify` takes the data set for sound."""
     source = str(near.parent / "corpus.jsonl")
     assert verify(near, [source]) == []
@@ -317,15 +313,13 @@ def test_no_held_out_document_has_a_near_copy_in_training(near: Path, tmp_path: 
     assert all((hashes[i] in dropped) != (hashes[110 + i] in dropped) for i in range(30))
 
 
-def test_verify_takes_a_data_set_without_held_out_documents(tmp_path: Path):
+def test_verify_takes_a_data_set_without_held_out_documents(tmp_path):
     context = make(tmp_path / "work", replace(NEAR, validation=0.0), articles(20))
     build(context)
     assert verify(context.out_dir, [str(tmp_path / "work" / "corpus.jsonl")]) == []
 
 
-def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path, monkeypatch):
     texts = articles(60)
     tests = [*(f"Unseen {text[:300]}" for text in texts[:5]), "too short", "no such words " * 9]
     source = str(write_texts(tmp_path / "test.jsonl", tests))
@@ -367,7 +361,7 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(
         (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str):
+def test_bad_input_is_one_line(tmp_path, options, message):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "short.jsonl").write_text('{"text": "only a few words"}\n')
     (tmp_path / "bad.jsonl").write_text('{"text": "only a few words"}\n[]\n')
@@ -377,7 +371,7 @@ def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str)
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_data_set_is_verified_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_data_set_is_verified_from_any_folder(tmp_path, monkeypatch):
     arguments = command(tmp_path / "work", articles(20), "--exclude=test.jsonl", "--workers=1")
     write_texts(tmp_path / "work" / "test.jsonl", articles(2))
     monkeypatch.chdir(tmp_path / "work")
@@ -386,7 +380,7 @@ def test_a_data_set_is_verified_from_any_folder(tmp_path: Path, monkeypatch: pyt
     assert verify(tmp_path / "work" / "out", [str(arguments[1])]) == []
 
 
-def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
+def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path):
     """Those of --exclude and with tokens=; what they were given as is in job.json."""
     one = tmp_path / "one"
     write_tokenizer(one / "tokenizer", articles(40))
@@ -398,7 +392,7 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
     write_texts(one / "b" / "t.jsonl", articles(4)[2:])
     two = shutil.copytree(one, tmp_path / "of" / "another")  # keeps the times of change
 
-    def line(folder: Path) -> list[object]:
+    def line(folder):
         sources = [f"{folder}/{name}/c.jsonl?tokens=2k" for name in "ab"]
         exclude = [f"--exclude={folder}/a/t.jsonl", f"--exclude=file://{folder}/b/t.jsonl"]
         known = ("--tokenizer", folder / "tokenizer", "--out", folder / "out", "--workers=1")
@@ -418,7 +412,7 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path: Path):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
-def test_sources_that_share_texts_each_have_their_own_numbers(tmp_path: Path, order):
+def test_sources_that_share_texts_each_have_their_own_numbers(tmp_path, order):
     """The last is a copy of the first; a text that is twice in a source counts twice there."""
     texts = articles(6)
     first, other = texts[0][:300], f"Now {texts[0][:200]}"
@@ -433,7 +427,7 @@ def test_sources_that_share_texts_each_have_their_own_numbers(tmp_path: Path, or
     assert counts == [expected[i] for i in order]
 
 
-def test_half_of_an_excluded_source_is_not_enough(tmp_path: Path):
+def test_half_of_an_excluded_source_is_not_enough(tmp_path):
     packed = gzip.compress(write_texts(tmp_path / "whole.jsonl", articles(200)).read_bytes())
     (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     options = [f"--exclude={tmp_path}/cut.jsonl.gz", "--workers=1"]
@@ -451,7 +445,7 @@ def test_half_of_an_excluded_source_is_not_enough(tmp_path: Path):
     assert "cut.jsonl.gz is not whole" in done.stderr.splitlines()[-1]
 
 
-def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated: Curated):
+def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated):
     lines = (curated.folder / "dropped.jsonl").read_text().splitlines()
     near = [x for x in map(json.loads, lines) if x["reason"] == "near_duplicate"]
     assert 1 < len(near) <= 20
@@ -469,7 +463,7 @@ def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated:
     assert all(len(row) == len(table.heads) for table in section.tables for row in table.rows)
 
 
-def test_a_dry_run_tells_the_shares(tmp_path: Path):
+def test_a_dry_run_tells_the_shares(tmp_path):
     """Copies are near each other here, so the sample, which is everything, has all of them."""
     options = ("--deduplicate=near", "--quality=min_words=200", "--dry-run")
     told = output_of(*command(tmp_path / "work", planted(), *options))

@@ -32,7 +32,7 @@ TRICKY = st.lists(
 )
 
 
-def plain_words(text: str) -> list[str]:
+def plain_words(text):
     """What `hash_words` promises, one character at a time."""
     found, word = [], ""
     symbols = set(map(chr, words._symbols()))
@@ -182,7 +182,7 @@ def test_an_ngram_is_its_words_in_order(rows, size, pad):
     assert len(set(zip(flat, found.values.tolist(), strict=True))) == len(set(flat))
 
 
-def shingles_of(*sizes: int, start: int = 0) -> Ragged:
+def shingles_of(*sizes, start=0):
     """Rows of random shingles."""
     return Ragged(
         random_bits(stream_key(1, "test"), start + np.arange(sum(sizes))), offsets_of(sizes)

@@ -153,12 +153,12 @@ def test_verdicts_agree_with_datatrove_on_real_text(filter_name, least, texts):
 TEXTS = st.lists(st.text("aAb .", max_size=12), max_size=8)
 
 
-def grams(text: str, size: int) -> set[tuple[str, ...]]:
+def grams(text, size):
     words = plain_words(text)
     return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
 
 
-def excluded_of(texts: list[str], size: int, source: int = 0) -> Excluded:
+def excluded_of(texts, size, source=0):
     hashes = [text_hash(text) for text in texts]
     return Excluded(size, *grams_of(texts, size), hashes, [source] * len(texts))
 

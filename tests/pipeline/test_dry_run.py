@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +23,17 @@ SOURCE = "sample:articles?size=6MB"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("estimate") / "tokenizer", articles(240))
 
 
-def facts(tokenizer: Path, out: Path, config=CONFIG, source=SOURCE, block_bytes=1 << 20):
+def facts(tokenizer, out, config=CONFIG, source=SOURCE, block_bytes=1 << 20):
     """Blocks, context and tokenizer of a job."""
     job = plan_job([source], tokenizer, out, config, JobOptions(block_bytes=block_bytes))
     return job.blocks, job.context, job.tokenizer
 
 
-def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path) -> None:
+def test_the_estimate_is_near_what_the_job_makes(tokenizer, tmp_path):
     found = estimate(*facts(tokenizer, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     options = JobOptions(workers=1, token_cache=tmp_path / "cache")
@@ -46,19 +45,19 @@ def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path
     assert found.cpu_seconds > 0
 
 
-def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path) -> None:
+def test_copies_make_as_many_times_the_examples(tokenizer, tmp_path):
     source = "sample:articles?size=300KB"
     once = estimate(*facts(tokenizer, tmp_path, source=source))
     found = estimate(*facts(tokenizer, tmp_path, replace(CONFIG, dupe_factor=3), source))
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
 
 
-def by_name(lines: Sequence[str]) -> dict[str, str]:
+def by_name(lines):
     """The first word of each line, and the others."""
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
 
 
-def test_many_small_files_are_not_judged_by_four(tokenizer: Path, tmp_path: Path) -> None:
+def test_many_small_files_are_not_judged_by_four(tokenizer, tmp_path):
     for number, text in enumerate(articles(300)):
         key = "body" if number % 75 == 0 else "text"
         write(tmp_path / f"{number:03}.jsonl", json.dumps({key: text}))
@@ -68,7 +67,7 @@ def test_many_small_files_are_not_judged_by_four(tokenizer: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.xml.bz2"])
-def test_what_is_read_whole_is_not_scaled(name: str, tokenizer: Path, tmp_path: Path) -> None:
+def test_what_is_read_whole_is_not_scaled(name, tokenizer, tmp_path):
     texts = articles(150)
     if name == "a.jsonl":
         data = "".join(json.dumps({"html": "<p>" * 999, "text": text}) + "\n" for text in texts)
@@ -97,12 +96,12 @@ FILES = {
 
 
 @pytest.fixture
-def one_sample(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def one_sample(monkeypatch):
     """Asserts that some of the 2,000 documents are read, and as much of the source."""
     monkeypatch.setattr("clozeline.pipeline.report.dry_run.SAMPLES", 1)
     monkeypatch.setattr("clozeline.pipeline.report.dry_run.SAMPLE_BYTES", 1 << 20)
 
-    def check(source: str, block_bytes: int = 1 << 30) -> None:
+    def check(source, block_bytes=1 << 30):
         blocks, sample = list_blocks([source], block_bytes=block_bytes), Sample()
         for _ in sample.read(blocks):
             pass
@@ -114,23 +113,19 @@ def one_sample(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "xml", "xml.gz", "txt"])
-def test_what_is_read_in_part_is_scaled_by_that_part(
-    name: str, one_sample: Callable[..., None], tmp_path: Path
-) -> None:
+def test_what_is_read_in_part_is_scaled_by_that_part(name, one_sample, tmp_path):
     kind, _, packed = name.partition(".")
     data = FILES[kind]().encode()
     one_sample(write(tmp_path / f"a.{name}", PACKERS.get(packed, bytes)(data)))
 
 
-def test_a_part_of_a_table_and_of_the_first_documents(
-    one_sample: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_part_of_a_table_and_of_the_first_documents(one_sample, tmp_path):
     one_sample(str(write_parquet(tmp_path / "a.parquet", TEXTS)))
     source = write(tmp_path / "a.jsonl", FILES["jsonl"]() * 2)
     one_sample(f"{source}?limit={len(TEXTS)}")
 
 
-def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
+def test_finished_blocks_are_counted(tokenizer, tmp_path):
     source = "sample:articles?size=1MB"
     blocks, context, loaded = facts(tokenizer, tmp_path / "out", source=source, block_bytes=300_000)
     context.cache_dir.mkdir(parents=True)
@@ -148,7 +143,7 @@ def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
     assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 0 already tokenized; about ")
 
 
-def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_complete_data_set_needs_nothing(tokenizer, tmp_path):
     source = tmp_path / "corpus.txt"
     source.write_text("\n\n".join(articles(40)))
     line = ("shards", source, "--tokenizer", tokenizer, "--out", tmp_path / "out")
@@ -162,14 +157,14 @@ def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> N
     assert shown.stderr == f"Next: clozeline pretrain {tmp_path}/out --out {tmp_path}/run\n"
 
 
-def json_lines(path: Path, *keys: str) -> str:
+def json_lines(path, *keys):
     """A document of 40 words under each of the keys."""
     lines = [json.dumps({key: "the cat sat on the mat. " * 7}) for key in keys]
     path.write_text("\n".join(lines))
     return str(path)
 
 
-def test_a_sample_without_text_names_the_first_reason(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_sample_without_text_names_the_first_reason(tokenizer, tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *["content"] * 200)
     message = (
         r"every document sampled is rejected, 200 in all; the first is .*a\.jsonl:1 "
@@ -182,14 +177,14 @@ def test_a_sample_without_text_names_the_first_reason(tokenizer: Path, tmp_path:
         estimate(*facts(tokenizer, tmp_path / "out", source=str(tmp_path / "b.txt")))
 
 
-def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer: Path, tmp_path: Path) -> None:
+def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer, tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *["text", "text", "content", "text"] * 10)
     lines = by_name(list(dry_run(*facts(tokenizer, tmp_path / "out", source=source), workers=1)))
     shown = "10 of 40 documents sampled (25.0%, more than --max-rejected 0.01); the first is "
     assert lines["rejected"].startswith(f"{shown}{source}:3 (no 'text' in the JSON object; its ")
 
 
-def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:
+def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer, tmp_path):
     folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out")
     assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")
     source = json_lines(tmp_path / "a.jsonl", "text")

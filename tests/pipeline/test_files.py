@@ -30,20 +30,20 @@ from tests.support.small_sources import PACKERS, write
 TEXT = b"".join(b"line %d of a file\n" % i for i in range(40_000))
 
 
-def read(path: Path, compression: str) -> tuple[bytes, str | None]:
+def read(path, compression):
     with open_unpacked(str(path), compression) as stream:
         return stream.read(), damage(stream)
 
 
 @pytest.mark.parametrize("compression", PACKERS)
-def test_concatenated_streams_are_read_to_the_end(compression: str, tmp_path: Path) -> None:
+def test_concatenated_streams_are_read_to_the_end(compression, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(PACKERS[compression](TEXT) + PACKERS[compression](b"the end"))
     assert read(path, compression) == (TEXT + b"the end", None)
 
 
 @pytest.mark.parametrize("compression", PACKERS)
-def test_an_empty_file_is_cut_and_packed_nothing_is_not(compression: str, tmp_path: Path) -> None:
+def test_an_empty_file_is_cut_and_packed_nothing_is_not(compression, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"")
     reason = f"truncated or corrupt {compression}: the file is empty"
@@ -53,14 +53,14 @@ def test_an_empty_file_is_cut_and_packed_nothing_is_not(compression: str, tmp_pa
 
 
 @pytest.mark.parametrize("size", [0, 4, 3 * CHUNK + 4])
-def test_xz_may_have_padding_between_and_after_streams(size: int, tmp_path: Path) -> None:
+def test_xz_may_have_padding_between_and_after_streams(size, tmp_path):
     for rest, end in ((b"", b""), (lzma.compress(b"the end"), b"the end")):
         (tmp_path / "file").write_bytes(lzma.compress(b"begin ") + bytes(size) + rest)
         assert read(tmp_path / "file", "xz") == (b"begin " + end, None)
 
 
 @pytest.mark.parametrize("compression", PACKERS)
-def test_a_damaged_stream_after_a_good_one_is_reported(compression: str, tmp_path: Path) -> None:
+def test_a_damaged_stream_after_a_good_one_is_reported(compression, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(PACKERS[compression](TEXT) + b"garbage, not a stream" * 100)
     data, reason = read(path, compression)
@@ -69,7 +69,7 @@ def test_a_damaged_stream_after_a_good_one_is_reported(compression: str, tmp_pat
     assert reason is not None
 
 
-def test_files_of_a_glob_are_sorted(tmp_path: Path) -> None:
+def test_files_of_a_glob_are_sorted(tmp_path):
     for name in ("b.txt", "a.txt", "a.log"):
         (tmp_path / name).write_text(name)
     (tmp_path / "folder.txt").mkdir()
@@ -79,7 +79,7 @@ def test_files_of_a_glob_are_sorted(tmp_path: Path) -> None:
     assert [file.size for file in found] == [5, 5, 5]
 
 
-def test_a_link_to_a_missing_file_is_named_and_not_left_out(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_is_named_and_not_left_out(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One.")
     (tmp_path / "b.txt").symlink_to(tmp_path / "a.txt")
     (tmp_path / "folder.txt").mkdir()
@@ -90,12 +90,12 @@ def test_a_link_to_a_missing_file_is_named_and_not_left_out(tmp_path: Path) -> N
         find_files(str(tmp_path / "*.txt"))
 
 
-def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(tmp_path: Path) -> None:
+def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(tmp_path):
     (tmp_path / "a[1].txt").write_text("")
     assert [file.size for file in find_files(str(tmp_path / "a[1].txt"))] == [0]
 
 
-def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
+def test_a_changed_file_has_another_version(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
     before = find_files(str(path))[0]
@@ -117,13 +117,13 @@ def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
         ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),
     ],
 )
-def test_a_missing_file_is_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_one_clear_line(source, message, tmp_path):
     with pytest.raises(InputError) as error:
         find_files(source.replace("{}", str(tmp_path)))
     assert message.replace("{}", str(tmp_path)) in str(error.value)
 
 
-def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
+def test_what_can_be_read_only_once_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.jsonl")
     with (tmp_path / "b.jsonl").open("w") as file:
         for source in (tmp_path / "a.jsonl", f"/dev/fd/{file.fileno()}", "/dev/null"):
@@ -131,7 +131,7 @@ def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
                 find_files(str(source))
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"gone\.txt cannot be opened"):
         open_file(str(tmp_path / "gone.txt"))
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import path_of
-from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.dropped import mixture_lines
 from clozeline.pipeline.curation.mixture import (
     DOCUMENT,
@@ -22,7 +21,7 @@ from clozeline.pipeline.curation.mixture import (
     choose_mixture,
     uses_of,
 )
-from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.options import JobOptions
@@ -74,7 +73,7 @@ def test_the_choice_is_that_of_the_definition(rows, budget):
 # In a job
 
 
-def sources(folder: Path) -> list[str]:
+def sources(folder):
     """110 articles with near copies, and 30 others, some of which the first source has, too."""
     folder.mkdir(exist_ok=True)
     wiki = write_texts(folder / "first.jsonl", planted()[:140])
@@ -82,20 +81,20 @@ def sources(folder: Path) -> list[str]:
     return [f"{wiki}?tokens=24k", f"{news}?tokens=16k"]
 
 
-def build(folder: Path, given: list[str], config: DataConfig = CONFIG, **options: int) -> Manifest:
+def build(folder, given, config=CONFIG, **options):
     """The data set of these sources."""
     return build_all(make(folder, config, []), *given, **options)
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mixed(tmp_path_factory):
     """The folder of a data set of two sources, 24,000 and 16,000 tokens of them."""
     folder = tmp_path_factory.mktemp("mixed")
     build(folder / "work", sources(folder))
     return folder / "work" / "out"
 
 
-def test_each_source_gives_its_tokens(mixed: Path):
+def test_each_source_gives_its_tokens(mixed):
     """One is cut, the other is repeated; the shards have the tokens that the manifest says."""
     manifest = read_manifest(mixed)
     wiki, news = manifest.mixture
@@ -118,7 +117,7 @@ def test_each_source_gives_its_tokens(mixed: Path):
     assert lines in rows
 
 
-def test_held_out_documents_come_from_the_same_mixture_once(mixed: Path):
+def test_held_out_documents_come_from_the_same_mixture_once(mixed):
     manifest = read_manifest(mixed)
     train, validation = (
         sum(len(np.unique(read_shard(mixed / x.name).document_a)) for x in manifest.of_split(split))
@@ -127,7 +126,7 @@ def test_held_out_documents_come_from_the_same_mixture_once(mixed: Path):
     assert 0.1 < validation / (train + validation) < 0.35  # --validation 0.2
 
 
-def test_neither_blocks_nor_order_change_a_byte(mixed: Path, tmp_path: Path):
+def test_neither_blocks_nor_order_change_a_byte(mixed, tmp_path):
     given = sources(tmp_path / "sources")
     for source in given:
         path = Path(source.partition("?")[0])
@@ -151,7 +150,7 @@ def test_a_store_holds_the_same_bytes(mixed, tmp_path, monkeypatch):
     store.rmdir(recursive=True)
 
 
-def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_path: Path):
+def test_the_command_prints_what_was_done_and_verify_proves_it(mixed, tmp_path):
     given = sources(tmp_path / "sources")
     tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
     folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=2")
@@ -162,7 +161,7 @@ def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_
     assert verify(tmp_path / "out", given) == []
 
 
-def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path: Path):
+def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path):
     folder = tmp_path / "\x1b]0;mine\x07"
     folder.mkdir()
     source = write_texts(folder / "a\x1b[2J.jsonl", articles(30))
@@ -177,13 +176,13 @@ def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path: Pat
         assert "\x1b" not in text
 
 
-def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: Path):
+def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path):
     """As many tokens as a source has change nothing; three times as many are `repeat=3`."""
     config = replace(CONFIG, deduplicate="exact")
     first = str(write_texts(tmp_path / "first.jsonl", articles(30)))
     second = str(write_texts(tmp_path / "second.jsonl", articles(45)[30:]))
 
-    def built(name: str, query: str) -> Manifest:
+    def built(name, query):
         return build(tmp_path / name, [first, f"{second}{query}"], config)
 
     cut = built("cut", "?tokens=2k")
@@ -199,7 +198,7 @@ def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: P
     assert len({each.dataset_digest for each in (cut, plain, thrice)}) == 3
 
 
-def test_with_all_copies_each_counts(tmp_path: Path):
+def test_with_all_copies_each_counts(tmp_path):
     config = replace(CONFIG, deduplicate="none")
     first = write_texts(tmp_path / "first.jsonl", articles(20) * 2)
     second = write_texts(tmp_path / "second.jsonl", articles(30)[15:])
@@ -226,7 +225,7 @@ def test_with_all_copies_each_counts(tmp_path: Path):
         (["?limit=5&mix=a", ""], "no option 'mix'; the options are text, repeat, limit, tokens"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, queries, message):
+def test_bad_input_is_one_line(tmp_path, queries, message):
     write_texts(tmp_path / "first.jsonl", articles(9))
     write_texts(tmp_path / "second.jsonl", articles(2))
     given = [f"{tmp_path}/{n}.jsonl{x}" for n, x in zip(("first", "second"), queries, strict=True)]
@@ -236,14 +235,14 @@ def test_bad_input_is_one_line(tmp_path: Path, queries, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_source_without_text_is_named(tmp_path: Path):
+def test_a_source_without_text_is_named(tmp_path):
     first = write_texts(tmp_path / "first.jsonl", articles(9))
     second = write_texts(tmp_path / "second.jsonl", ["short"] * 9)
     with pytest.raises(InputError, match=r"second\.jsonl: no training text is left"):
         build(tmp_path / "work", [f"{first}?tokens=2k", f"{second}?tokens=20"])
 
 
-def test_one_source_may_have_one_budget_only(tmp_path: Path):
+def test_one_source_may_have_one_budget_only(tmp_path):
     source = write_texts(tmp_path / "first.jsonl", articles(1))
     with pytest.raises(InputError, match="two numbers of tokens; give one"):
         budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=6"]))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import click
 import pytest
 
-from clozeline.pipeline.common.counts import Counts, StageTimer, process_peak, tree_memory
+from clozeline.pipeline.common.counts import Counts, StageTimer, tree_memory
 from clozeline.pipeline.job.graph import replace_data_set
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress, show_progress
@@ -115,7 +115,6 @@ def test_memory_counts_this_process_and_those_below_it():
     with mmap.mmap(-1, 200_000_000) as held:
         held.write(bytes(len(held)))
         assert tree_memory() - before > 0.9 * len(held)
-        assert process_peak() > len(held)
 
 
 def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
@@ -128,7 +127,6 @@ def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
     named = {"read", "documents", "sentences", "tokens", "token cache", "pairs", "masks", "shards"}
     assert named | {"counting", "curation"} == set(job["stages"])
     assert 0 < sum(job["stages"].values()) <= job["cpu_seconds"]
-    assert 50 < job["peak_worker_megabytes"] < 2000
     assert 50 < job["peak_memory_megabytes"] < 2000
 
 

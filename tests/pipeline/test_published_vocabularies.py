@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import tokenizers
@@ -25,9 +24,7 @@ TEXT = (
 )
 
 
-def byte_level(
-    folder: Path, missing: list[int], *, specials_first: bool = False, added: tuple[str, ...] = ()
-) -> Path:
+def byte_level(folder, missing, *, specials_first=False, added=()):
     """A tokenizer.json as ModernBERT's: NFC, bytes, blanks and words added, special tokens last."""
     alphabet = [mark for mark, byte in BYTES.items() if byte not in missing]
     first = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"] if specials_first else []
@@ -94,7 +91,7 @@ def test_bytes_that_text_has_are_named(tmp_path, missing, named):
 WORDS = ["the", "##s", "b", "Rome", "Oslo", "B"]
 
 
-def write_vocabulary(folder: Path, words: list[str], config: dict[str, object] | None) -> Path:
+def write_vocabulary(folder, words, config):
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "[unused0]", *words]) + "\n")
     if config is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -145,7 +142,7 @@ def test_a_folder_with_a_vocab_txt_alone_is_adopted(tmp_path):
 # Added tokens
 
 
-def extended(folder: Path, added: list[AddedToken | str], *, cased: bool = False) -> Path:
+def extended(folder, added, *, cased=False):
     """A WordPiece to which `add_tokens` has added these."""
     words = ["the", "cell", "##s", "##ion", "new", "york", "fis", "a", "##n", "b", "."]
     flags = Normalization(strip_accents=not cased, lowercase=not cased)

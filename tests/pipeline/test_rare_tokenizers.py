@@ -11,7 +11,6 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.report.statistics import count_rows
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.pipeline.verify.row_checks import ShardRows, check_masks
@@ -47,7 +46,7 @@ def numbered(tokens):
     return {token: i for i, token in enumerate(tokens)}
 
 
-def adopted(library, folder, special=SPECIAL_TOKENS, more=()) -> Tokenizer:
+def adopted(library, folder, special=SPECIAL_TOKENS, more=()):
     """The tokenizer of a folder with this library's, with special tokens by role."""
     library.add_special_tokens([*special, *more])
     cls, sep = special[2:4]

@@ -9,7 +9,6 @@ import json
 import random
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,14 +48,14 @@ def store():
     folder.rmdir(recursive=True)
 
 
-def local_and_remote(tmp_path: Path, store: Path, config: DataConfig) -> tuple[Path, Path]:
+def local_and_remote(tmp_path, store, config):
     """The same data set, made on the disk and in the store from its own copy of the text."""
     for folder in (tmp_path, store):
         shards(folder, config)
     return tmp_path / "out", store / "out"
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder):
     """Of every file that is not about the job; a file in a store counts as another source."""
     files = names_in(folder) - {"tokenizer", "job.json", "job.log", MANIFEST}
     contents = {name: (folder / name).read_bytes() for name in files}
@@ -65,7 +64,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])
-def test_a_store_holds_the_same_bytes_as_a_disk(format: str, tmp_path: Path, store: Path) -> None:
+def test_a_store_holds_the_same_bytes_as_a_disk(format, tmp_path, store):
     local, remote = local_and_remote(tmp_path, store, replace(CONFIG, format=format))
     assert digests(remote) == digests(local)
     assert names_in(remote) == names_in(local)
@@ -74,7 +73,7 @@ def test_a_store_holds_the_same_bytes_as_a_disk(format: str, tmp_path: Path, sto
     assert jobs[0]["stages"].keys() == jobs[1]["stages"].keys()
 
 
-def test_what_reads_a_folder_reads_a_store(tmp_path: Path, store: Path) -> None:
+def test_what_reads_a_folder_reads_a_store(tmp_path, store):
     local, remote = local_and_remote(tmp_path, store, CONFIG)
     assert verify(remote) == []
     shown = list(inspect_dataset(remote, number=3, seed=0, width=80))
@@ -86,7 +85,7 @@ def test_what_reads_a_folder_reads_a_store(tmp_path: Path, store: Path) -> None:
             break
 
 
-def test_a_job_in_a_store_goes_on_from_where_it_stopped(store: Path) -> None:
+def test_a_job_in_a_store_goes_on_from_where_it_stopped(store):
     (store / "bad.jsonl").write_text(
         "\n".join([*(json.dumps({"text": text}) for text in TEXT.split("\n\n")), "{no json"])
     )
@@ -106,7 +105,7 @@ def test_a_job_in_a_store_goes_on_from_where_it_stopped(store: Path) -> None:
     assert shards(store, tolerant, source=source)[1] is False
 
 
-def test_overwriting_in_a_store_leaves_nothing_of_the_old(store: Path) -> None:
+def test_overwriting_in_a_store_leaves_nothing_of_the_old(store):
     shards(store)
     two = replace(CONFIG, num_shards=2, validation=0.0)
     shards(store, two, replace(OPTIONS, overwrite=True))
@@ -115,8 +114,8 @@ def test_overwriting_in_a_store_leaves_nothing_of_the_old(store: Path) -> None:
     assert len(found) == 2
 
 
-def test_a_file_in_a_store_is_whole_or_absent(store: Path) -> None:
-    def fail_half_way() -> None:
+def test_a_file_in_a_store_is_whole_or_absent(store):
+    def fail_half_way():
         with whole_file(store / "file") as file:
             file.write(b"half")
             raise RuntimeError
@@ -147,12 +146,12 @@ def test_a_file_in_a_store_is_whole_or_absent(store: Path) -> None:
         ("file:///", "names nothing in a store"),
     ],
 )
-def test_a_url_that_no_store_can_have_is_said_at_once(url: str, message: str) -> None:
+def test_a_url_that_no_store_can_have_is_said_at_once(url, message):
     with pytest.raises(InputError, match=f"^{message}" if url in message else message):
         path_of(url)
 
 
-def test_other_urls_are_paths() -> None:
+def test_other_urls_are_paths():
     for url in ("memory://a/b c", "file:///a//b", "hdfs:///a", "memory:///a", "memory://a/"):
         _check_url(url)
     assert path_of("memory://a/b c").name == "b c"

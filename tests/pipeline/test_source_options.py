@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations, permutations
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks
@@ -29,7 +27,7 @@ SPANS = replace(CONFIG, pairs="none")
 PARAGRAPHS = TEXT.split("\n\n")
 
 
-def json_lines(path: Path, *rows: dict[str, object]) -> str:
+def json_lines(path, *rows):
     return write(path, "\n".join(map(json.dumps, rows)))
 
 
@@ -52,9 +50,7 @@ def json_lines(path: Path, *rows: dict[str, object]) -> str:
           "query": "text=title,long text&repeat=3&limit=9"}),
     ],
 )  # fmt: skip
-def test_only_what_begins_with_a_known_option_is_a_query(
-    source: str, name: str, options: dict[str, object] | None
-) -> None:
+def test_only_what_begins_with_a_known_option_is_a_query(source, name, options):
     if options is None:
         with pytest.raises(InputError, match="limit is a whole number"):
             split_options(source, is_url=False)
@@ -62,7 +58,7 @@ def test_only_what_begins_with_a_known_option_is_a_query(
         assert split_options(source, is_url=False) == (name, SourceOptions(**options))
 
 
-def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source() -> None:
+def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source():
     name, options = split_options("hf://D?name=n&text=a,b&split=s&limit=7", is_url=True)
     assert name == "hf://D?name=n&split=s&limit=7"  # its rows are streamed
     assert (options.text_columns, options.limit) == (("a", "b"), None)
@@ -84,7 +80,7 @@ def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source
         ("text=text", "a.txt has no columns; give it without text="),
     ],
 )
-def test_wrong_options_are_one_clear_line(query: str, message: str, tmp_path: Path) -> None:
+def test_wrong_options_are_one_clear_line(query, message, tmp_path):
     source = write(tmp_path / "a.txt", "Some text.")
     with pytest.raises(InputError) as error:
         list_blocks([f"{source}?{query}"])
@@ -95,7 +91,7 @@ def test_wrong_options_are_one_clear_line(query: str, message: str, tmp_path: Pa
 # Text columns
 
 
-def test_sources_of_one_corpus_may_have_different_columns(tmp_path: Path) -> None:
+def test_sources_of_one_corpus_may_have_different_columns(tmp_path):
     table = str(tmp_path / "reviews.parquet")
     pq.write_table(pa.table({"title": ["Good"], "content": ["It is."]}), table)
     articles = json_lines(tmp_path / "wiki.jsonl", {"text": "Rome is old."})
@@ -111,7 +107,7 @@ def test_sources_of_one_corpus_may_have_different_columns(tmp_path: Path) -> Non
     assert [block.text_columns for block in blocks] == [("body",), ("review",)]
 
 
-def test_every_column_can_be_named(tmp_path: Path) -> None:
+def test_every_column_can_be_named(tmp_path):
     """A plus is itself, and what separates options is written as in a URL."""
     row = {"a+b": "Plus.", "a b": "Space.", "a&b": "And.", "50%": "Half.", "label": "1"}
     source = json_lines(tmp_path / "a.jsonl", row)
@@ -122,7 +118,7 @@ def test_every_column_can_be_named(tmp_path: Path) -> None:
         assert (named.texts.first, named.labels) == ([row[column]], ["1"])
 
 
-def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_out() -> None:
+def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_out():
     source = "hf://a/b?split=train+test&text=x%2By&name=50%25"
     assert split_columns(source) == ("hf://a/b?split=train+test&name=50%25", {"text": "x+y"})
     assert split_columns("a.csv?text=t&label=") == ("a.csv?label=", {"text": "t"})
@@ -130,7 +126,7 @@ def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_ou
         assert split_columns(plain) == (plain, {})
 
 
-def test_in_a_manifest_local_sources_have_only_the_folders_that_keep_them_apart() -> None:
+def test_in_a_manifest_local_sources_have_only_the_folders_that_keep_them_apart():
     names = {
         "/data/sst2/a.csv?limit=9": "a.csv?limit=9",
         "file:///data/c.csv?text=a/b": "file:///c.csv?text=a/b",
@@ -153,8 +149,8 @@ LINES = st.sampled_from(['{"text": "One."}', '{"text": "Tw\\udc80."}', '{"text":
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LINES, min_size=1, max_size=30), st.lists(LINES, max_size=5), st.integers(1, 40))
 def test_a_limit_keeps_the_first_documents_and_counts_only_what_is_before(
-    tmp_path: Path, first: list[str], second: list[str], limit: int
-) -> None:
+    tmp_path, first, second, limit
+):
     for name, lines in (("a", [*first, '{"text": "Last."}']), ("b", second)):
         write(tmp_path / f"{name}.jsonl", "\n".join(lines))
     whole = read(f"{tmp_path}/*.jsonl")
@@ -173,7 +169,7 @@ def test_a_limit_keeps_the_first_documents_and_counts_only_what_is_before(
         assert set(one_less.counts.elements()) <= set(found.counts.elements())
 
 
-def test_the_order_of_sources_that_share_files_changes_nothing(tmp_path: Path) -> None:
+def test_the_order_of_sources_that_share_files_changes_nothing(tmp_path):
     for name in "ab":
         json_lines(tmp_path / f"{name}.jsonl", *({"text": f"{name}{i}."} for i in range(4)))
     sources = ("*?limit=5", "a?limit=3", "b?limit=2", "*", "b")
@@ -184,7 +180,7 @@ def test_the_order_of_sources_that_share_files_changes_nothing(tmp_path: Path) -
         assert len(texts) == len(set(texts)) >= 5
 
 
-def test_a_file_that_a_limit_left_out_can_be_named_again(tmp_path: Path) -> None:
+def test_a_file_that_a_limit_left_out_can_be_named_again(tmp_path):
     for name in "ab":
         json_lines(tmp_path / f"{name}.jsonl", *({"text": f"{name} {i}."} for i in range(20)))
     found = read(f"{tmp_path}/*.jsonl?limit=10", f"{tmp_path}/b.jsonl?limit=10")
@@ -193,7 +189,7 @@ def test_a_file_that_a_limit_left_out_can_be_named_again(tmp_path: Path) -> None
     assert len(read(sample, sample).texts) == 10
 
 
-def test_every_format_has_a_limit(tmp_path: Path) -> None:
+def test_every_format_has_a_limit(tmp_path):
     texts = [f"Document {i} is here." for i in range(50)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=7)
     write(tmp_path / "b.txt", "\n\n".join(texts))
@@ -208,7 +204,7 @@ def test_every_format_has_a_limit(tmp_path: Path) -> None:
     assert read("sample:articles?size=100KB&limit=9").texts == articles.texts[:9]
 
 
-def test_only_the_block_that_is_cut_short_has_an_identity_of_its_own(tmp_path: Path) -> None:
+def test_only_the_block_that_is_cut_short_has_an_identity_of_its_own(tmp_path):
     source = write(tmp_path / "a.txt", "Some words.\n\n" * 100)
     whole = list_blocks([source], block_bytes=200)
     some = list_blocks([f"{source}?limit=50"], block_bytes=200)
@@ -217,7 +213,7 @@ def test_only_the_block_that_is_cut_short_has_an_identity_of_its_own(tmp_path: P
     assert some[-1].identity not in {block.identity for block in whole}
 
 
-def test_a_table_keeps_its_first_rows(tmp_path: Path) -> None:
+def test_a_table_keeps_its_first_rows(tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *({"n": i} for i in range(9)))
     assert read_table(f"{source}?limit=4", ["n"]).column("n").to_pylist() == [0, 1, 2, 3]
     assert len(read_table("sample:reviews?rows=9&limit=4", ["label"])) == 4
@@ -225,7 +221,7 @@ def test_a_table_keeps_its_first_rows(tmp_path: Path) -> None:
         read_table(f"{source}?repeat=2", ["n"])
 
 
-def test_other_options_make_other_sources(tmp_path: Path) -> None:
+def test_other_options_make_other_sources(tmp_path):
     source = write(tmp_path / "a.txt", "Some words.\n\n" * 100)
     queries = ["", "?limit=50", "?limit=51", "?repeat=2", "?repeat=3"]
     digests = [sources_digest(list_blocks([source + query])) for query in queries]
@@ -237,7 +233,7 @@ def test_other_options_make_other_sources(tmp_path: Path) -> None:
 # Weights
 
 
-def built(folder: Path, *options: str, config=SPANS) -> tuple[Manifest, Counter[bytes]]:
+def built(folder, *options, config=SPANS):
     """A data set of two halves of a text with these options, and how often it has each row."""
     _, context = work(folder, config)
     halves = PARAGRAPHS[:30], PARAGRAPHS[30:]
@@ -250,7 +246,7 @@ def built(folder: Path, *options: str, config=SPANS) -> tuple[Manifest, Counter[
     return manifest, rows_of(folder / "out", manifest, "train")
 
 
-def rows_of(folder: Path, manifest: Manifest, split: str) -> Counter[bytes]:
+def rows_of(folder, manifest, split):
     rows: Counter[bytes] = Counter()
     for entry in manifest.of_split(split):
         ids = read_shard(folder / entry.name).unmasked().input_ids
@@ -259,8 +255,8 @@ def rows_of(folder: Path, manifest: Manifest, split: str) -> Counter[bytes]:
 
 
 def test_the_documents_of_a_repeated_source_make_as_many_times_as_many_examples(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     once, rows = built(tmp_path / "once", "", "")
     thrice, weighted = built(tmp_path / "thrice", "", "?repeat=3")
     added = weighted - rows
@@ -274,7 +270,7 @@ def test_the_documents_of_a_repeated_source_make_as_many_times_as_many_examples(
 
 
 @pytest.mark.parametrize("pairs", ["segments", "sentences", "order"])
-def test_repeated_documents_make_sound_pairs_with_every_kind(pairs: str, tmp_path: Path) -> None:
+def test_repeated_documents_make_sound_pairs_with_every_kind(pairs, tmp_path):
     config = replace(CONFIG, pairs=pairs, dupe_factor=2)
     once, _ = built(tmp_path / "once", "", "", config=config)
     twice, _ = built(tmp_path / "twice", "?repeat=2", "?repeat=2", config=config)
@@ -282,7 +278,7 @@ def test_repeated_documents_make_sound_pairs_with_every_kind(pairs: str, tmp_pat
     assert 1.8 < ratio < 2.2
 
 
-def test_another_weight_tokenizes_nothing_again(tmp_path: Path) -> None:
+def test_another_weight_tokenizes_nothing_again(tmp_path):
     blocks, context = work(tmp_path, SPANS)
     build(blocks, context)
     cached = cache_files(context)
@@ -294,7 +290,7 @@ def test_another_weight_tokenizes_nothing_again(tmp_path: Path) -> None:
     assert verify(tmp_path / "out", [source]) != []
 
 
-def test_a_document_of_two_sources_counts_as_in_that_of_the_higher_weight(tmp_path: Path) -> None:
+def test_a_document_of_two_sources_counts_as_in_that_of_the_higher_weight(tmp_path):
     _, context = work(tmp_path, SPANS)
     source = str(tmp_path / "corpus.txt")
     twice = build(list_blocks([f"{source}?repeat=2"]), context)

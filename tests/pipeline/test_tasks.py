@@ -3,11 +3,9 @@
 import gzip
 import os
 import shutil
-import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.options import JobOptions, Task
 from tests.pipeline.test_job import OPTIONS, shards
-from tests.pipeline.test_resume_shards import Job, job
+from tests.pipeline.test_resume_shards import job
 from tests.pipeline.test_steps import CONFIG, TEXT
 from tests.support.command import refused
 from tests.support.files import times
@@ -172,11 +170,11 @@ def test_tasks_of_one_job_share_the_folder_and_another_job_is_refused(work):
 # ---- processes ---------------------------------------------------------------------------------
 
 
-def test_tasks_as_processes_one_killed_twice_one_doubled(job: Job, tmp_path: Path) -> None:
+def test_tasks_as_processes_one_killed_twice_one_doubled(job, tmp_path):
     out = tmp_path / "out"
     with ExitStack() as running:
 
-        def start(text: str) -> subprocess.Popen[str]:
+        def start(text):
             line = [*COMMAND, *job.line(out, f"--task={text}")]
             return running.enter_context(in_own_group(*line))
 

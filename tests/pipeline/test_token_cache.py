@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,7 +72,7 @@ def nested(documents):
     return found
 
 
-def write(path: Path, *chunks, buckets=BUCKETS):
+def write(path, *chunks, buckets=BUCKETS):
     """A cache file, of a chunk each; its name."""
     counted = [(tokenized(chunk), Counts(Counter(documents=len(chunk)))) for chunk in chunks]
     write_cache_file(path, counted, buckets=buckets, vocab_size=VOCAB)

@@ -1,8 +1,6 @@
 """Tokens of every model as people read them: no spelling of the vocabulary is shown."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import tokenizers
@@ -153,12 +151,12 @@ pytestmark = pytest.mark.usefixtures("quiet")
 NO_LIMIT = int(1e30)
 
 
-def of_command(folder: Path) -> tuple[Path, int]:
+def of_command(folder):
     small_tokenizer(PUNKT).save(folder)
     return folder, NO_LIMIT
 
 
-def of_shards(folder: Path) -> tuple[Path, int]:
+def of_shards(folder):
     text = folder.with_name("text.txt")
     text.write_text("the cat sat. the dog ran.\n\nit slept on mat. some are tall.\n")
     given_tokenizer, _ = of_command(folder.with_name("given"))
@@ -172,17 +170,17 @@ def of_shards(folder: Path) -> tuple[Path, int]:
     return folder / TOKENIZER, 24
 
 
-def of_run(folder: Path) -> tuple[Path, int]:
+def of_run(folder):
     model = BertForPretraining(TINY)
     run = write_small_run(folder, model, small_tokenizer(PUNKT), max_seq_length=12)
     return run / TOKENIZER, 12
 
 
-def of_classifier(folder: Path) -> tuple[Path, int]:
+def of_classifier(folder):
     return write_small_classifier(folder) / TOKENIZER, 16
 
 
-def of_export(folder: Path) -> tuple[Path, int]:
+def of_export(folder):
     tokenizer, limit = of_run(folder.with_name("run"))
     export(tokenizer.parent, out=folder)
     return folder, limit
@@ -192,9 +190,7 @@ KINDS = (of_command, of_shards, of_run, of_classifier, of_export)
 
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
-def test_every_tokenizer_folder_opens_in_transformers(
-    make: Callable[[Path], tuple[Path, int]], tmp_path: Path
-) -> None:
+def test_every_tokenizer_folder_opens_in_transformers(make, tmp_path):
     import transformers
 
     folder, limit = make(tmp_path / "made")
@@ -208,7 +204,7 @@ def test_every_tokenizer_folder_opens_in_transformers(
     assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode_batch([text])[0]
 
 
-def test_a_folder_of_an_earlier_version_loads_and_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_a_folder_of_an_earlier_version_loads_and_is_brought_up_to_date(tmp_path):
     """And its limit is that of the last writer."""
     folder, tokenizer = tmp_path / "old", small_tokenizer(PUNKT)
     tokenizer.save(folder)
@@ -226,7 +222,7 @@ def test_a_folder_of_an_earlier_version_loads_and_is_brought_up_to_date(tmp_path
     assert load_tokenizer(folder).punkt == PUNKT
 
 
-def test_a_tokenizer_that_keeps_control_characters_opens_as_it_is(tmp_path: Path) -> None:
+def test_a_tokenizer_that_keeps_control_characters_opens_as_it_is(tmp_path):
     from dataclasses import replace
 
     import transformers

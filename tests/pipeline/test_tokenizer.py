@@ -175,7 +175,7 @@ def test_files_that_are_not_a_vocabulary_are_refused(tmp_path):
             adopt_vocabulary(tmp_path / "tokenizer.json", cased=False, punkt=None)
 
 
-def added(content: str, i: int) -> dict[str, Any]:
+def added(content, i):
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     return {"id": i, "content": content, **flags}
 

@@ -198,17 +198,17 @@ def without_mask(spec):
     spec["added_tokens"][-1]["id"] -= 1
 
 
-def without_a_byte(spec: Any) -> None:
+def without_a_byte(spec):
     vocabulary = spec["model"]["vocab"]
     vocabulary["not a byte"] = vocabulary.pop("Ń")  # 0xAD
 
 
-def add_tokens(spec: Any, *tokens: tuple[str, int]) -> None:
+def add_tokens(spec, *tokens):
     usual = {**spec["added_tokens"][-1], "special": False}
     spec["added_tokens"] += [{**usual, "content": content, "id": i} for content, i in tokens]
 
 
-def leave_hole(spec: Any) -> int:
+def leave_hole(spec):
     """Take out the last token that is not added; the ids of those after it stay."""
     last = max(spec["model"]["vocab"].values())
     [token] = [token for token, i in spec["model"]["vocab"].items() if i == last]
@@ -218,7 +218,7 @@ def leave_hole(spec: Any) -> int:
     return last
 
 
-def fill_hole(spec: Any, content: str) -> None:
+def fill_hole(spec, content):
     """The library would give it the id of the last token, and then two have it."""
     add_tokens(spec, (content, leave_hole(spec)))
 

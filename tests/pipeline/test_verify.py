@@ -61,7 +61,7 @@ def change(column, row, value, *, at=0):
     Row, value and place may be functions of the rows.
     """
 
-    def spoil(examples: Examples) -> Examples:
+    def spoil(examples):
         number, new, place = (x(examples) if callable(x) else x for x in (row, value, at))
         old = getattr(examples, column)
         values = (old.values if isinstance(old, Ragged) else old).copy()

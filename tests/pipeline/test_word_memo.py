@@ -39,7 +39,7 @@ mixed = st.lists(
 
 
 @cache
-def trained(model: str) -> str:
+def trained(model):
     """The tokenizer.json of a model that is learned from some articles."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options = {"special_tokens": list(SPECIAL_TOKENS), "show_progress": False}
@@ -55,14 +55,14 @@ def trained(model: str) -> str:
     return library.to_str()
 
 
-def byte_level(normalizer, **options) -> tokenizers.Tokenizer:
+def byte_level(normalizer, **options):
     library = tokenizers.Tokenizer.from_str(trained("bpe"))
     library.normalizer = normalizer
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, **options)
     return library
 
 
-def unigram(normalizer, before=(), **options) -> tokenizers.Tokenizer:
+def unigram(normalizer, before=(), **options):
     library = tokenizers.Tokenizer.from_str(trained("unigram"))
     library.normalizer = normalizer
     steps = [*before, pre_tokenizers.Metaspace(**options)]
@@ -70,7 +70,7 @@ def unigram(normalizer, before=(), **options) -> tokenizers.Tokenizer:
     return library
 
 
-def with_added(library: tokenizers.Tokenizer, *more: str) -> tokenizers.Tokenizer:
+def with_added(library, *more):
     """ModernBERT's kinds of added tokens, and those that take the spaces around or whole words."""
     takes_spaces = AddedToken("<|x|>", lstrip=True, rstrip=True)
     as_written = AddedToken("a b", normalized=False)
@@ -79,13 +79,13 @@ def with_added(library: tokenizers.Tokenizer, *more: str) -> tokenizers.Tokenize
     return library
 
 
-def with_word(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def with_word(library):
     """An added token that is found inside of words."""
     library.add_tokens(["a"])
     return library
 
 
-def tokenizer_of(library: tokenizers.Tokenizer) -> Tokenizer:
+def tokenizer_of(library):
     vocabulary = library.get_vocab()
     return Tokenizer(sorted(vocabulary, key=vocabulary.get), TokenizerSpec(library.to_str()))
 
