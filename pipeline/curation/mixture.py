@@ -8,8 +8,7 @@ near-duplicates decides which ones are taken. A document of several sources belo
 them by name.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +20,6 @@ from clozeline.pipeline.dataset.manifest import MixedSource
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.source_query import MAX_REPEAT
 
-BIN_BITS: Final = 12
-BINS: Final = 1 << BIN_BITS  #: of hashes, in the first of two passes over all documents
 NONE: Final = -1  #: `MixedSource.last` if every document is used equally often
 
 #: A training document of a source with a budget.
@@ -66,78 +63,31 @@ def _check_uses(known: str, has: int, budget: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Documents and tokens by source and by the first bits of the hash, [N, BINS]."""
-
-    documents: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, parts: Iterable[Documents], sources: int) -> "Histogram":
-        """Add up the documents of all parts."""
-        shape = (sources, BINS)
-        found = cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
-        for part in parts:
-            where = part["share"] * np.int64(BINS) + _bin_of(part["hash"])
-            np.add.at(found.documents.reshape(-1), where, 1)
-            np.add.at(found.tokens.reshape(-1), where, part["tokens"].astype(np.int64))
-        return found
-
-    def cuts(self, budgets: Mapping[str, int]) -> NDArray[np.int64]:
-        """The bin in which each source's last document is, [N]; NONE if all are used."""
-        found = np.full(len(budgets), NONE)
-        for share, (name, budget) in enumerate(budgets.items()):
-            has = int(self.tokens[share].sum())
-            if not has:
-                raise InputError(f"{name}: no training text is left, so it gives no tokens.")
-            _check_uses(f"{name} has {has:,} tokens", has, budget)
-            if rest := budget % has:
-                found[share] = np.searchsorted(np.cumsum(self.tokens[share]), rest)
-        return found
-
-
-def choose_mixture(
-    budgets: Mapping[str, int], read: Callable[[], Iterable[Documents]]
-) -> list[MixedSource]:
+def choose_mixture(budgets: Mapping[str, int], documents: Documents) -> list[MixedSource]:
     """The number of uses of each source's documents. Raises InputError where no text is left.
 
-    `read` gives all documents, and is called twice: once to add up the tokens by the first bits of
-    the hash, then for the documents of a few of these bins, in which a source's budget ends.
-    """
-    histogram = Histogram.of(read(), len(budgets))
-    cuts = histogram.cuts(budgets)
-    kept = [part[_bin_of(part["hash"]) == cuts[part["share"]]] for part in read()]
-    return _mixed_sources(budgets, histogram, cuts, np.concatenate(kept))
-
-
-def _mixed_sources(
-    budgets: Mapping[str, int],
-    histogram: Histogram,
-    cuts: NDArray[np.int64],
-    documents: Documents,
-) -> list[MixedSource]:
-    """The use of each source's documents; `documents` are those of the bins that are cut.
-
-    The last document is the first with which the source gives its tokens.
+    The last document is the first with which a source gives its tokens; copies count together.
     """
     found = []
     for share, (name, budget) in enumerate(budgets.items()):
-        in_bins, counts = histogram.tokens[share], histogram.documents[share]
-        has, cut, last, more, rest = int(in_bins.sum()), int(cuts[share]), NONE, 0, 0
-        if cut != NONE:
-            rows = documents[documents["share"] == share]
-            rows = rows[np.argsort(rows["hash"], kind="stable")]
-            reached = int(in_bins[:cut].sum()) + np.cumsum(rows["tokens"], dtype=np.int64)
-            last = int(rows["hash"][np.searchsorted(reached, budget % has)])
-            taken = int(np.searchsorted(rows["hash"], np.uint64(last), "right"))  # with copies
-            more, rest = int(counts[:cut].sum()) + taken, int(reached[taken - 1])
+        rows = documents[documents["share"] == share]
+        rows = rows[np.argsort(rows["hash"])]
+        reached = np.cumsum(rows["tokens"], dtype=np.int64)
+        if not len(rows) or not reached[-1]:
+            raise InputError(f"{name}: no training text is left, so it gives no tokens.")
+        has = int(reached[-1])
+        _check_uses(f"{name} has {has:,} tokens", has, budget)
+        last, more, rest = NONE, 0, budget % has
+        if rest:
+            last = int(rows["hash"][np.searchsorted(reached, rest)])
+            more = int(np.searchsorted(rows["hash"], np.uint64(last), "right"))
+            rest = int(reached[more - 1])
         found.append(
             MixedSource(
                 source=name,
                 budget=budget,
                 available=has,
-                documents=int(counts.sum()),
+                documents=len(rows),
                 used=budget // has * has + rest,
                 repeat=budget // has,
                 more=more,
@@ -152,7 +102,3 @@ def uses_of(hashes: UInt64Array, source: MixedSource) -> NDArray[np.int64]:
     if source.last == NONE:
         return np.full(len(hashes), source.repeat)
     return source.repeat + (hashes <= np.uint64(source.last))
-
-
-def _bin_of(hashes: UInt64Array) -> NDArray[np.int64]:
-    return (hashes >> np.uint64(64 - BIN_BITS)).astype(np.int64)

@@ -227,7 +227,8 @@ class Steps:
         """
         context = self.context
         paths = [context.documents_path(bucket) for bucket in range(context.buckets.num_train)]
-        sources = choose_mixture(dict(context.budgets), lambda: read_rows(paths, 0, DOCUMENT))
+        documents = np.concatenate([*read_rows(paths, 0, DOCUMENT)])  # 16 bytes each
+        sources = choose_mixture(dict(context.budgets), documents)
         values = {"sources": [asdict(source) for source in sources]}
         write_json(context.mixture_path, values, seal=True)
 

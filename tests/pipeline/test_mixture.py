@@ -55,8 +55,7 @@ def test_the_choice_is_that_of_the_definition(rows, budget):
     rows = [*rows, (7, 0, 5), (8, 1, 5)]
     documents = np.array([(h << 58 | h, share, tokens) for h, share, tokens in rows], DOCUMENT)
     budgets = {"a": budget, "b": budget + 1}
-    parts = [documents[::2], documents[1::2]]
-    for share, found in enumerate(choose_mixture(budgets, lambda: iter(parts))):
+    for share, found in enumerate(choose_mixture(budgets, documents)):
         own = np.sort(documents[documents["share"] == share], order="hash")
         uses = uses_of(own["hash"], found)
         assert found.used == (uses * own["tokens"]).sum()
