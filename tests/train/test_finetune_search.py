@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -333,19 +332,26 @@ for number, line in enumerate(json.loads(sys.argv[2])):
     Path(sys.argv[1], f"rows.{number}.{os.environ['RANK']}").write_text(str(sum(rows)))
 """
 
-#: A command that is killed when it has stored its first result.
-KILLED = """
-import os, sys
-from clozeline.train.cli import main
-from clozeline.train.finetuning.results import ResultFolder
 
-write = ResultFolder.write
-ResultFolder.write = lambda *result: (write(*result), os._exit(9))
-main(sys.argv[1:])
-"""
+class Killed(BaseException):
+    """Nothing of ours catches it."""
 
 
-def test_three_processes_train_each_model_as_one_does(command, tmp_path):
+def killed_when_it_stored_its_first_result(line, monkeypatch):
+    """A command, in this process."""
+    write = ResultFolder.write
+
+    def write_and_end(*result):
+        write(*result)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFolder, "write", write_and_end)
+        with pytest.raises(Killed):
+            CliRunner().invoke(main, line)
+
+
+def test_three_processes_train_each_model_as_one_does(command, tmp_path, monkeypatch):
     """From the beginning, and after a process was killed."""
     line = [*command, *TOGETHER]
     compared = {
@@ -359,8 +365,7 @@ def test_three_processes_train_each_model_as_one_does(command, tmp_path):
         assert alone.exit_code == 0, alone.output
         rows.append(sum(counted))
     kept = [*compared["two"], "--out", str(tmp_path / "two-killed")]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *kept], cwd=ROOT, capture_output=True)
-    assert killed.returncode == 9, killed.stderr
+    killed_when_it_stored_its_first_result(kept, monkeypatch)
     lines = [[*options, "--out", str(tmp_path / f"{n}-3")] for n, options in compared.items()]
     (tmp_path / "commands.py").write_text(COMMANDS)
     given = [str(tmp_path), json.dumps([*lines, [*kept, "--resume"]])]

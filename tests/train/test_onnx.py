@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,16 +10,18 @@ import onnxruntime
 import pytest
 import torch
 
-from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import SUMS, write_json
-from clozeline.train.artifacts.onnx_folder import write_classifier_graph, write_run_graphs
+from clozeline.train.artifacts import onnx_folder
+from clozeline.train.artifacts.onnx_folder import write_run_graphs
+from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.predict import predict
 from clozeline.train.labelled.rows import read_named
 from tests.support.command import output_of
 from tests.support.small import small_tokenizer
 from tests.support.small_models import VOCAB, narrow, shaken
-from tests.support.small_runs import one_layer, write_small_run
+from tests.support.small_runs import write_small_run
 
 TOKENIZER = small_tokenizer()
 #: Every way in which presets differ that is in a graph: positions, windows, segments, heads.
@@ -85,10 +88,16 @@ def classifier(tmp_path_factory):
     return path.parent
 
 
-def test_an_exported_classifier_predicts_the_same(classifier, tmp_path):
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def exported(classifier):
+    out = classifier.with_name("exported")
     said = output_of("export", classifier, "--format", "onnx", "--out", out)
     assert re.fullmatch(rf"ONNX graph of [\d,]+ parameters, within \d\S+ of torch: {out}\n", said)
+    return out
+
+
+def test_an_exported_classifier_predicts_the_same(classifier, exported, tmp_path):
+    out = shutil.copytree(exported, tmp_path / "out")
     assert {path.name for path in out.iterdir()} == {
         *("model.onnx", "onnx.json", "tokenizer.json", "vocab.txt"),
         *("tokenizer_config.json", "special_tokens_map.json", "SHA256SUMS"),
@@ -153,8 +162,11 @@ def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path):
         assert (found.texts.first, found.texts.second) == (["a b"], second)
 
 
-def test_a_graph_that_gives_no_numbers_is_refused(tmp_path):
-    model = BertForClassification(one_layer(TOKENIZER, positions=16), 2)
-    torch.nn.init.constant_(model.classifier.bias, torch.nan)
-    with pytest.raises(InputError, match="differs from the model by nan"):
-        write_classifier_graph(tmp_path, model, 1.0)
+@pytest.mark.parametrize(("bias", "difference"), [(9.0, r"\d.\de\+01"), (torch.nan, "nan")])
+def test_a_graph_that_differs_from_the_model_is_refused(classifier, exported, bias, difference):
+    """As where onnxruntime computes something else, or no numbers at all."""
+    model, graph = load_classifier(classifier).model, exported / "model.onnx"
+    torch.nn.init.constant_(model.classifier.bias, bias)
+    wanted = onnx_folder._Graph(model, lambda *inputs: model(*inputs) / 0.5)
+    with pytest.raises(InputError, match=f"model.onnx differs from the model by {difference} "):
+        onnx_folder._largest_difference(onnx_folder.OnnxGraph(graph), wanted, graph)

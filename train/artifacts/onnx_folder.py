@@ -123,12 +123,16 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
     config = graph.model.config
     length = max(graph.shortest, min(16, config.max_position_embeddings))
     example = _batch(config, rows=2, length=length)
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     axes = {0: "batch", 1: "sequence"}
     with warnings.catch_warnings(), _quiet_exporter():
         warnings.simplefilter("ignore")  # of the exporter, about itself
+        # By itself the exporter first traces without dynamo, which takes the batch for a constant.
+        traced = torch.export.export(
+            graph, (), example, dynamic_shapes=dict.fromkeys(example, free), strict=True
+        )
         program = torch.onnx.export(
-            graph,
-            kwargs=example,
+            traced,
             input_names=list(example),
             output_names=outputs,
             dynamic_shapes=dict.fromkeys(example, axes),
