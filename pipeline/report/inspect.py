@@ -26,8 +26,8 @@ from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import join_bytes
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 INDENT = " " * 11

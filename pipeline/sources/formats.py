@@ -32,7 +32,7 @@ from clozeline.pipeline.sources.source_query import check_reading, split_options
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Format:
     """A row of the table: how sources of a format are recognized, cut into blocks and read."""
 
@@ -41,81 +41,71 @@ class Format:
     read_block: Callable[[Block, int], Iterator[Documents]]  #: (block, chunk_bytes) -> chunks
     #: (whole source, columns) -> all rows, unchecked, for formats that have columns.
     read_table: Callable[[Block, Sequence[str]], pa.Table] | None = None
-    has_columns: bool = False  #: whether `?text=` may name columns
     scheme: str | None = None  #: the beginning of a source that is not a file
-    encodings: tuple[str, ...] = ("UTF-8",)  #: allowed for the whole file, if it is text
     file_name: str | None = None  #: a pattern for names, without the extension of a compression
     matches: Callable[[str, bytes], bool] | None = None  #: (name, first bytes) -> whether it fits
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether `?text=` may name columns; those of the sample are fixed."""
+        return self.read_table is not None and self.scheme != sample.SCHEME
+
+
+def _lines(name: str, read: Any, matches: Any, **more: Any) -> Format:
+    """A format whose documents are separated by line ends, so that any bytes are a block."""
+    return Format(name, text_files.list_byte_ranges, read, matches=matches, **more)
 
 
 FORMATS = (
     Format(
-        name="parquet",
-        list_blocks=tables.list_row_groups,
-        read_block=tables.read_row_groups,
-        read_table=tables.read_parquet_table,
-        has_columns=True,
-        encodings=(),
+        "parquet",
+        tables.list_row_groups,
+        tables.read_row_groups,
+        tables.read_parquet_table,
         file_name=tables.PARQUET_NAME,
-        matches=tables.has_parquet_magic,
+        matches=lambda name, head: head.startswith(b"PAR1"),
     ),
+    _lines("wikiextractor", text_files.read_wikiextractor, text_files.is_wikiextractor),
+    _lines("wet", text_files.read_wet, text_files.is_wet),
     Format(
-        name="wikiextractor",
-        list_blocks=text_files.list_byte_ranges,
-        read_block=text_files.read_wikiextractor,
-        matches=text_files.is_wikiextractor,
-    ),
-    Format(
-        name="wet",
-        list_blocks=text_files.list_byte_ranges,
-        read_block=text_files.read_wet,
-        matches=text_files.is_wet,
-    ),
-    Format(
-        name="mediawiki",
-        list_blocks=mediawiki.list_stream_ranges,
-        read_block=mediawiki.read_articles,
-        encodings=("UTF-8", "UTF-16"),
+        "mediawiki",
+        mediawiki.list_stream_ranges,
+        mediawiki.read_articles,
         file_name=mediawiki.INDEX_NAME,
         matches=mediawiki.is_dump,
     ),
-    Format(
-        name="jsonl",
-        list_blocks=text_files.list_byte_ranges,
-        read_block=text_files.read_json_lines,
+    _lines(
+        "jsonl",
+        text_files.read_json_lines,
+        text_files.is_json_lines,
         read_table=text_files.read_json_table,
-        has_columns=True,
         file_name=text_files.JSON_LINES_NAME,
-        matches=text_files.is_json_lines,
     ),
     Format(
-        name="csv",
-        list_blocks=delimited.list_table,
-        read_block=delimited.read_rows,
-        read_table=delimited.read_delimited_table,
-        has_columns=True,
+        "csv",
+        delimited.list_table,
+        delimited.read_rows,
+        delimited.read_delimited_table,
         file_name=delimited.FILE_NAME,
     ),
-    Format(
-        name="text",
-        list_blocks=text_files.list_byte_ranges,
-        read_block=text_files.read_plain_text,
+    _lines(
+        "text",
+        text_files.read_plain_text,
+        text_files.is_plain_text,
         file_name=text_files.PLAIN_TEXT_NAME,
-        matches=text_files.is_plain_text,
     ),
     Format(
-        name="hf",
-        list_blocks=tables.list_hub_rows,
-        read_block=tables.read_hub_rows,
-        read_table=tables.read_hub_table,
-        has_columns=True,
+        "hf",
+        tables.list_hub_rows,
+        tables.read_hub_rows,
+        tables.read_hub_table,
         scheme=tables.HUB_SCHEME,
     ),
     Format(
-        name="sample",
-        list_blocks=sample.list_samples,
-        read_block=sample.read_sample,
-        read_table=sample.read_review_table,
+        "sample",
+        sample.list_samples,
+        sample.read_sample,
+        sample.read_review_table,
         scheme=sample.SCHEME,
     ),
 )
@@ -153,8 +143,7 @@ def list_blocks(
         wholes = [replace(whole, **chosen) for whole in find_sources(name, options.reading)]
         for whole in wholes:
             check_reading(whole.path, whole.format, whole.reading)
-        for whole in wholes if options.text_columns else ():
-            if not BY_NAME[whole.format].has_columns:
+            if options.text_columns and not BY_NAME[whole.format].has_columns:
                 raise InputError(f"{whole.path} has no columns; give it without text=")
         for whole, blocks in _cut(wholes, block_bytes, options.limit).items():
             part = options.limit is None, sum(block.text_bytes for block in blocks), blocks
@@ -227,11 +216,12 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
     early, with one rejection that is counted as "truncated". Raises InputError where a file cannot
     be read, or is not the one that was listed.
     """
-    chunks = BY_NAME[block.format].read_block(block, chunk_bytes)
-    if block.documents is not None:
-        chunks = _up_to(block.documents, chunks)
+    left = block.documents
     try:
-        yield from chunks
+        for chunk in BY_NAME[block.format].read_block(block, chunk_bytes):
+            yield chunk if left is None else chunk.first(left)
+            if left is not None and (left := left - len(chunk.texts)) <= 0:
+                break
     except InputError:
         _check_unchanged(block)  # then this is the cause
         raise
@@ -275,14 +265,6 @@ def _check_unchanged(block: Block) -> None:
         raise InputError(
             f"{block.path} changed while it was read; run the command again when it is complete."
         )
-
-
-def _up_to(limit: int, chunks: Iterator[Documents]) -> Iterator[Documents]:
-    for chunk in chunks:
-        yield chunk.first(limit)
-        limit -= len(chunk.texts)
-        if limit <= 0:
-            return
 
 
 def find_sources(source: str, reading: Sequence[str] = ()) -> list[Block]:
@@ -329,8 +311,8 @@ def whole_file(file: files.File, *, is_text: bool = False) -> Block:
         )
     if format.name == "text" and not is_text:
         check_running_text(file.path, head)
-    if format.encodings:
-        check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
+    if format.name != "parquet":
+        check_utf8(file.path, head, or_utf16=format.name == "mediawiki")
     return Block(
         path=file.path,
         format=format.name,

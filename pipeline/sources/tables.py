@@ -104,10 +104,6 @@ def _rows(columns: Sequence[pa.Array], first: int, block: Block) -> Documents:
     return documents
 
 
-def has_parquet_magic(name: str, head: bytes) -> bool:
-    return head.startswith(b"PAR1")
-
-
 def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
     """Blocks of whole row groups, with about `block_bytes` of text each.
 

@@ -18,7 +18,6 @@ Persian and many Indic scripts write words with zero-width joiners, which BERT's
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from functools import cache
 from typing import NamedTuple
 
 #: A vocabulary keeps marks by default if at least this share of the letters would be lost. English
@@ -33,18 +32,6 @@ ACCENTED = ("LATIN", "GREEK")
 ACCENTS = ("COMBINING", "VARIATION")
 
 
-@cache
-def is_lost(character: str) -> bool:
-    """Whether stripping accents removes this letter, or turns it into another one."""
-    decomposed = unicodedata.normalize("NFD", character)
-    if all(unicodedata.category(part) != "Mn" for part in decomposed):
-        return False
-    first = decomposed[0]
-    if unicodedata.category(first) == "Mn":
-        return _script(first) not in ACCENTS
-    return first.isalpha() and _script(first) not in ACCENTED
-
-
 class Sample(NamedTuple):
     """What is counted in texts, composed (NFC)."""
 
@@ -57,36 +44,34 @@ class Sample(NamedTuple):
         import regex
 
         word = regex.compile(rf"\p{{L}}[\p{{L}}\p{{M}}{JOINERS}]*")
-        characters: Counter[str] = Counter()
-        words: Counter[str] = Counter()
+        sample = cls(Counter(), Counter())
         for text in texts:
             composed = unicodedata.normalize("NFC", text)
-            characters.update(composed)
-            words.update(word.findall(composed.lower()))
-        return cls(characters, words)
+            sample.characters.update(composed)
+            sample.words.update(word.findall(composed.lower()))
+        return sample
 
     def accents_make(self) -> str | None:
         """What stripping accents would do, where they make letters or words."""
         lost, letters = count_letters(self.characters)
         if lost > MAX_LOST * letters:
             return f"lose {lost / letters:.1%} of the letters"
-        merged = count_merged(self.words)
-        if merged > MAX_MERGED * self.words.total():
-            return f"merge {merged / self.words.total():.0%} of the words with other common words"
+        merged, words = count_merged(self.words), self.words.total()
+        if merged > MAX_MERGED * words:
+            return f"merge {merged / words:.0%} of the words with other common words"
         return None
 
     def joiners_make(self) -> str | None:
         """How many words have zero-width joiners, in scripts other than Latin and Greek."""
-        joined = {
-            word: number
-            for word, number in self.words.items()
-            if not set(JOINERS).isdisjoint(word) and _script(word[0]) not in ACCENTED
-        }
+        others = [w for w in self.words if not w.isascii() and _script(w[0]) not in ACCENTED]
+        joined = [word for word in others if not set(JOINERS).isdisjoint(word)]
         if not joined:
             return None
-        most = max(joined, key=lambda word: (joined[word], word))
-        number, all_words = sum(joined.values()), self.words.total()
-        return f"{number:,} of {all_words:,} words have zero-width joiners, such as {most!r}"
+        most = max(joined, key=lambda word: (self.words[word], word))
+        number = sum(map(self.words.__getitem__, joined))
+        return (
+            f"{number:,} of {self.words.total():,} words have zero-width joiners, such as {most!r}"
+        )
 
 
 def count_merged(words: Counter[str]) -> int:
@@ -103,16 +88,21 @@ def count_merged(words: Counter[str]) -> int:
 
 
 def count_letters(counts: Counter[str]) -> tuple[int, int]:
-    """The letters that stripping accents loses, and all letters.
-
-    "he है"  ->  1, 4
-    """
+    """The letters that stripping accents loses, and all letters: "he है"  ->  1, 4."""
     lost = sum(number for character, number in counts.items() if is_lost(character))
     letters = sum(number for c, number in counts.items() if c.isalpha() or is_lost(c))
     return lost, letters
 
 
-@cache
+def is_lost(character: str) -> bool:
+    """Whether stripping accents removes this letter, or turns it into another one."""
+    first, *others = unicodedata.normalize("NFD", character)
+    if unicodedata.category(first) == "Mn":
+        return _script(first) not in ACCENTS
+    is_marked = any(unicodedata.category(other) == "Mn" for other in others)
+    return is_marked and first.isalpha() and _script(first) not in ACCENTED
+
+
 def _script(character: str) -> str:
     """DEVANAGARI VOWEL SIGN E  ->  DEVANAGARI"""
     return unicodedata.name(character, "").partition(" ")[0]

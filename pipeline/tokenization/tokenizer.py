@@ -36,10 +36,12 @@ from clozeline.pipeline.common.paths import (
     read_file,
     write_together,
 )
-from clozeline.pipeline.tokenization.token_texts import join_bytes, shown_token, token_texts
 from clozeline.pipeline.tokenization.tokenizer_spec import (
     SPECIAL_TOKENS,
     TokenizerSpec,
+    join_bytes,
+    shown_token,
+    token_texts,
 )
 from clozeline.pipeline.tokenization.vocabulary import (
     CONTINUATION,
@@ -206,27 +208,26 @@ class Tokenizer:
         else, unless `overwrite` replaces it.
         """
         folder = path_of(folder)
-        names = {name for name in names_in(folder) if not name.startswith(".")}
-        texts = transformers_files(
+        texts = self._own_files() | transformers_files(
             self.special_tokens,
             None if isinstance(self.normalization, TokenizerSpec) else asdict(self.normalization),
             max_seq_length=max_seq_length,
             has_segments=has_segments,
             cuts_start=cuts_start,
         )
-        if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):
-            self._check_same(folder)
-        texts |= self._own_files()
         contents = {name: texts[name].encode() for name in TOKENIZER_FILES if name in texts}
         contents[SUMS] = sums_of(contents)
+        names = {name for name in names_in(folder) if not name.startswith(".")}
+        if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):
+            self._check_same(folder)
         known = {name: read_file(folder / name) for name in names.intersection(TOKENIZER_FILES)}
-        changed = [name for name in contents if contents[name] != known.get(name)]
-        changed.sort(key=TOKENIZER_FILES.index)
+        ordered = {name: contents[name] for name in TOKENIZER_FILES if name in contents}
+        changed = {name: data for name, data in ordered.items() if data != known.get(name)}
         # A kill leaves no tokenizer.json, or a finished folder without sums, which is accepted.
         gone = known.keys() - (contents.keys() - {SUMS, TOKENIZER_JSON}.intersection(changed))
         first_to_last = sorted(gone, key=TOKENIZER_FILES.index, reverse=True)
         make_folder(folder)
-        write_together(folder, {name: contents[name] for name in changed}, removed=first_to_last)
+        write_together(folder, changed, removed=first_to_last)
 
     def _own_files(self) -> dict[str, str]:
         # Not the library's own save: it reports a full disk as a bare Exception.

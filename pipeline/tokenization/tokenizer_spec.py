@@ -1,12 +1,22 @@
-"""A tokenizer.json that is kept whole, such as the byte-level BPE of ModernBERT.
+"""A tokenizer.json that is kept whole, such as the byte-level BPE of ModernBERT; tokens as text.
 
-It is of a model other than WordPiece, or a WordPiece with added tokens. It is learned (`learn.py`)
-or adopted, and its JSON is kept whole. The tokens for padding, unknown
-text, start, separator and mask are known by role, as the tokenizer_config.json beside it says: they
-may be spelled "<mask>". Rows are always [CLS] A [SEP] B [SEP].
+It is of a model other than WordPiece, or a WordPiece with added tokens, learned (`learn.py`) or
+adopted. The tokens for padding, unknown text, start, separator and mask are known by role, as the
+tokenizer_config.json beside it says: they may be spelled "<mask>". Rows are always
+[CLS] A [SEP] B [SEP]. What tokens of each model add to a text, and how a person reads them:
+
+    WordPiece  BPE    Unigram    text        shown
+    the        Ġthe   ▁the       " the"      the
+    ##s        s      s          "s"         ##s
+               Ġ      ▁          " "         ␣
+               Ð                 "\\udcd0"   ##<0xD0>    a byte of a character of several tokens
+
+Such a byte is a surrogate (PEP 383) until the tokens of its character are joined.
 """
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +24,10 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from clozeline.pipeline.common.errors import InputError, first_names, one_line
+from clozeline.pipeline.common.errors import InputError, escaped, first_names, one_line
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
+CONTINUATION = "##"
 #: The character that begins the first token of a word, by the pre-tokenizer that writes it.
 WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
 
@@ -31,6 +42,8 @@ OTHER_BYTES = sorted({*range(0x100)}.difference(PLAIN_BYTES))
 #: Radford et al. (2019) write each byte as a printable character: a space is U+0120.
 BYTES = {chr(byte): byte for byte in PLAIN_BYTES}
 BYTES |= {chr(0x100 + i): byte for i, byte in enumerate(OTHER_BYTES)}
+SPACE = "␣"  # how a token of a space alone is shown
+LONE_BYTE = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True)
@@ -134,15 +147,15 @@ def read_spec(
 def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
     """Raises InputError unless the ids are 0 to V - 1, and added tokens have those of the file."""
     for token in added:
-        content, there = token["content"], token["id"]
-        if (found := vocabulary.get(content)) is None:
+        content, found = token["content"], vocabulary.get(token["content"])
+        if found is None:
             raise InputError(
                 f"it adds the token {content!r}, which the library leaves out; remove it."
             )
-        if found != there:  # the library gives it the next free id
+        if found != token["id"]:  # the library gives it the next free id
             raise InputError(
-                f"it adds the token {content!r} with id {there:,}, which the library would read as "
-                f"{found:,}: added tokens come after all others; remove it, or add it last."
+                f"it adds the token {content!r} with id {token['id']:,}, which the library would "
+                f"read as {found:,}: added tokens come after all others; remove it, or add it last."
             )
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise InputError(
@@ -183,3 +196,46 @@ def _as_special(token: Any, special_tokens: tuple[str, ...]) -> Any:
     """An added token, flagged as special if it is one of these, so that text cannot become it."""
     is_special = isinstance(token, dict) and token.get("content") in special_tokens
     return {**token, "special": True} if is_special else token
+
+
+def token_texts(
+    tokens: Sequence[str], is_continuation: Sequence[bool], spec: TokenizerSpec | None
+) -> list[str]:
+    """What each token adds to a text, [V]: a space first where it begins a word."""
+    mark = spec.word_mark if spec else None
+    if spec is None or mark is None:  # tokens are words, or say that they continue one
+        return [
+            token.removeprefix(CONTINUATION) if continues else f" {token}"
+            for token, continues in zip(tokens, is_continuation, strict=True)
+        ]
+    special = spec.added(special=True).union(spec.special_tokens)
+    added = spec.added(special=False)
+    return [
+        f" {token}" if token in special else token if token in added else _spelled(token, mark)
+        for token in tokens
+    ]
+
+
+def _spelled(token: str, mark: str) -> str:
+    if mark == WORD_MARKS["Metaspace"]:
+        return token.replace(mark, " ")
+    if not BYTES.keys() >= {*token}:
+        return token
+    return bytes(map(BYTES.__getitem__, token)).decode(errors="surrogateescape")
+
+
+def shown_token(text: str) -> str:
+    """The text of a token as a person reads it alone; "##..." continues a word, in all models."""
+    inside = text.removeprefix(" ")
+    bare = inside.lstrip(" ")
+    if not bare and text:
+        return SPACE * len(text)
+    begin = "" if text != inside else CONTINUATION
+    spaces = SPACE * (len(inside) - len(bare))
+    return begin + spaces + escaped(join_bytes(bare))
+
+
+def join_bytes(text: str) -> str:
+    """Joined texts of tokens: bytes become characters; those of none are shown as <0xD0>."""
+    joined = text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+    return LONE_BYTE.sub(lambda byte: f"<0x{ord(byte[0]) & 0xFF:02X}>", joined)

@@ -1,6 +1,5 @@
 """`clozeline tokenizer`: learns or adopts a vocabulary and Punkt's parameters."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -178,34 +177,35 @@ def make_tokenizer(
 
 
 def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
-    if options.vocab is not None:  # report a bad one before the long work
-        _adopt(options, punkt=None)
+    adopted = _adopt(options) if options.vocab is not None else None  # a bad one ends it here
     blocks = _mixed(sources, options.text_columns) if sources else []
     check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks, options.allow_truncated)
     punkt, origin = _find_or_train_punkt(corpus, options.language)
     sample = Sample.of(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet") if blocks else ())
-    reason, warning = "", None
-    if options.vocab is not None:
-        tokenizer = _adopt(options, punkt=punkt.to_json())
-        warning = _warning(tokenizer, sample)
+    loss, reason, warning = sample.accents_make(), "", None
+    if adopted:
+        tokenizer = Tokenizer(adopted.tokens, adopted.normalization, punkt.to_json())
     else:
-        tokenizer, reason = _learn(corpus, sample, options, punkt=punkt.to_json())
+        keep = loss if options.strip_accents is None and not options.cased else None
+        reason = f" (stripping them would {keep})" if keep else ""
+        tokenizer = _learn(corpus, sample, options, keep_accents=bool(keep), punkt=punkt.to_json())
         if tokenizer.vocab_size < (options.vocab_size or 0):
             warning = f"the text gives only {tokenizer.vocab_size:,} tokens; give more of it."
     accents, notes = "with its own normalizer", []
-    for where, reason in list(corpus.rejected.items())[:1]:
+    for where, why in list(corpus.rejected.items())[:1]:
         number = counted(len(corpus.rejected), "document")
-        notes.append(f"{number} rejected, the first is {where} ({reason}).")
-    if isinstance(tokenizer.normalization, Normalization):
-        stripped = tokenizer.normalization.strip_accents
-        accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
-        if tokenizer.normalization.clean_text and (joined := sample.joiners_make()):
+        notes.append(f"{number} rejected, the first is {where} ({why}).")
+    if isinstance(flags := tokenizer.normalization, Normalization):
+        accents = f"accents {'stripped' if flags.strip_accents else 'kept'}{reason}"
+        if adopted and loss and flags.strip_accents:
+            warning = f"the vocabulary strips accents; in the sources, that will {loss}."
+        if flags.clean_text and (joined := sample.joiners_make()):
             notes.append(f"{joined}, which WordPiece drops; --model bpe keeps them.")
     return Made(tokenizer, origin, accents, warning, notes)
 
 
-def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
+def _adopt(options: TokenizerOptions) -> Tokenizer:
     assert options.vocab is not None
     path = options.vocab
     if is_hub_name(path):
@@ -213,7 +213,7 @@ def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
     if path.is_dir():
         path /= TOKENIZER_JSON if is_file(path / TOKENIZER_JSON) else VOCAB_TXT
     return adopt_vocabulary(
-        path, cased=options.cased, strip_accents=options.strip_accents, punkt=punkt
+        path, cased=options.cased, strip_accents=options.strip_accents, punkt=None
     )
 
 
@@ -252,40 +252,27 @@ def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]
 
 
 def _learn(
-    corpus: Corpus, sample: Sample, options: TokenizerOptions, *, punkt: PunktJson
-) -> tuple[Tokenizer, str]:
-    """A learned tokenizer; and why it keeps accents, if that is because of the text."""
+    corpus: Corpus,
+    sample: Sample,
+    options: TokenizerOptions,
+    *,
+    keep_accents: bool,
+    punkt: PunktJson,
+) -> Tokenizer:
     assert options.vocab_size is not None
     if not corpus.blocks:
         raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
-    reason, strip_accents = "", options.strip_accents
-    if strip_accents is None and not options.cased:
-        loss = sample.accents_make()
-        strip_accents, reason = not loss, f" (stripping them would {loss})" if loss else ""
-    tokenizer = learn_vocabulary(
+    covered = np.cumsum([number for _, number in sample.characters.most_common()])
+    covering = int(np.searchsorted(covered, ALPHABET_COVERS * sample.characters.total())) + 1
+    return learn_vocabulary(
         corpus.texts(options.max_megabytes * MEGABYTE, reading_for="the vocabulary"),
         model=options.model,
         vocab_size=options.vocab_size,
         cased=bool(options.cased),
-        strip_accents=strip_accents,
+        strip_accents=False if keep_accents else options.strip_accents,
         punkt=punkt,
-        alphabet=max(MIN_ALPHABET, _alphabet(sample.characters)),
+        alphabet=max(MIN_ALPHABET, covering),
     )
-    return tokenizer, reason
-
-
-def _alphabet(counts: Counter[str]) -> int:
-    """The number of characters that cover nearly all of the text."""
-    covered = np.cumsum([number for _, number in counts.most_common()])
-    return int(np.searchsorted(covered, ALPHABET_COVERS * counts.total())) + 1
-
-
-def _warning(tokenizer: Tokenizer, sample: Sample) -> str | None:
-    """What an adopted vocabulary that strips accents loses of the sources."""
-    flags, loss = tokenizer.normalization, sample.accents_make()
-    if not (loss and isinstance(flags, Normalization) and flags.strip_accents):
-        return None
-    return f"the vocabulary strips accents; in the sources, that will {loss}."
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_file, read_file
+from clozeline.pipeline.tokenization.tokenizer_spec import CONTINUATION as CONTINUATION
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS as SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
 
@@ -23,7 +24,6 @@ FLAGS = {
 }
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
-CONTINUATION = "##"
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
 MAX_UPPER = 0.01  #: of the tokens of an uncased vocabulary may have upper case
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
@@ -148,13 +148,13 @@ def _bert_flags(values: dict[str, Any]) -> Normalization:
                 "a vocab.txt, or a tokenizer.json of BERT's."
             )
     flags = {name: values["normalizer"].get(name) for name in Normalization.__dataclass_fields__}
-    if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
-        flags["strip_accents"] = flags["lowercase"]
     return _normalization(flags, {name: f"normalizer {name}" for name in flags})
 
 
-def _normalization(flags: Mapping[str, Any], names: Mapping[str, str]) -> Normalization:
+def _normalization(flags: dict[str, Any], names: Mapping[str, str]) -> Normalization:
     """The flags; `names` is what they are called in the file. Raises InputError."""
+    if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
+        flags["strip_accents"] = flags["lowercase"]
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InputError(f"{names[name]} is {flag!r}; it must be true or false.")
@@ -163,12 +163,8 @@ def _normalization(flags: Mapping[str, Any], names: Mapping[str, str]) -> Normal
 
 def flags_of(config: dict[str, Any], path: AnyPath) -> Normalization:
     """The flags that a tokenizer_config.json gives, at this path. Raises InputError."""
-    lowercase, accents = config.get("do_lower_case", True), config.get("strip_accents")
-    flags = {
-        "lowercase": lowercase,
-        "strip_accents": lowercase if accents is None else accents,
-        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
-    }
+    defaults = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
+    flags = {name: config.get(FLAGS[name], default) for name, default in defaults.items()}
     try:
         return _normalization(flags, FLAGS)
     except InputError as error:

@@ -20,6 +20,7 @@ other text can become it: only NFC is known.
 """
 
 import json
+import re
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,10 +37,8 @@ Ids = NDArray[np.uint32]
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 FROM_OTHERS = "K;`"  # what NFC can turn a character beyond ASCII into, of ASCII
-#: The last bytes of whitespace that is not ASCII: one of two bytes, or the end of one of three.
-WIDE_BLANKS = np.array(
-    [int.from_bytes(c.encode()[-3:]) for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
-)
+WIDE_BLANKS = [char.encode() for char in map(chr, range(0x80, 0x3001)) if char.isspace()]
+AFTER_BLANK = re.compile(b"(?:" + b"|".join(WIDE_BLANKS) + b") ")
 SPACE, BLANK, ALNUM, MARK, APOSTROPHE, OTHER = range(6)  # kinds of byte; OTHER: not ASCII
 KIND_OF = np.full(256, BLANK, np.uint8)
 KIND_OF[list(string.punctuation.encode())] = MARK
@@ -152,13 +151,14 @@ def cut_words(sentences: Sequence[str], cuts: Cuts) -> tuple[pa.LargeStringArray
     Raises UnicodeEncodeError for a lone surrogate.
     """
     encoded = [sentence.encode() for sentence in sentences]
-    edges = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    edges = offsets_of(list(map(len, encoded)))
     raw = b"".join(encoded)
     kinds = np.frombuffer(raw.translate(KINDS), np.uint8)
     begins = np.zeros(len(raw) + 1, np.bool_)
     left, right, inside = kinds[:-1], kinds[1:], begins[1:-1]
     inside[:] = (right == SPACE) & (left > BLANK)
-    _keep_wide_blanks(begins, kinds, np.frombuffer(raw, np.uint8))
+    for blank in AFTER_BLANK.finditer(raw):
+        begins[blank.end() - 1] = False
     if cuts.at_marks:
         is_mark = (right == MARK) | (right == APOSTROPHE)
         inside |= (left == ALNUM) & is_mark | (left == MARK) & (right == ALNUM)
@@ -169,13 +169,3 @@ def cut_words(sentences: Sequence[str], cuts: Cuts) -> tuple[pa.LargeStringArray
     begin = np.flatnonzero(begins)
     words = pa.LargeStringArray.from_buffers(len(begin) - 1, pa.py_buffer(begin), pa.py_buffer(raw))
     return words, np.searchsorted(begin, edges)
-
-
-def _keep_wide_blanks(
-    begins: NDArray[np.bool_], kinds: NDArray[np.uint8], data: NDArray[np.uint8]
-) -> None:
-    """Undo the cuts after whitespace that is not ASCII, in place."""
-    after = np.flatnonzero(begins[1:-1] & (kinds[:-1] == OTHER)) + 1  # at least two bytes before
-    two = data[after - 2].astype(np.int32) << 8 | data[after - 1]
-    three = np.where(after > 2, data[after - 3], 0).astype(np.int32) << 16 | two
-    begins[after[np.isin(two, WIDE_BLANKS) | np.isin(three, WIDE_BLANKS)]] = False

@@ -136,8 +136,8 @@ def test_the_bad_rows_before_the_end_of_a_limited_source_count(block_bytes, tmp_
     ("data", "message"),
     [
         ("a,b\n1,2\n", "no column 'text'; its columns are a, b; choose with --text-columns"),
-        ("text;b\n1, c;2\n", "separated by semicolons, not by commas as in .csv; convert it"),
-        ('text;b\n"1,""c"" d";2\n', "separated by semicolons, not by commas as in .csv; convert"),
+        ("text;b\n1, c;2\n", "no column 'text'; its columns are text;b; choose with"),
+        ('text;b\n"1,""c"" d";2\n', "no column 'text'; its columns are text;b"),
         ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
         ("", "a.csv has no rows"),
         ("text\n", "a.csv (a table has a header and no rows); give a source that is not empty."),

@@ -15,9 +15,8 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.report.inspect import example_lines, shown_example
-from clozeline.pipeline.tokenization.token_texts import join_bytes, shown_token
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import BYTES
+from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, join_bytes, shown_token
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
 from clozeline.train.export.export import export
 from clozeline.train.inference.fill import fill_text
