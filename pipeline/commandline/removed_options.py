@@ -10,7 +10,10 @@ EVERY = "every command"
 #: By command, then by option, both as a user typed them; the text follows "was removed; ".
 OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
-    "tokenizer": {"--compare": "compare the tokens of data sets that are built with each"},
+    "tokenizer": {
+        "--compare": "compare the tokens of data sets that are built with each",
+        "--max-megabytes": "at most 200 MB are read; for less, limit the sources with ?limit=N",
+    },
     "inspect": {
         "--document": "show the steps of a run with --steps A-B; they name their documents",
         "--source": "show the steps of a run with --steps A-B; they name their documents",

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from clozeline.pipeline.common.errors import InputError
 
 TRUNCATED = "truncated"  # sources that end early
@@ -151,13 +153,9 @@ def _elements(documents: Any) -> Iterator[Any]:
     if isinstance(documents, str | bytes | Mapping):
         kind = type(documents).__name__
         raise InputError(f"documents is one {kind}; give several texts or dicts, or a table.")
-    if hasattr(documents, "to_batches"):
-        for batch in documents.to_batches():
+    if hasattr(documents, "__arrow_c_stream__"):
+        for batch in pa.RecordBatchReader.from_stream(documents):
             yield from batch.to_pylist()
-    elif hasattr(documents, "iterrows"):
-        yield from documents.to_dict("records")
-    elif hasattr(documents, "iter_rows"):
-        yield from documents.iter_rows(named=True)
     else:
         yield from documents
 

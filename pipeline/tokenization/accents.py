@@ -96,7 +96,7 @@ def count_letters(counts: Counter[str]) -> tuple[int, int]:
 
 def is_lost(character: str) -> bool:
     """Whether stripping accents removes this letter, or turns it into another one."""
-    first, *others = unicodedata.normalize("NFD", character)
+    first, *others = [*unicodedata.normalize("NFD", character)]
     if unicodedata.category(first) == "Mn":
         return _script(first) not in ACCENTS
     is_marked = any(unicodedata.category(other) == "Mn" for other in others)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import click
 
-from clozeline.pipeline.commandline.config_options import AT_LEAST_ONE, option
+from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common.paths import AnyPath
 
 Model = Literal["wordpiece", "bpe"]
@@ -25,7 +25,7 @@ class TokenizerOptions:
     )
     vocab_size: int | None = option(
         None,
-        "Learn a vocabulary of this many tokens.",
+        "Learn a vocabulary of this many tokens, from at most 200 MB of text.",
         group="Vocabulary",
         type=click.IntRange(100, 1 << 24),
     )
@@ -52,9 +52,6 @@ class TokenizerOptions:
     text_columns: tuple[str, ...] = option(
         ("text",), "Column (or JSON key) of the text; repeatable.", group="Text"
     )
-    max_megabytes: int = option(
-        200, "Maximum megabytes of text to learn from.", group="Text", type=AT_LEAST_ONE
-    )
     allow_truncated: bool = option(
         False, "Use what can be read of sources that end early.", group="Text", is_flag=True
     )
@@ -62,10 +59,6 @@ class TokenizerOptions:
     def __post_init__(self) -> None:
         if (self.vocab is None) == (self.vocab_size is None):
             raise ValueError("give one of --vocab FILE and --vocab-size N.")
-        if self.vocab is not None and self.max_megabytes != TokenizerOptions.max_megabytes:
-            raise ValueError(
-                "--max-megabytes is for a vocabulary to learn; leave it out with --vocab."
-            )
         if self.model == "wordpiece":
             return
         if self.vocab is not None:

@@ -62,7 +62,7 @@ PUNKT_TEXT_BYTES = 2_000_000
 SAMPLE_BYTES = 2_000_000  # read to decide whether accents are letters, and to count the alphabet
 ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
-MEGABYTE = 1_000_000
+MOST_BYTES = 200_000_000  #: of text that a vocabulary is learned from
 LONG_TEXT = 1 << 20  # bytes; with less, the work after reading takes no time
 
 
@@ -140,7 +140,6 @@ def make_tokenizer(
     strip_accents: bool | None = TokenizerOptions.strip_accents,
     language: str = TokenizerOptions.language,
     text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
-    max_megabytes: int = TokenizerOptions.max_megabytes,
     allow_truncated: bool = TokenizerOptions.allow_truncated,
     overwrite: bool = False,
 ) -> Made:
@@ -164,7 +163,6 @@ def make_tokenizer(
         strip_accents=strip_accents,
         language=language,
         text_columns=text_columns,
-        max_megabytes=max_megabytes,
         allow_truncated=allow_truncated,
     )
     out, names = path_of(out), list(each_given(sources))
@@ -265,7 +263,7 @@ def _learn(
     covered = np.cumsum([number for _, number in sample.characters.most_common()])
     covering = int(np.searchsorted(covered, ALPHABET_COVERS * sample.characters.total())) + 1
     return learn_vocabulary(
-        corpus.texts(options.max_megabytes * MEGABYTE, reading_for="the vocabulary"),
+        corpus.texts(MOST_BYTES, reading_for="the vocabulary"),
         model=options.model,
         vocab_size=options.vocab_size,
         cased=bool(options.cased),

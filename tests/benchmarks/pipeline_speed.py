@@ -74,7 +74,7 @@ def text_files(scratch: Path, megabytes: float) -> list[Path]:
 
 def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
     """A tokenizer folder like that of `clozeline tokenizer`."""
-    kind = {"vocab": BERT_VOCABULARY} if DATA else {"vocab_size": 8192, "max_megabytes": 20}
+    kind = {"vocab": BERT_VOCABULARY} if DATA else {"vocab_size": 8192}
     made = make_tokenizer(
         [str(files[0])], out=folder, language="english", text_columns=CONFIG.text_columns, **kind
     )

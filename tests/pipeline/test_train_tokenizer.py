@@ -37,9 +37,7 @@ def corpus(tmp_path):
 
 
 def make(out, *sources, **options):
-    names = [str(source) for source in sources]
-    few = {} if "vocab" in options else {"max_megabytes": 10}
-    return make_tokenizer(names, out=out, **(few | options))
+    return make_tokenizer([str(source) for source in sources], out=out, **options)
 
 
 @pytest.fixture
@@ -201,10 +199,9 @@ def test_rejected_documents_are_told_with_the_first_one(tmp_path):
     lines = ['{"text": "The cat sat on the mat."}'] * 9 + ["{"]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "b.jsonl").write_text("\n".join(lines[:9]))
-    options = {"vocab_size": 200, "max_megabytes": 1}
-    [said] = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", **options).notes
+    [said] = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", vocab_size=200).notes
     assert said.startswith(f"1 document rejected, the first is {tmp_path}/a.jsonl:10 (not JSON: ")
-    assert make(tmp_path / "other", tmp_path / "b.jsonl", **options).notes == []
+    assert make(tmp_path / "other", tmp_path / "b.jsonl", vocab_size=200).notes == []
 
 
 REFUSED = {
@@ -213,7 +210,6 @@ REFUSED = {
     "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},
     "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
     "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
-    "--max-megabytes is for a vocabulary to learn": {"vocab": "vocab.txt", "max_megabytes": 5},
 }
 
 
