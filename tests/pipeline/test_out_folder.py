@@ -226,7 +226,7 @@ def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
         _run(
             lambda context: Outcome(Counter(), is_last=True),
             begun,
-            Progress(begun.blocks, begun.context),
+            Progress(begun.context),
         )
     assert read_manifest(copy / "out").config == CONFIG
 

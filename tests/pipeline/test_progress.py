@@ -11,82 +11,41 @@ import click
 import pytest
 
 from clozeline.pipeline.common.counts import Counts, StageTimer, tree_memory
-from clozeline.pipeline.job.graph import replace_data_set
-from clozeline.pipeline.job.out_folder import begin_job
-from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.progress import Progress
+from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.steps.token_cache import write_cache_file
 from tests.pipeline.test_job import OPTIONS, shards
-from tests.pipeline.test_steps import CONFIG, build, work
+from tests.pipeline.test_steps import CONFIG, work
 from tests.pipeline.test_token_cache import tokenized
-from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
 
 
-def finish_block(context, block):
-    """The token cache file of a block of one document."""
-    chunks, size = [(tokenized([[[[7, 8]]]]), Counts())], context.vocab_size
-    write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, vocab_size=size)
-
-
-def test_finished_blocks_are_counted(tmp_path):
+def test_the_bars_show_what_workers_have_done_and_their_memory(tmp_path):
     blocks, context = work(tmp_path)
-    progress = Progress(blocks, context)
-    seen = []
-    for block in blocks[:3]:
-        progress.poll()
-        seen.append(progress.done_bytes)
-        finish_block(context, block)
-    progress.poll()
-    sizes = [block.text_bytes for block in blocks]
-    assert seen == [0, sizes[0], sum(sizes[:2])]
-    assert progress.done_bytes == sum(sizes[:3])
-    words = re.fullmatch(rf"blocks 3/{len(blocks)}, peak memory ([0-9.]+) GB", progress.as_text())
-    assert words
-    assert float(words[1]) == pytest.approx(progress.peak_memory / 1e9, abs=0.01)
+    context = context.reading(blocks)
+    Steps(context).tokenize_block(blocks[0])
+    progress = Progress(context)
+    assert progress.sizes == [0, *(block.text_bytes for block in blocks[1:])]
+    progress.terminal = io.StringIO()
+    with click.Context(click.Command("shards")):
+        run_in_workers(context, workers=2, progress=progress)
+    tokenizing, building = progress.terminal.getvalue().splitlines()[-2:]
+    words = re.fullmatch(r"tokenizing: 100% .* peak memory ([0-9.]+) GB\]", tokenizing)
+    assert 0.05 < float(words[1]) <= progress.peak_memory / 1e9 + 0.01
+    assert f" {len(context.buckets)}/{len(context.buckets)} " in building
 
 
-def test_only_files_of_this_job_are_counted(tmp_path):
-    blocks, context = work(tmp_path)
-    build(blocks, context)
-    (context.out_dir / "train-00009-of-00099.arrow").touch()
-    (context.cache_dir / "another.tokens").touch()
-    progress = Progress(blocks, context)
-    progress.poll()
-    assert progress.done_bytes == sum(block.text_bytes for block in blocks)
-    assert progress.done_shards == progress.shards
-    assert len(progress.shards) == len(context.buckets)
-
-
-def test_a_block_is_finished_when_all_its_files_are_there(tmp_path):
+def test_a_block_is_tokenized_when_all_its_files_are_there(tmp_path):
     """A kept token cache of a job without the search for near-duplicates has one of three."""
     blocks, context = work(tmp_path, replace(CONFIG, deduplicate="near"))
-    finish_block(context, blocks[0])
-    progress = Progress(blocks, context)
-    progress.poll()
-    assert progress.done_bytes == 0
+    context = context.reading(blocks)
+    chunks, size = [(tokenized([[[[7, 8]]]]), Counts())], context.vocab_size
+    path, buckets = context.cache_path(blocks[0]), context.buckets
+    write_cache_file(path, chunks, buckets=buckets, vocab_size=size)
+    assert Progress(context).sizes[0] == blocks[0].text_bytes
     Steps(context).tokenize_block(blocks[0])
-    progress.poll()
-    assert progress.done_bytes == blocks[0].text_bytes
-
-
-def test_shards_of_the_data_set_that_is_replaced_are_not_counted(tmp_path):
-    build(*work(tmp_path))
-    blocks, context = work(tmp_path, replace(CONFIG, min_characters=5))
-    steps = Steps(begin_job(context.reading(blocks), small_tokenizer(PUNKT)))
-    progress = Progress(blocks, steps.context)
-    assert progress.shards <= {path.name for path in context.out_dir.iterdir()}
-    for block in blocks:
-        progress.poll()
-        assert not progress.done_shards
-        steps.tokenize_block(block)
-    replace_data_set(steps, "")
-    progress.poll()
-    assert progress.done_bytes == sum(block.text_bytes for block in blocks)
-    assert not progress.done_shards
-    steps.build_shard(0)
-    progress.poll()
-    assert progress.done_shards == {context.shard_path(0).name}
+    assert Progress(context).sizes[0] == 0
 
 
 def test_text_that_an_earlier_job_read_is_not_part_of_the_speed(tmp_path):
@@ -97,16 +56,6 @@ def test_text_that_an_earlier_job_read_is_not_part_of_the_speed(tmp_path):
         shards(tmp_path, replace(CONFIG, seed=seed), options, out=out)
         speeds.append(json.loads((out / "job.json").read_bytes())["megabytes_per_second"])
     assert speeds[0] > speeds[1] == 0
-
-
-def test_the_last_line_shows_that_everything_is_done(tmp_path):
-    blocks, context = work(tmp_path)
-    progress, terminal = Progress(blocks, context), io.StringIO()
-    with click.Context(click.Command("shards")), show_progress(progress, terminal):
-        build(blocks, context)
-    shown = terminal.getvalue()
-    assert f"blocks {len(blocks)}/{len(blocks)}" in shown
-    assert f"{len(context.buckets)}/{len(context.buckets)}" in shown
 
 
 def test_memory_counts_this_process_and_those_below_it():
