@@ -199,8 +199,7 @@ def plan_job(
 
 def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
     """Do the whole job: in workers on this machine, or on another runner of Beam."""
-    with naming_store(job.out_dir):
-        progress = Progress(job.context)
+    progress = Progress(job.context)
     # Before anything is removed.
     run_graph = runner_of(job.context, job.options, beam_args, progress)
     with naming_store(job.out_dir), locked_folder(job.out_dir):

@@ -22,7 +22,8 @@ from typing import Any, TextIO
 
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.counts import tree_memory
-from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.common.errors import StoreError
+from clozeline.pipeline.common.paths import AnyPath, is_local, names_in, naming_store
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import has_scheme
@@ -36,7 +37,10 @@ class Progress:
     """What workers of this machine have done: a bar for a stage, and the peak of memory."""
 
     def __init__(self, context: JobContext) -> None:
-        names = names_in(context.cache_dir)
+        names: set[str] = set()
+        # If a store fails now, leave it to the workers, which retry longer and report it.
+        with suppress(StoreError, OSError), naming_store(context.cache_dir):
+            names = names_in(context.cache_dir)
         files = ({file.name for file in context.files_of(block)} for block in context.blocks)
         #: Bytes of text of each block; of those that are tokenized already, 0.
         self.sizes = [
@@ -63,20 +67,22 @@ class Progress:
 
     def add(self, number: int) -> None:
         """An element of the stage is done."""
-        if self._bar:
+        if self._bar is not None:
             self._bar.update(self._steps[number])
 
     def poll(self) -> None:
         """Measure the memory, at most once a second."""
         if time.monotonic() >= self._next_poll:
-            self.peak_memory = max(self.peak_memory, tree_memory())
+            with suppress(OSError):  # of too many open files
+                self.peak_memory = max(self.peak_memory, tree_memory())
             self._next_poll = time.monotonic() + POLL_SECONDS
-            if self._bar:
-                self._bar.set_postfix_str(f"peak memory {self.peak_memory / 1e9:.2f} GB")
+            if self._bar is not None:
+                words = f"peak memory {self.peak_memory / 1e9:.2f} GB"
+                self._bar.set_postfix_str(words, refresh=False)
 
     def end(self) -> None:
         """Draw the bar for the last time."""
-        if self._bar:
+        if self._bar is not None:
             self._bar.close()
         self._bar = None
 
@@ -126,6 +132,7 @@ def measured(
     progress: Progress, beam_args: list[str], started: float, worker_seconds: float
 ) -> dict[str, Any]:
     """What the process that runs the job has measured."""
+    progress.poll()  # a runner of Beam did not
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     elapsed = time.time() - started
     return {
@@ -133,7 +140,7 @@ def measured(
         "seconds": round(elapsed, 2),
         "cpu_seconds": round(worker_seconds + sum(u.ru_utime + u.ru_stime for u in usage), 2),
         "megabytes_per_second": round(sum(progress.sizes) / elapsed / 1e6, 3),
-        "peak_memory_megabytes": max(progress.peak_memory, tree_memory()) // 1_000_000,
+        "peak_memory_megabytes": progress.peak_memory // 1_000_000,
     }
 
 
