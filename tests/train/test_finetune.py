@@ -195,6 +195,24 @@ def test_without_scikit_learn_the_report_says_what_is_missing(tuned, tmp_path, m
     assert any("pip install 'clozeline[baseline]'" in line for line in report.lines())
 
 
+@pytest.mark.parametrize(("name", "labels"), [("x.csv", "1.0 00 1.0"), ("x.jsonl", "1.0 0.0 1")])
+def test_test_labels_that_are_the_numbers_of_classes_are_read_as_those(
+    tuned, tmp_path, capfd, name, labels
+):
+    """A label column of real numbers is that of a table whose classes are whole ones."""
+    source, found = tmp_path / name, labels.split()
+    lines = ["text,label", *(f"w1,{label}" for label in found)]
+    if name.endswith("jsonl"):
+        lines = [f'{{"text": "w1", "label": {label}}}' for label in found]
+    source.write_text("\n".join(lines))
+    report = tuned(tmp_path / "out", test=str(source), also_test=[str(source)])
+    also = report.finetuned.also[str(source)]
+    assert also.confusion.sum(1).tolist() == report.finetuned.scores.confusion.sum(1).tolist()
+    assert also.confusion.sum(1).tolist() == [1, 2]
+    said = "labels are read as the same numbers: '00' (1 row) as '0', '1.0' (2 rows) as '1'.\n"
+    assert capfd.readouterr().err.count(said) == 2 * name.endswith("csv")
+
+
 # The folder
 
 

@@ -22,13 +22,16 @@ from clozeline.train.labelled.encoding import (
     evaluation_batches,
     training_batches,
 )
+from clozeline.train.labelled.labels import (
+    class_ids,
+    class_names,
+    label_notes,
+    same_number_notes,
+)
 from clozeline.train.labelled.rows import (
     Labelled,
     Texts,
-    class_ids,
-    class_names,
     hold_out,
-    label_notes,
     read_labelled,
     read_texts,
     sample,
@@ -163,11 +166,30 @@ def test_a_label_of_one_row_is_named():
 
 @pytest.mark.parametrize(
     ("label", "names", "alike"),
-    [("0.0", "01", "'0'"), ("bad ", ["bad", "good"], "'bad'"), ("NO", ["no", "yes"], "'no'")],
+    [
+        ("bad ", ["bad", "good"], "'bad'"),
+        ("NO", ["no", "yes"], "'no'"),
+        ("1.0", ["0", "1", "01"], "'1', '01'"),  # the number of two classes
+    ],
 )
 def test_a_test_label_that_is_written_in_another_way_is_said_to_be(label, names, alike):
     with pytest.raises(InputError, match=f"{alike} differs only in how it is written"):
         class_ids(labelled([label]), tuple(names))
+
+
+@pytest.mark.parametrize("label", ["1.0", "01", "+1", " 1e0"])
+def test_a_test_label_that_is_the_number_of_one_class_is_read_as_that_with_one_note(label):
+    test = labelled(["0", label, "1", label])
+    assert class_ids(test, ("0", "1")).tolist() == [0, 1, 1, 1]
+    [note] = same_number_notes(test, ("0", "1"))
+    assert note == f"somewhere: labels are read as the same numbers: {label!r} (2 rows) as '1'."
+    assert same_number_notes(labelled(["0", "1"]), ("0", "1")) == []
+
+
+@pytest.mark.parametrize("label", ["1_0", "inf", "1.5", "10000000000000001"])
+def test_a_test_label_that_is_no_number_of_a_class_is_refused(label):
+    with pytest.raises(InputError, match="which no training row has"):
+        class_ids(labelled([label]), ("0", "10", "Infinity", "10000000000000002"))
 
 
 @pytest.mark.parametrize(

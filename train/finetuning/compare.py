@@ -54,8 +54,8 @@ from clozeline.train.finetuning.results import (
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.calibration import softmax
+from clozeline.train.labelled.labels import label_notes, same_number_notes
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
-from clozeline.train.labelled.rows import label_notes
 from clozeline.train.store.local_folder import local_folder
 
 #: How long a process waits for another one, such as that which fits bag-of-words.
@@ -243,6 +243,8 @@ def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
     is_cut = job.rows.is_cut
     notes = [*label_notes(job.train), *rate_note(job.start.model, job.config)]
+    for test in job.tests.values():
+        notes += same_number_notes(test, job.names)
     if is_cut.mean() >= MANY_CUT:
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "

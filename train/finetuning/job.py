@@ -25,6 +25,7 @@ from clozeline.train.artifacts.run import read_run, with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels
 from clozeline.train.labelled.encoding import Encoded, Encoder
+from clozeline.train.labelled.labels import class_ids, class_names
 from clozeline.train.labelled.prompt import word_ids
 from clozeline.train.labelled.rows import (
     COLUMNS,
@@ -32,8 +33,6 @@ from clozeline.train.labelled.rows import (
     Rows,
     Texts,
     balanced_order,
-    class_ids,
-    class_names,
     hold_out,
     read_labelled,
     read_named,
@@ -137,7 +136,7 @@ def read_job(
     if test_source is None:
         train, test = hold_out(train, seed=config.seed)
     else:
-        test = read_labelled(test_source, **columns)
+        test = read_labelled(test_source, **columns, is_test=True)
     if config.max_examples is not None:
         train = sample(train, config.max_examples, seed=config.seed)
         names = names and class_names(train)
@@ -147,7 +146,9 @@ def read_job(
             f"--label-efficiency asks for {largest:,} rows, but there are {len(train):,} training "
             "rows; give fewer."
         )
-    tests = {TEST: test} | {source: read_named(source, **columns) for source in also_test}
+    tests = {TEST: test} | {
+        source: read_named(source, **columns, is_test=True) for source in also_test
+    }
     for rows in tests.values() if names else ():
         class_ids(rows, names)  # raises for a label of no training row
     return Job(

@@ -7,6 +7,7 @@ than scikit-learn's defaults (90.0 % against 89.0 % on amazon_polarity at 64 tok
 should not be easy to beat.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError, check_packages
-from clozeline.train.labelled.rows import class_ids, class_names, read_labelled
+from clozeline.train.labelled.labels import class_ids, class_names, same_number_notes
+from clozeline.train.labelled.rows import read_labelled
 from clozeline.train.labelled.scores import Scores
 
 
@@ -30,11 +32,12 @@ def baseline(
 
     Raises InputError for bad input, and if scikit-learn is not installed.
     """
-    train, test = (
-        read_labelled(source, text=text, text_pair=text_pair, label=label)
-        for source in (train_source, test_source)
-    )
+    columns: dict[str, Any] = {"text": text, "text_pair": text_pair, "label": label}
+    train = read_labelled(train_source, **columns)
+    test = read_labelled(test_source, **columns, is_test=True)
     names = class_names(train)
+    for note in same_number_notes(test, names):
+        print(f"note: {note}", file=sys.stderr)
     predict = fit_bag_of_words(train.texts.joined(), class_ids(train, names), source=train.source)
     return Scores.of(names, class_ids(test, names), predict(test.texts.joined()))
 

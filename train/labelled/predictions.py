@@ -19,7 +19,8 @@ from typing import Self
 import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.labelled.rows import Floats, Labelled, Rows, class_ids
+from clozeline.train.labelled.labels import class_ids
+from clozeline.train.labelled.rows import Floats, Labelled, Rows
 
 PREDICTIONS = "predictions.csv"
 HEAD = ("row", "label", "predicted", "confidence")  # before the probabilities and the text

@@ -10,9 +10,6 @@ numeric labels can be tested on a CSV file. The labels of a regression are numbe
 import hashlib
 import json
 import math
-import re
-import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.paths import is_table
@@ -33,14 +29,7 @@ from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.tables import MissingColumnError, is_string
 
 COLUMNS = ("text", "text_pair", "label")
-REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
-MANY_CLASSES = 1_000  # more, of less than two rows each, are none
-SHOWN = 40  # characters of a label
-SHOWN_LABELS = 3  # in a note
-EXACT_DIGITS = 15  # of a float
-#: What tables have where a value is missing, as text.
-MISSING = {"nan", "none", "null", "na", "n/a", "#n/a", "<na>"}
 HELD_OUT_PARTS = 10  # one of them is tested on where there is no test source
 
 Rows = NDArray[np.int64]
@@ -114,24 +103,32 @@ def given_texts(texts: str | Iterable[str]) -> Iterator[str]:
     for number, text in enumerate([texts] if is_one else texts, 1):
         if not isinstance(text, str):
             raise InputError(
-                f"text {number} is {text!r:.{SHOWN}}, of type {type(text).__name__}; give strings, "
+                f"text {number} is {text!r:.40}, of type {type(text).__name__}; give strings, "
                 "for a pair one string with a tab between the two texts."
             )
         yield fix_unicode(text)
 
 
 def read_labelled(
-    source: str, *, text: str, text_pair: str | None, label: str, is_regression: bool = False
+    source: str,
+    *,
+    text: str,
+    text_pair: str | None,
+    label: str,
+    is_regression: bool = False,
+    is_test: bool = False,
 ) -> Labelled:
     """All rows of a file, glob, `hf://` or `sample:reviews` source, by column name.
 
     `text` and `text_pair` may name several columns, as in "title,content"; they become one text, a
     line each. Raises InputError for a source that cannot be read, and for columns that are missing
-    or do not hold text, or classes, or the finite numbers of a regression.
+    or do not hold text, or classes, or the finite numbers of a regression. The labels of
+    test rows may be real numbers, such as 1.0 for the class "1".
     """
     texts, table = _read(source, text, text_pair, extra=[label])
     kind, column = table.schema.field(label).type, table.column(label)
-    if pa.types.is_nested(kind) or (pa.types.is_floating(kind) and not is_regression):
+    is_real = pa.types.is_floating(kind) and not (is_regression or is_test)
+    if pa.types.is_nested(kind) or is_real:
         raise InputError(
             f"{source}: column '{label}' holds {kind}, but classes must be text or whole numbers; "
             f"name another --label, convert the column, or {AS_REGRESSION}."
@@ -172,91 +169,6 @@ def split_columns(source: str) -> tuple[str, dict[str, str]]:
         return source, {}
     rest = "&".join(part for part, name, _ in options if name not in named)
     return f"{path}?{rest}" if rest else path, named
-
-
-def class_names(labelled: Labelled) -> tuple[str, ...]:
-    """The distinct labels, sorted (as numbers if all are).
-
-    Raises InputError for fewer than two, and where they look like the numbers of a regression, or
-    like names of rows.
-    """
-    names, rows = set(labelled.labels), len(labelled)
-    if len(names) < 2:
-        raise InputError(
-            f"{labelled.source}: every row has the label {quoted(labelled.labels[0])}, but a "
-            "classifier needs two classes; add rows of another class, or name another --label."
-        )
-    are_numbers, are_many = all(map(REAL.fullmatch, names)), len(names) > MANY_CLASSES
-    is_real = are_numbers and any("." in name for name in names)
-    if 2 * len(names) > rows and (are_many or is_real):
-        kind = "numbers to predict" if are_numbers else "names of rows"
-        raise InputError(
-            f"{labelled.source}: the labels look like {kind}, not like classes: {len(names):,} "
-            f"different ones in {rows:,} rows, such as {cut(min(names))}; name another --label"
-            + (f", or {AS_REGRESSION}." if are_numbers else ".")
-        )
-    if all(_is_number(name) for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
-
-
-def label_notes(labelled: Labelled) -> list[str]:
-    """Notes on labels that are hardly meant as classes of their own, with their numbers of rows.
-
-    Those of a single row, and in one note: labels that are written in several ways, such as
-    "1", "01" and "1.0" or "Good" and "good ", and words for missing values.
-    """
-    counts = Counter(labelled.labels)
-    ways: dict[str, list[str]] = {}
-    for name in counts:
-        ways.setdefault(_normalized(name), []).append(name)
-    alike = [" and ".join(_with_rows(name, counts) for name in w) for w in ways.values() if w[1:]]
-    missing = [_with_rows(name, counts) for name in counts if _normalized(name) in MISSING]
-    notes = []
-    if alike or missing:
-        parts = [f"{_first(alike)} differ only in how they are written"] if alike else []
-        parts += [f"{_first(missing)} may stand for a missing value"] if missing else []
-        notes.append(f"each of these labels is a class of its own: {'; '.join(parts)}.")
-    lone = [quoted(w[0]) for way, w in ways.items() if way not in MISSING and counts[w[0]] == 1]
-    if 0 < len(lone) < len(counts):
-        notes.append(f"only one training row has the label {_first(lone)}.")
-    return notes
-
-
-def _normalized(label: str) -> str:
-    """ "Good " -> "good";  "01" and "1.0" -> "1.0";  characters without width do not count."""
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
-    text = " ".join("".join(c for c in text if unicodedata.category(c) != "Cf").split())
-    try:
-        return str(float(text) + 0.0) if len(text) <= EXACT_DIGITS else text
-    except ValueError:
-        return text
-
-
-def _with_rows(name: str, counts: Counter[str]) -> str:
-    return f"{quoted(name)} ({counted(counts[name], 'row')})"
-
-
-def _first(parts: Sequence[str]) -> str:
-    more = f" and {len(parts) - SHOWN_LABELS} more" if len(parts) > SHOWN_LABELS else ""
-    return ", ".join(parts[:SHOWN_LABELS]) + more
-
-
-def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
-    """The index of each label in `names`, int64 [N]. Raises InputError for one not there."""
-    index = {name: i for i, name in enumerate(names)}
-    ids = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
-    if (ids < 0).any():
-        row = int(np.argmax(ids < 0))
-        label = labelled.labels[row]
-        shown = ", ".join(map(cut, names[:10])) + (", ..." if len(names) > 10 else "")
-        alike = [quoted(name) for name in names if _normalized(name) == _normalized(label)]
-        meant = f"; {_first(alike)} differs only in how it is written" if alike else ""
-        raise InputError(
-            f"{labelled.source}: row {row + 1} has the label {quoted(label)}, which no training "
-            f"row has; the classes are {shown}{meant}."
-        )
-    return ids
 
 
 def hold_out(labelled: Labelled, *, seed: int) -> tuple[Labelled, Labelled]:
@@ -326,17 +238,3 @@ def _joined(source: str, table: pa.Table, names: Sequence[str]) -> list[str]:
             )
     columns = (table.column(name).to_pylist() for name in names)
     return ["\n".join(row) for row in zip(*columns, strict=True)]
-
-
-def cut(label: str) -> str:
-    """A label in a message: of the wrong column it may be a whole text."""
-    return label if len(label) <= SHOWN else f"{label[:SHOWN]}..."
-
-
-def quoted(label: str) -> str:
-    return repr(cut(label))
-
-
-def _is_number(name: str) -> bool:
-    digits = name.removeprefix("-")
-    return digits.isdecimal() and len(digits) < 20  # Python refuses numbers of 5,000 digits
