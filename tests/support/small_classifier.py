@@ -54,7 +54,6 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
         **report_of(results, results[-1]),
         "calibration": asdict(Calibration.of(logits, labels, temperature=1.5)),
         "class_counts": {"bad": 500, "good": 500},
-        "excluded": {"test": 2, "imdb": None},
         "notes": ["something to know"],
     }
     return FinetuneReport(values)

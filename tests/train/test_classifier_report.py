@@ -106,7 +106,7 @@ def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
 def test_a_report_with_a_damaged_part_is_one_line(tmp_path):
     folder = write_folder(tmp_path / "c", report())
     values = report().values
-    for damaged in ({"plan": {}}, {"finetuned": {}}, {"label_efficiency": []}, {"excluded": 5}):
+    for damaged in ({"plan": {}}, {"finetuned": {}}, {"label_efficiency": []}):
         (folder / "report.json").write_text(json.dumps(values | damaged))
         said = refused("report", folder)
         assert said.startswith(f"{folder / 'report.json'} cannot be read (")

@@ -21,12 +21,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.steps.context import excluded_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.classifier_folder import read_report
-from clozeline.train.artifacts.run import RunConfig, read_run, write_run
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune, train_models
@@ -35,17 +31,9 @@ from clozeline.train.finetuning.job import read_job
 from clozeline.train.finetuning.results import ResultFolder
 from clozeline.train.inference.predict import predict
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
-from clozeline.train.pretraining.initial_weights import ResumePoint
-from clozeline.train.pretraining.recipes import Origin
-from clozeline.train.pretraining.resume import excluded_from_all
-from clozeline.train.pretraining.start import Start
-from tests.pipeline.test_curation_job import build as build_documents
-from tests.pipeline.test_curation_job import make as make_job
 from tests.support.command import standard_input
 from tests.support.files import contents, no_file_longer_than, times
-from tests.support.small_jobs import articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
-from tests.support.training_configs import training_config
 
 FILLERS = [f"w{i}" for i in range(30)]
 GOOD, BAD = ["good", "fine"], ["bad", "poor"]
@@ -99,47 +87,6 @@ def classifier(tuned, tmp_path_factory):
     out = tmp_path_factory.mktemp("classifier") / "out"
     tuned(out, CONFIG)
     return out
-
-
-@pytest.fixture(scope="module")
-def excluding(tmp_path_factory):
-    """A test set, and the config of a run on shards without documents like its first two rows."""
-    folder, texts = tmp_path_factory.mktemp("excluding"), articles(20)
-    tests = [*(text[:400] for text in texts[:2]), "never seen " * 20]
-    table = {"title": ["a\r\ntitle"] * 3, "content": tests, "label": ["1", "0", "1"]}
-    pq.write_table(pa.table(table), folder / "test.parquet")
-    source = str(folder / "test.parquet")
-    config = DataConfig(num_shards=1, exclude=(f"{source}?text=title,content",))
-    given = {"excluded": excluded_blocks(config)}
-    manifest = build_documents(make_job(folder / "job", config, texts, **given))
-    assert manifest.dropped["excluded"] == 2
-    return source, RunConfig.of(MODEL, training_config(), manifest, folder)
-
-
-def test_a_test_set_is_known_to_be_excluded(run, rows, excluding, tmp_path):
-    test, config = excluding
-    there = shutil.copytree(run, tmp_path / "run")
-    write_run(there, replace(read_run(there), excluded=config.excluded), TOKENIZER)
-    columns = replace(QUICK, text="title,content")
-    also = f"{rows[1]}?text=text"
-    for folder, found in ((there, 2), (run, None)):
-        job = read_job(folder, test, test, [also], columns)
-        assert job.excluded == {"test": found, also: None}
-
-
-def test_weights_that_may_have_read_a_test_set_make_it_unknown(excluding, tmp_path):
-    known = excluding[1]
-    without = replace(known, excluded={"of another": 1})
-    new = ResumePoint(state=TrainState(step=0))
-    other = replace(new, started_from="0" * 64)
-    for point, start, expected in (
-        (new, {}, known.excluded),
-        (other, {"other": known}, known.excluded),
-        (other, {"other": without}, {}),
-        (other, {"existing": without}, {}),  # it was started from another run
-        (other, {"origin": Origin(tmp_path)}, {}),
-    ):
-        assert excluded_from_all(Start(out=tmp_path, **start), point, known) == expected
 
 
 # Learning

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.dataset.manifest import ExcludedSource, read_manifest, write_manifest
-from clozeline.train.artifacts.run import RunConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import PretrainConfig, phase_starts
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import PhasedLoader, data_sets_of, find_phases, states_of
 from clozeline.train.engine.schedule import phase_at
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
 from tests.train.test_loader import ORDER, joined, rows_of
 
@@ -101,23 +99,6 @@ def test_each_step_has_the_phase_in_which_its_middle_is(long, short):
     timed = replace(config, for_="100s")  # seconds, not steps
     at = [phase_at(phases, timed, 1, seconds) for seconds in (0.0, 49.9, 50.0, 74.9, 75.0, 999.0)]
     assert [phases.index(phase) for phase in at] == [0, 0, 1, 1, 2, 2]
-
-
-def test_only_texts_that_all_data_sets_exclude_count_as_excluded(tmp_path):
-    """A test set that one of them may have read is not kept out of the run."""
-    digests = {"short": ["a" * 64, "b" * 64], "long": ["b" * 64, "c" * 64]}
-    folders = {}
-    for name, config in (("short", SHORT), ("long", SMALL)):
-        folder = folders[name] = write_data_set(tmp_path / name, train=(9,), config=config)
-        counts = {"texts": 3, "searched": 3, "documents": 1, "found": 1}
-        excluded = [ExcludedSource(source="tests", digest=x, **counts) for x in digests[name]]
-        write_manifest(folder, replace(read_manifest(folder), excluded=excluded))
-    training = training_config(phase=(f"{folders['short']}@0.5",))
-    long = folders["long"]
-    config = RunConfig.of(TINY, training, read_manifest(long), long)
-    assert config.excluded == {"b" * 64: 1}
-    alone = RunConfig.of(TINY, training_config(), read_manifest(long), long)
-    assert set(alone.excluded) == {"b" * 64, "c" * 64}
 
 
 # --- what is read

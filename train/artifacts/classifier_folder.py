@@ -35,8 +35,7 @@ METADATA = (
     *("text", "text_pair", "prompt", "truncate", "tokenizer_digest"),
 )
 REPORTED = (
-    *("finetuned", "results", "excluded", "notes", "calibration"),
-    *("examples", "plan", "label_efficiency"),
+    *("finetuned", "results", "notes", "calibration", "examples", "plan", "label_efficiency"),
 )
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.

@@ -12,9 +12,9 @@ from clozeline.pipeline.common.config_checks import check_field_names, differenc
 from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.common.folders import check_kind, remove_files, wrong_folder
 from clozeline.pipeline.common.json_files import json_values, write_json
-from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
+from clozeline.pipeline.common.paths import AnyPath, GivenPath
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import REPORT, Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import REPORT, Manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from clozeline.train.artifacts.architecture import architecture
 from clozeline.train.artifacts.checkpoint import (
@@ -24,7 +24,7 @@ from clozeline.train.artifacts.checkpoint import (
     load_newest,
 )
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases, states_of
+from clozeline.train.data.phases import DataPhase, find_phases, states_of
 from clozeline.train.store.local_folder import local_folder
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
@@ -43,9 +43,6 @@ class RunConfig:
     phases: tuple[DataPhase, ...]  # the last one reads the data set of `dataset_digest`
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
     trained_before: int | None = None  # learned positions that those had trained; None: all
-    #: Texts of --exclude that no training document shared words with: how many of them were found
-    #: in the corpus, and dropped, by the digest of all texts of their source.
-    excluded: Mapping[str, int] = field(default_factory=dict)
     #: The command's options, as `--config` reads them.
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -54,24 +51,13 @@ class RunConfig:
         cls, model: BertConfig, training: PretrainConfig, manifest: Manifest, shards: AnyPath
     ) -> Self:
         """The config of a run on `shards`, whose manifest this is; raises as `find_phases` does."""
-        phases = find_phases(shards, manifest, training)
-        others = [
-            read_manifest(path_of(folder))
-            for digest, folder in data_sets_of(phases).items()
-            if digest != manifest.dataset_digest
-        ]
         return cls(
             model=model,
             training=training,
             data=manifest.config,
             dataset_digest=manifest.dataset_digest,
             tokenizer_digest=manifest.tokenizer_digest,
-            phases=phases,
-            excluded={
-                source.digest: source.found
-                for source in manifest.excluded
-                if all(source.digest in {x.digest for x in other.excluded} for other in others)
-            },
+            phases=find_phases(shards, manifest, training),
         )
 
     def to_dict(self) -> dict[str, Any]:

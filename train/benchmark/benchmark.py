@@ -93,7 +93,6 @@ class Score:
     rows: int  # of training
     metric: str
     values: dict[ModelName, list[float]]  # in [-1, 1], one per seed
-    excluded: int | None = None  # documents that the corpus left out for this test; None: unknown
 
 
 def read_tasks(path: Path) -> list[Task]:
@@ -161,11 +160,6 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
             by_task[start].setdefault(score.task, []).append(float(np.mean(values)))
     means = ([np.mean(list(map(np.mean, of.values())))] if of else [] for of in by_task.values())
     yield _row("mean", "", "", *map(_percent, means))
-    is_checked = {(score.task, score.test): score.excluded is not None for score in scores}
-    yield (
-        f"{sum(is_checked.values())} of {len(is_checked)} test sets were excluded from the "
-        "pretraining corpus; others are not checked"
-    )
 
 
 def _read(run: Path, task: Task, config: FinetuneConfig) -> Job:
@@ -192,20 +186,14 @@ def _run(
         tests: dict[str, Any] = {"test": first, "also_test": others, "overwrite": overwrite}
         report = finetune(run, task.train, out=out, config=job.config, resume=True, **tests)
         results = report.results
-    rows, excluded = len(job.train), list(job.excluded.values())
     for number, test in enumerate(task.test):  # by number: a kept result may have another source
         for metric in task.metrics:
             values: dict[ModelName, list[float]] = {}
             for result in results:
                 scores = (result.scores, *result.also.values())[number]
                 values.setdefault(result.key.start, []).append(METRICS[metric](scores))
-            about: dict[str, Any] = {
-                "task": task.name,
-                "test": test,
-                "rows": rows,
-                "metric": metric,
-            }
-            yield Score(**about, values=values, excluded=excluded[number])
+            about: dict[str, Any] = {"task": task.name, "test": test, "rows": len(job.train)}
+            yield Score(**about, metric=metric, values=values)
 
 
 def _percent(values: Sequence[Any]) -> str:

@@ -89,9 +89,6 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "pretrained weights digest": job["pretrained"],
     }
     scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}
-    texts = report["excluded"]["test"]
-    known = "not checked" if texts is None else f"{texts:,}, excluded from it"
-    scores["test examples found in the pretraining corpus"] = known
     scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
     is_pair = metadata["text_pair"] is not None
     example = '{"text": "one text", "text_pair": "another"}' if is_pair else '"a text"'

@@ -17,11 +17,8 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folders import kind_of
-from clozeline.pipeline.curation.exclusion import text_hash, texts_digest
-from clozeline.pipeline.sources.documents import Documents
 from clozeline.train.artifacts.pretrained import Pretrained, read_pretrained
-from clozeline.train.artifacts.run import read_run, with_dropout
+from clozeline.train.artifacts.run import with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels
 from clozeline.train.labelled.encoding import Encoded, Encoder
@@ -53,9 +50,6 @@ class Job:
     config: FinetuneConfig
     encoder: Encoder
     label_ids: list[list[int]]  # the words from which each class starts, if any
-    #: How many texts of each test set were found in the pretraining corpus and excluded from it;
-    #: None: it was not checked.
-    excluded: dict[str, int | None]
 
     @cached_property
     def rows(self) -> Encoded:
@@ -164,22 +158,7 @@ def read_job(
         tests=tests,
         names=names,
         config=config,
-        excluded=excluded_texts(run, tests),
     )
-
-
-def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:
-    """What is known of each test set; it must be a whole source of `shards --exclude`."""
-    known = read_run(run).excluded if kind_of(run) == "run" else {}
-    return {name: known.get(_as_excluded(rows.texts)) for name, rows in tests.items()}
-
-
-def _as_excluded(texts: Texts) -> str:
-    """The digest of the texts as `shards --exclude` reads them."""
-    documents = Documents()
-    for text in texts.joined():
-        documents.keep(text)
-    return texts_digest([text_hash(text) for text in documents.texts])
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:

@@ -56,7 +56,7 @@ class FinetuneReport:
     def lines(self) -> list[str]:
         """For a terminal: the classes, the compared models, label efficiency, calibration."""
         result, calibration = self.finetuned, Calibration(**self.values["calibration"])
-        points, excluded = self.values["label_efficiency"], self.values["excluded"]
+        points = self.values["label_efficiency"]
         whole = (point for point in points if point["examples"] == self.rows)
         return [
             *result.scores.table(),
@@ -71,7 +71,6 @@ class FinetuneReport:
                 if calibration.temperature != 1
                 else "; no temperature was fitted that is sure to lower it"
             ),
-            *(f"{name} rows: {_exclusion(texts)}" for name, texts in excluded.items()),
             *(f"note: {note}" for note in self.values["notes"]),
         ]
 
@@ -94,7 +93,6 @@ def summarize(
         **report_of(results, best),
         "calibration": asdict(Calibration.of(logits, labels, temperature=best.chosen.temperature)),
         "class_counts": class_counts,  # training rows
-        "excluded": job.excluded,
         "notes": [*notes, *doubts(best.scores, points_of(results), job.config)],
     }
     return FinetuneReport(values, is_new=True)
@@ -188,13 +186,6 @@ def _error(point: Point, test_rows: int) -> float:
     """Standard error of the mean over seeds, which share a sample of test rows."""
     of_seeds = point["deviation"] ** 2 / len(point["accuracies"])
     return math.sqrt(of_seeds + point["mean"] * (1 - point["mean"]) / test_rows)
-
-
-def _exclusion(texts: int | None) -> str:
-    """Whether a test set was kept out of the pretraining corpus, in words."""
-    if texts is None:
-        return "not checked against the pretraining corpus; `shards --exclude` does"
-    return f"excluded from the pretraining corpus, which had words of {texts:,} of them"
 
 
 def _accuracy(point: Point) -> str:

@@ -34,7 +34,6 @@ from clozeline.train.engine.precision import deterministic_kernels, resolve_prec
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.recipes import Origin
 from clozeline.train.pretraining.resume import (
-    excluded_from_all,
     find_resume_point,
     set_damaged_aside,
 )
@@ -159,9 +158,8 @@ def train_run(
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
     with deterministic_kernels(training.deterministic):
-        excluded = excluded_from_all(start, point, config)
         recorded = options or (start.existing.options if start.existing else {})
-        config = replace(config, **point.origin, excluded=excluded, options=recorded)
+        config = replace(config, **point.origin, options=recorded)
         with out_of_memory_in_one_line(_step_in_words(config, world), LESS_MEMORY):
             trainer = Trainer(
                 start.out,

@@ -6,7 +6,6 @@ The files are read and must be intact; they must fit the config that the plan le
 """
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,18 +75,6 @@ def set_damaged_aside(point: ResumePoint) -> None:
             f"{point.state.step}.",
             file=sys.stderr,
         )
-
-
-def excluded_from_all(start: Start, point: ResumePoint, config: RunConfig) -> Mapping[str, int]:
-    """The excluded texts of the config without those that the initial weights may have read."""
-    if point.started_from is None:
-        return config.excluded
-    earlier = [run.excluded for run in (start.existing, start.other) if run]
-    return {
-        digest: number
-        for digest, number in config.excluded.items()
-        if earlier and not start.model_folder and all(digest in texts for texts in earlier)
-    }
 
 
 def _continued(start: Start, run: RunConfig, config: RunConfig) -> ResumePoint | None:

@@ -68,9 +68,6 @@ def _figures(summary: ClassifierSummary) -> Iterator[tuple[str, str]]:
     yield "test rows", f"{scores.examples:,}"
     yield "learning rate", f"{report['plan']['learning_rate']:g}"
     yield "epochs", str(report["plan"]["epochs"])
-    found = report["excluded"]["test"]
-    known = "not checked" if found is None else f"{found:,}, excluded from it"
-    yield "test rows found in the pretraining corpus", known
 
 
 def _classes(summary: ClassifierSummary) -> Section:
