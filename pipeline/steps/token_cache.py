@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.folders import remove_files
 from clozeline.pipeline.common.json_files import MALFORMED, file_sha256, sealed, unsealed
@@ -215,7 +214,9 @@ class TokenCache:
         if len(firsts):
             uses = np.maximum.reduceat(uses, firsts)
         if drops is not None:
-            stays = ~_among(high[firsts], low[firsts], drops)
+            hashes = np.zeros(len(firsts), drops.dtype)
+            hashes["high"], hashes["low"] = high[firsts], low[firsts]
+            stays = ~np.isin(hashes, drops)
             firsts, uses = firsts[stays], uses[stays]
         return rows.take(order[firsts]), shares[firsts], uses, duplicates
 
@@ -235,17 +236,6 @@ class TokenCache:
         row = bucket - self._indexed.start
         rows = (entries[row] for entries in self._index)
         return zip(self.inputs, self._paths, rows, strict=True)
-
-
-def _among(high: UInt64Array, low: UInt64Array, drops: Rows) -> NDArray[np.bool_]:
-    """Whether each hash, [D], is one of the drops."""
-    found = np.isin(high, drops["high"])
-    rows = np.flatnonzero(found)
-    pairs = set(drops.tolist())
-    found[rows] = [
-        pair in pairs for pair in zip(high[rows].tolist(), low[rows].tolist(), strict=True)
-    ]
-    return found
 
 
 def _documents(rows: TokenizedDocuments) -> BucketDocuments:

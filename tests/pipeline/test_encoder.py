@@ -22,11 +22,7 @@ from clozeline.pipeline.tokenization.documents import clean_texts, tokenize_docu
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder, _warn
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
-from clozeline.pipeline.tokenization.vocabulary import (
-    SPECIAL_TOKENS,
-    UNWRITABLE,
-    Normalization,
-)
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, UNWRITABLE, Normalization
 from tests.support.small import small_splitter
 from tests.support.small_jobs import ROOT, articles, clozeline, write_texts, write_tokenizer
 

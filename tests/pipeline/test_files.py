@@ -14,13 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.files import (
-    CHUNK,
-    damage,
-    find_files,
-    open_file,
-    open_unpacked,
-)
+from clozeline.pipeline.sources.files import CHUNK, damage, find_files, open_file, open_unpacked
 from clozeline.pipeline.sources.formats import check_columns_used, list_blocks
 from clozeline.pipeline.sources.record_boundaries import cut_chunks
 from clozeline.pipeline.sources.sample.source import count_articles

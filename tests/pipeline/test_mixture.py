@@ -15,12 +15,7 @@ from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.curation.dropped import mixture_lines
-from clozeline.pipeline.curation.mixture import (
-    DOCUMENT,
-    budgets_of,
-    choose_mixture,
-    uses_of,
-)
+from clozeline.pipeline.curation.mixture import DOCUMENT, budgets_of, choose_mixture, uses_of
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import build_shards

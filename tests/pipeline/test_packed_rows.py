@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.dataset.schema import (
-    NO_PAIR,
-    Examples,
-    example_schema,
-)
+from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, example_schema
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
 from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
 from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, shown_example

@@ -10,12 +10,7 @@ from functools import partial
 import pytest
 
 from clozeline.pipeline.common import folder_lock
-from clozeline.pipeline.common.errors import (
-    STOPPED,
-    InputError,
-    JobFailedError,
-    UnfinishedError,
-)
+from clozeline.pipeline.common.errors import STOPPED, InputError, JobFailedError, UnfinishedError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import MANIFEST
