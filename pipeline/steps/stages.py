@@ -84,10 +84,6 @@ class CacheFile:
         return path.name, counts
 
 
-def _partitions(context: JobContext) -> Sequence[int]:
-    return range(context.partitions)
-
-
 #: The files that are built from texts or from other files, by their suffixes.
 FILES: Final = {
     ".excluded": CacheFile(
@@ -102,12 +98,12 @@ FILES: Final = {
         lambda steps, names: steps.merge(names),
     ),
     ".pairs": CacheFile(
-        _partitions,
+        lambda context: range(context.partitions),
         lambda context, partition: context.near.pairs_path(partition),
         lambda steps, partition: pair_documents(steps.context.near, partition),
     ),
     ".edges": CacheFile(
-        _partitions,
+        lambda context: range(context.partitions),
         lambda context, partition: context.near.edges_path(partition),
         lambda steps, partition: compare_documents(steps.context.near, partition),
     ),
