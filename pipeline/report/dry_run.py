@@ -1,14 +1,12 @@
-"""`clozeline shards --dry-run`: the plan of a job, with figures estimated from a part of its text.
+"""`clozeline shards --dry-run`: the plan of a job, and what it would drop of a sample of its text.
 
-The part goes through the real steps in a temporary folder, so the figures are those of this text,
-this config and this machine.
+The sample goes through the real steps in a temporary folder.
 """
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from clozeline.pipeline.common.config_checks import counted, size_in_words, time_in_words
+from clozeline.pipeline.common.config_checks import counted, size_in_words
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, names_in
 from clozeline.pipeline.config import DataConfig
@@ -24,86 +22,67 @@ from clozeline.pipeline.steps.steps import Steps, punkt_of
 from clozeline.pipeline.steps.token_cache import TokenFile
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
-SAMPLES = 4  # blocks whose beginnings are read, evenly spaced; more if they are small
-MOST_SAMPLES = 256
-SAMPLE_BYTES = 2 << 20  # of text from each of 4
+SAMPLED_BLOCKS, SAMPLE_BYTES = 256, 8 << 20  # at most, of all blocks together
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What the whole job would write, and its CPU time."""
-
-    examples: int
-    shard_bytes: int
-    cpu_seconds: float
-    sampled: int  #: documents in the sample, including rejected ones
-    rejected: list[Rejected]  #: in the sample
-    dropped: dict[str, int]  #: by curation, in the sample; near copies of other documents are not
-
-
-@dataclass
-class Sample:
-    """The beginnings of some blocks, and what was found in them."""
-
-    #: What was read, in the unit of `Block.text_bytes`: of most formats, bytes of the source.
-    text_bytes: float = 0.0
-    documents: int = 0  #: without rejected ones
-    rejected: list[Rejected] = field(default_factory=list)
-
-    def read(self, blocks: Sequence[Block]) -> Iterator[Documents]:
-        """The documents; more of each block if there are only few blocks."""
-        text_bytes, wanted = sum(block.text_bytes for block in blocks), SAMPLE_BYTES * SAMPLES
-        small = len(blocks) * wanted // max(text_bytes, 1)  # blocks that have so much text
-        count = min(len(blocks), max(SAMPLES, min(small, MOST_SAMPLES)))
-        for block in (blocks[i * len(blocks) // count] for i in range(count)):
-            size, part = 0, 1.0
-            for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
-                self.documents += len(chunk.texts)
-                self.rejected += (entry for entry in chunk.rejected if entry.kind != TRUNCATED)
-                yield chunk
-                size += sum(len(text.encode(errors="replace")) for text in chunk.texts)
-                if size >= wanted // count:
-                    # Of a block that is cut short, `text_bytes` are those of its documents.
-                    part = chunk.done if block.documents is None else size / block.text_bytes
-                    break
-            self.text_bytes += block.text_bytes * part
-
-
-def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
-    """Process some of the text and scale up.
+def dry_run(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Iterator[str]:
+    """The plan, as lines of text. Nothing is written.
 
     Raises InputError if a source cannot be read, or if the sample contains no text.
     """
-    sample = Sample()
+    cached = names_in(context.cache_dir)
+    done = sum(all(f.name in cached for f in context.files_of(block)) for block in blocks)
+    text_bytes, files = sum(b.text_bytes for b in blocks), len({b.path for b in blocks})
+    sample = list(read_sample(blocks))
+    rejected = [entry for part in sample for entry in part.rejected if entry.kind != TRUNCATED]
+    if not any(part.texts for part in sample):
+        raise InputError(_no_text(rejected))
+    sampled = sum(len(part.texts) for part in sample) + len(rejected)
+    yield (
+        f"blocks     {len(blocks):,} in {counted(files, 'source')}, {done:,} already tokenized; "
+        f"about {size_in_words(text_bytes)} of text"
+    )
+    yield (
+        f"shards     {context.buckets.num_train:,} for training and "
+        f"{context.buckets.num_validation:,} for validation, {context.config.format}, in "
+        f"{context.out_dir}"
+    )
+    for reason, count in sorted(_dropped(sample, context, tokenizer).items()):
+        share = f"{count:,} of {sampled:,} documents sampled ({count / sampled:.1%})"
+        yield f"dropped    {share}: {reason}"
+    if rejected:
+        share, limit = len(rejected) / sampled, context.config.max_rejected
+        excess = f", more than --max-rejected {limit}" if share > limit else ""
+        yield (
+            f"rejected   {len(rejected):,} of {sampled:,} documents sampled ({share:.1%}{excess}); "
+            f"the first is {rejected[0].where} ({rejected[0].reason})"
+        )
+
+
+def read_sample(blocks: Sequence[Block]) -> Iterator[Documents]:
+    """The beginnings of blocks, evenly spaced: 8 MB of text in all, or less of many small ones."""
+    count = min(len(blocks), SAMPLED_BLOCKS)
+    for block in (blocks[i * len(blocks) // count] for i in range(count)):
+        yield next(iter(read_block(block, chunk_bytes=SAMPLE_BYTES // count)), Documents())
+
+
+def _dropped(
+    sample: Sequence[Documents], context: JobContext, tokenizer: Tokenizer
+) -> dict[str, int]:
+    """What curation drops of the sample, by reason; near copies of other documents are not seen."""
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         name = "sample.tokens"
         steps = Steps(replace(scratch, inputs=(TokenFile(name),), tokenized=(name,)))
-        # The first text loads the tokenizer and makes its tables, which takes as long for any text.
-        steps.cache_tokens(scratch.cache_dir / "ready.tokens", [Documents(texts=["A text."])])
-        started = time.process_time()
-        steps.cache_tokens(scratch.cache_dir / name, sample.read(blocks))
-        if not sample.documents:
-            raise InputError(_no_text(sample.rejected))
+        steps.cache_tokens(scratch.cache_dir / name, iter(sample))
         choose(steps)
         record, counts = steps.build_shard(0), steps.counts()
         counts.add(record.counts)
-        seconds = time.process_time() - started
-    used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
-    budget = sum(tokens for _, tokens in context.budgets)
-    repeated = used / sample.text_bytes + budget / max(counts.read["tokens"], 1)
-    return Estimate(
-        examples=round(record.entry.rows * repeated),
-        shard_bytes=round(record.entry.bytes * repeated),
-        cpu_seconds=seconds * sum(block.text_bytes for block in blocks) / sample.text_bytes,
-        sampled=sample.documents + len(sample.rejected),
-        rejected=sample.rejected,
-        dropped={
-            reason: count
-            for reason, count in counts.dropped.items()
-            if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
-        },
-    )
+    return {
+        reason: count
+        for reason, count in counts.dropped.items()
+        if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
+    }
 
 
 def _no_text(rejected: Sequence[Rejected]) -> str:
@@ -113,45 +92,6 @@ def _no_text(rejected: Sequence[Rejected]) -> str:
         f"every document sampled is rejected, {len(rejected):,} in all; the first is "
         f"{rejected[0].where} ({rejected[0].reason}); check --text-columns and the format "
         "of the sources."
-    )
-
-
-def dry_run(
-    blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer, *, workers: int
-) -> Iterator[str]:
-    """The plan, as lines of text. Nothing is written."""
-    cached = names_in(context.cache_dir)
-    done = sum(all(f.name in cached for f in context.files_of(block)) for block in blocks)
-    text_bytes = sum(block.text_bytes for block in blocks)
-    files = len({block.path for block in blocks})
-    whole = estimate(blocks, context, tokenizer)
-    yield (
-        f"blocks     {len(blocks):,} in {counted(files, 'source')}, {done:,} already tokenized; "
-        f"about {size_in_words(text_bytes)} of text"
-    )
-    yield (
-        f"shards     {context.buckets.num_train:,} for training and "
-        f"{context.buckets.num_validation:,} for validation, {context.config.format}, about "
-        f"{size_in_words(whole.shard_bytes)}, in {context.out_dir}"
-    )
-    for reason, count in sorted(whole.dropped.items()):
-        yield (
-            f"dropped    {count:,} of {whole.sampled:,} documents sampled "
-            f"({count / whole.sampled:.1%}): {reason}"
-        )
-    if whole.rejected:
-        share, first = len(whole.rejected) / whole.sampled, whole.rejected[0]
-        limit = context.config.max_rejected
-        excess = f", more than --max-rejected {limit}" if share > limit else ""
-        yield (
-            f"rejected   {len(whole.rejected):,} of {whole.sampled:,} documents sampled "
-            f"({share:.1%}{excess}); the first is {first.where} ({first.reason})"
-        )
-    two_digits = float(f"{whole.examples:.2g}")  # as precise as an estimate is
-    yield f"examples   about {two_digits:,.0f}"
-    yield (
-        f"time       about {time_in_words(max(whole.cpu_seconds / workers, 1))} with "
-        f"{counted(workers, 'worker')} on this machine"
     )
 
 
@@ -171,4 +111,4 @@ def plan_shards(
     if job.finished():
         return None
     punkt_of(job.tokenizer)
-    return dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
+    return dry_run(job.blocks, job.context, job.tokenizer)

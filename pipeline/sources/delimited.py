@@ -60,7 +60,6 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
             keep_row(documents, where, parts, longest=block.max_document_bytes)
             size += sum(map(len, parts))
             if size >= chunk_bytes:
-                documents.done = min(files.bytes_taken(stream) / block.stop, 1.0)
                 yield documents
                 documents, size = Documents(), 0
         if reason := files.damage(stream):

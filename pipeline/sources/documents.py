@@ -53,8 +53,6 @@ class Documents:
     texts: list[str] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    #: The part of the block that is read with this chunk and those before it, at most 1: roughly.
-    done: float = field(default=1.0, compare=False)
     #: Number of texts before each rejection and each count.
     _events: list[tuple[int, Rejected | str]] = field(
         default_factory=list, repr=False, compare=False

@@ -212,7 +212,6 @@ class Unpacked(io.RawIOBase):
 
     def __init__(self, packed: io.BufferedReader, compression: str) -> None:
         self.damage: str | None = None  #: why the stream ended early
-        self.taken = 0  #: packed bytes that were read so far
         self._compression = compression
         self._packed = packed
         self._chunks = _unpack(packed, compression)
@@ -225,7 +224,6 @@ class Unpacked(io.RawIOBase):
         while not self._rest:
             try:
                 self._rest = memoryview(next(self._chunks))
-                self.taken = self._packed.tell()  # a stream that has ended may be closed
             except StopIteration:
                 return 0
             except DAMAGE as error:  # this also ends the iterator
@@ -328,11 +326,6 @@ def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
 def damage(stream: io.BufferedReader) -> str | None:
     """Why a stream of unpacked bytes ended early, once it has; else None."""
     return stream.raw.damage if isinstance(stream.raw, Unpacked) else None
-
-
-def bytes_taken(stream: io.BufferedReader) -> int:
-    """How many bytes of the file were read for what a stream has given so far."""
-    return stream.raw.taken if isinstance(stream.raw, Unpacked) else stream.tell()
 
 
 def read_unpacked(path: str, compression: str | None) -> bytes:

@@ -131,7 +131,7 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     try:
         with RawFile(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
-            row = first = sum(groups[: block.start])
+            row = sum(groups[: block.start])
             for batch in table.iter_batches(
                 batch_size=rows_per_chunk(block, sum(groups) - row, chunk_bytes),
                 row_groups=list(range(block.start, block.stop)),
@@ -139,7 +139,6 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
             ):
                 documents = _rows([batch.column(name) for name in columns], row, block)
                 row += len(batch)
-                documents.done = (row - first) / max(sum(groups) - first, 1)
                 yield documents
     except MemoryError:  # Arrow's, too
         raise
@@ -195,9 +194,7 @@ def read_hub_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     rows = rows_per_chunk(block, size, chunk_bytes)
     for row in range(block.start, block.stop, rows):
         stop = min(row + rows, block.stop)
-        documents = _rows([dataset[row:stop].column(name) for name in columns], row, block)
-        documents.done = (stop - block.start) / size
-        yield documents
+        yield _rows([dataset[row:stop].column(name) for name in columns], row, block)
 
 
 def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:

@@ -126,8 +126,6 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
             elif files.damage(stream):
                 data = _up_to_last(DOCUMENT_ENDS[block.format], data)
             end = offset + len(data)
-            taken = files.bytes_taken(stream) if block.compression else end
-            documents.done = min((taken - block.start) / (block.stop - block.start), 1.0)
             yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
         if reason := files.damage(stream):
             documents = Documents()

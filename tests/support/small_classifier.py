@@ -1,7 +1,6 @@
 """A classifier folder with random weights and the report of a real one."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.report import FinetuneReport, report_of
 from clozeline.train.finetuning.results import ModelKey, ModelName, Result
 from clozeline.train.finetuning.search import Trial
-from clozeline.train.labelled.calibration import Calibration
+from clozeline.train.labelled.calibration import calibration
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores
 from tests.support.small import small_tokenizer
@@ -52,7 +51,7 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
     values = {
         **{"run": "r", "train": "a.csv", "test": "b.csv"},
         **report_of(results, results[-1]),
-        "calibration": asdict(Calibration.of(logits, labels, temperature=1.5)),
+        "calibration": calibration(logits, labels, temperature=1.5),
         "class_counts": {"bad": 500, "good": 500},
         "notes": ["something to know"],
     }

@@ -1,7 +1,6 @@
 """Scores, correlations and calibration against scikit-learn, scipy and their definitions."""
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.train.labelled.calibration import (
-    Calibration,
+    calibration,
     fit_temperature,
     helpful_temperature,
     log_loss,
@@ -182,19 +181,19 @@ def test_the_loss_is_torchs_cross_entropy():
 def test_calibration_error_by_hand():
     """Confidences 0.9 (right, wrong) and 0.6 (right, right): (2 * 0.4 + 2 * 0.4) / 4."""
     logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
-    found = Calibration.of(logits, np.array([0, 1, 1, 1]), temperature=1.0)
-    assert found.counts == [2, 2]
-    assert found.confidences == pytest.approx([0.6, 0.9])
-    assert found.accuracies == [1.0, 0.5]
-    assert found.error == found.error_before == pytest.approx(0.4)
-    assert Calibration(**json.loads(json.dumps(asdict(found)))) == found
+    found = calibration(logits, np.array([0, 1, 1, 1]), temperature=1.0)
+    assert found["counts"] == [2, 2]
+    assert found["confidences"] == pytest.approx([0.6, 0.9])
+    assert found["accuracies"] == [1.0, 0.5]
+    assert found["error"] == found["error_before"] == pytest.approx(0.4)
+    assert json.loads(json.dumps(found)) == found
 
 
 def test_the_right_temperature_lowers_the_error():
     logits, labels = drawn(2, 3.0)
-    found = Calibration.of(logits, labels, temperature=3.0)
-    assert found.error < 0.03 < 0.1 < found.error_before
-    assert sum(found.counts) == len(labels)
+    found = calibration(logits, labels, temperature=3.0)
+    assert found["error"] < 0.03 < 0.1 < found["error_before"]
+    assert sum(found["counts"]) == len(labels)
 
 
 def test_a_temperature_is_left_out_where_it_is_not_sure_to_help():
@@ -212,5 +211,5 @@ def test_a_few_confident_mistakes_do_not_make_all_answers_modest():
     logits, labels = np.stack([-margins, margins], 1), np.ones(200, np.int64)
     assert fit_temperature(logits, labels) > 3
     assert helpful_temperature(logits, labels) == 1
-    new = Calibration.of(logits[5:105], labels[5:105], temperature=fit_temperature(logits, labels))
-    assert new.error_before < 0.011 < new.error
+    new = calibration(logits[5:105], labels[5:105], temperature=fit_temperature(logits, labels))
+    assert new["error_before"] < 0.011 < new["error"]

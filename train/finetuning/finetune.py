@@ -31,7 +31,6 @@ from clozeline.train.finetuning.search import (
     candidate_rates,
     final_split,
     fixed_trial,
-    folds_line,
     for_all_rows,
     search,
     selection_folds,
@@ -66,13 +65,29 @@ class Finetuning:
         `first` is the result of another seed, whose choices are taken instead of a search. Raises
         DivergedError if the weights are not finite.
         """
-        trial, tried = self._choose(first)
-        model, trial = self._train_finally(trial)
-        logits = self._test_logits(model)
-        predicted = {
-            name: rows.argmax(1) if self.job.names else rows[:, 0] for name, rows in logits.items()
-        }
-        return model, scored(self.job, self.key, predicted, trial, tried), logits[TEST]
+        job, rows = self.job, len(self._labels)
+        trial, tried = fixed_trial(job.config, rows), ()
+        if first is not None:
+            trial, tried = first.chosen, first.tried
+        elif trial is None:
+            with self._progress("search") as progress:
+                evaluate = partial(self._on_held_out_rows, progress=progress)
+                rates = candidate_rates(job.start.model)
+                tried = tuple(search(evaluate, rows, job.config, rates))
+            trial = for_all_rows(best_of(tried), rows, job.config)
+        trained, held = final_split(self._labels, seed=job.config.seed)
+        with self._progress() as progress:
+            model = self._trained(trial, trained, progress)
+        self._check_finite(model, trial)
+        if len(held):
+            logits = self._logits(model, self._rows.take(held))
+            trial = trial.with_results(logits, self._labels[held])
+        with self._progress("test rows", unit="row") as progress:
+            # In float32, as `clozeline predict` and exported models compute.
+            predict = partial(predict_logits, model, world=self.world, progress=progress)
+            answers = {name: predict(encoded) for name, encoded in job.test_rows.items()}
+        predicted = {name: x.argmax(1) if job.names else x[:, 0] for name, x in answers.items()}
+        return model, scored(job, self.key, predicted, trial, tried), answers[TEST]
 
     @cached_property
     def _subset(self) -> Rows:
@@ -86,18 +101,6 @@ class Finetuning:
     def _labels(self) -> Labels:
         return self.job.labels[self._subset]
 
-    def _choose(self, first: Result[Any] | None) -> tuple[Trial, tuple[Trial, ...]]:
-        """The trial for the final training, and all that were tried."""
-        config, rows = self.job.config, len(self._labels)
-        if first is not None:
-            return first.chosen, first.tried
-        if fixed := fixed_trial(config, rows):
-            return fixed, ()
-        with self._progress(f"search on {folds_line(rows)}") as progress:
-            evaluate = partial(self._on_held_out_rows, progress=progress)
-            tried = search(evaluate, rows, config, candidate_rates(self.job.start.model))
-        return for_all_rows(best_of(tried), rows, config), tuple(tried)
-
     def _on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
         """The trial with its results over the held-out rows of all folds."""
         folds = selection_folds(self._labels, seed=self.job.config.seed)
@@ -109,21 +112,11 @@ class Finetuning:
         tried = trial.with_results(np.concatenate(logits), labels)
         return self.world.broadcast_from_main(lambda: tried)  # all processes choose the same
 
-    def _train_finally(self, trial: Trial) -> tuple[BertForClassification, Trial]:
-        """Train on all rows, but those of a large set that are held out and scored."""
-        trained, held = final_split(self._labels, seed=self.job.config.seed)
-        with self._progress() as progress:
-            model = self._trained(trial, trained, progress)
-        self._check_finite(model, trial)
-        if len(held):
-            logits = self._logits(model, self._rows.take(held))
-            trial = trial.with_results(logits, self._labels[held])
-        return model, trial
-
     def _trained(self, trial: Trial, chosen: Rows, progress: tqdm) -> BertForClassification:
         rows = self._rows.take(chosen)
         model = new_model(self.job, self.key.start, self.key.seed).to(self.world.device)
-        if self._label_ids:  # no class is ahead before the training, however frequent its words are
+        if self.job.label_ids and self.key.start == "pretrained":
+            # No class is ahead before the training, however frequent its words are.
             some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
             ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
             model.classifier.bias.data -= ahead.to(self.world.device)
@@ -140,22 +133,9 @@ class Finetuning:
         )
         return model
 
-    @property
-    def _label_ids(self) -> Sequence[list[int]]:
-        return self.job.label_ids if self.key.start == "pretrained" else ()
-
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
         precision = self.job.config.precision
         return predict_logits(model, rows, precision=precision, world=self.world)
-
-    def _test_logits(self, model: BertForClassification) -> dict[str, Logits]:
-        """The logits of each test set, [N, C], by its name: those of a user of the classifier.
-
-        `clozeline predict` and exported models compute in float32.
-        """
-        with self._progress("test rows", unit="row") as progress:
-            predict = partial(predict_logits, model, world=self.world, progress=progress)
-            return {name: predict(rows) for name, rows in self.job.test_rows.items()}
 
     def _check_finite(self, model: BertForClassification, trial: Trial) -> None:
         """Raises DivergedError if the weights, or logits of the first rows, are not finite."""

@@ -10,7 +10,7 @@ results, the classifier's test logits  ->  report.json, lines for a terminal
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -22,7 +22,7 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import Job
 from clozeline.train.finetuning.results import SHOWN, Result
 from clozeline.train.finetuning.training_loop import Logits
-from clozeline.train.labelled.calibration import Calibration
+from clozeline.train.labelled.calibration import calibration
 from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
@@ -55,7 +55,7 @@ class FinetuneReport:
 
     def lines(self) -> list[str]:
         """For a terminal: the classes, the compared models, label efficiency, calibration."""
-        result, calibration = self.finetuned, Calibration(**self.values["calibration"])
+        result, fitted = self.finetuned, self.values["calibration"]
         points = self.values["label_efficiency"]
         whole = (point for point in points if point["examples"] == self.rows)
         return [
@@ -65,10 +65,10 @@ class FinetuneReport:
             *label_efficiency_table(points),
             "",
             f"{'chosen on training rows' if result.tried else 'as given'}: {result.chosen.line()}",
-            f"calibration error {calibration.error_before:.4f}"
+            f"calibration error {fitted['error_before']:.4f}"
             + (
-                f", {calibration.error:.4f} at temperature {calibration.temperature:.2f}"
-                if calibration.temperature != 1
+                f", {fitted['error']:.4f} at temperature {fitted['temperature']:.2f}"
+                if fitted["temperature"] != 1
                 else "; no temperature was fitted that is sure to lower it"
             ),
             *(f"note: {note}" for note in self.values["notes"]),
@@ -91,7 +91,7 @@ def summarize(
     values = {
         **sources,
         **report_of(results, best),
-        "calibration": asdict(Calibration.of(logits, labels, temperature=best.chosen.temperature)),
+        "calibration": calibration(logits, labels, temperature=best.chosen.temperature),
         "class_counts": class_counts,  # training rows
         "notes": [*notes, *doubts(best.scores, points_of(results), job.config)],
     }

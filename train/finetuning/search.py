@@ -10,13 +10,8 @@ Test rows are never used here. For each learning rate of a small grid:
 Then, for up to 4,000 rows, half as many epochs are tried at the best rate. The classifier is
 trained again on all rows, or, for more than 4,000, on all but a twentieth (at most 2,000 rows), on
 which its temperature is fitted. The search tries 3 rates, and up to 2 more where the best is at the
-edge; on a sample it costs 3 x 4 x 3,200 = 38,400 rows, two thirds of an epoch of Amazon polarity's
-59,242. With few labels, a single fifth would be too noisy, hence the folds.
-
-Every training completes its schedule, down to a learning rate of 0. One that is stopped earlier, at
-a high rate, depends on its last steps: trained on 3 x 1,000 Amazon reviews, `nano` at 1e-3 got
-84.6 % (80.5 to 86.9) of 2,000 held-out reviews right after 2 of 6 epochs and 86.8 % (86.7 to 87.0)
-after 3 of 3, although a search by loss had chosen to stop after 2 of 6.
+edge. With few labels, a single fifth would be too noisy, hence the folds. Every training completes
+its schedule: one that is stopped at a high rate depends on its last steps, and was 2 points worse.
 
 The criterion is the cross-entropy on held-out rows after temperature scaling. It is smoother than
 accuracy, and unlike the plain cross-entropy it does not favour a model for being less confident.
@@ -68,19 +63,16 @@ class Trial:
 
     def with_results(self, logits: Logits, labels: Labels) -> "Trial":
         """With those of held-out rows, logits [N, C] and labels [N]; the worst if it diverged."""
-        if not np.isfinite(logits).all():
-            return replace(self, rows=len(labels), accuracy=0.0, loss=WORST_LOSS, temperature=1.0)
-        if labels.dtype.kind == "f":
-            correlation = pearson(labels, logits[:, 0])
-            squared = float(((logits[:, 0] - labels) ** 2).mean())
-            return replace(self, rows=len(labels), accuracy=correlation, loss=squared)
-        return replace(
-            self,
-            rows=len(labels),
-            accuracy=float((logits.argmax(1) == labels).mean()),
-            loss=log_loss(logits, labels, fit_temperature(logits, labels)),
-            temperature=helpful_temperature(logits, labels),
-        )
+        accuracy, loss, temperature = 0.0, WORST_LOSS, 1.0
+        if labels.dtype.kind == "f" and np.isfinite(logits).all():
+            accuracy = pearson(labels, logits[:, 0])
+            loss = float(((logits[:, 0] - labels) ** 2).mean())
+        elif np.isfinite(logits).all():
+            accuracy = float((logits.argmax(1) == labels).mean())
+            loss = log_loss(logits, labels, fit_temperature(logits, labels))
+            temperature = helpful_temperature(logits, labels)
+        results = {"accuracy": accuracy, "loss": loss, "temperature": temperature}
+        return replace(self, rows=len(labels), **results)
 
     def line(self) -> str:
         line = f"learning rate {self.learning_rate:g}, {counted(self.epochs, 'epoch')}"
@@ -122,7 +114,7 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
 
 
 def fixed_trial(config: FinetuneConfig, rows: int) -> Trial | None:
-    """What a config that leaves nothing to choose fixes: of a sample, only the rate would be."""
+    """The trial of a config that leaves nothing to choose; on a sample only the rate is."""
     if config.learning_rate == "auto" or (config.epochs == "auto" and rows <= SEARCH_ROWS):
         return None
     return Trial(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
@@ -171,13 +163,6 @@ def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
     fold = stratified_folds(labels[rows], FOLDS, seed=seed)
     used = FOLDS if len(labels) <= FEW_ROWS else 1
     return [(rows[fold != i], rows[fold == i]) for i in range(used) if (fold == i).any()]
-
-
-def folds_line(rows: int) -> str:
-    """Which rows are held out in turn, as text."""
-    if rows <= FEW_ROWS:
-        return f"{FOLDS} folds"
-    return "a fifth of the rows" if rows <= SEARCH_ROWS else f"a fifth of {SEARCH_ROWS:,} rows"
 
 
 def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:

@@ -8,8 +8,7 @@
 Guo et al. 2017, "On calibration of modern neural networks".
 """
 
-from dataclasses import dataclass
-from typing import Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,29 +20,21 @@ BINS = 15  # of confidence, as in the paper
 LOWEST, HIGHEST = 0.05, 20.0  # temperatures
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Confidence against accuracy, in the bins of confidence that have rows."""
+def calibration(logits: ArrayLike, labels: Rows, *, temperature: float) -> dict[str, Any]:
+    """Confidence against accuracy, in the bins of confidence that have rows, as plain values.
 
-    temperature: float
-    error: float  # expected calibration error, in [0, 1]
-    error_before: float  # the same at temperature 1
-    counts: list[int]
-    confidences: list[float]  # mean of each bin
-    accuracies: list[float]
-
-    @classmethod
-    def of(cls, logits: ArrayLike, labels: Rows, *, temperature: float) -> Self:
-        """From the logits [N, C] and labels [N] of rows that the temperature was not fitted on."""
-        counts, confidences, accuracies = _bins(logits, labels, temperature)
-        return cls(
-            temperature=temperature,
-            error=_error(counts, confidences, accuracies),
-            error_before=_error(*_bins(logits, labels, 1.0)),
-            counts=counts.tolist(),
-            confidences=confidences.tolist(),
-            accuracies=accuracies.tolist(),
-        )
+    From the logits [N, C] and labels [N] of rows that the temperature was not fitted on. `error` is
+    the expected calibration error, in [0, 1], and `error_before` the same at temperature 1.
+    """
+    counts, confidences, accuracies = _bins(logits, labels, temperature)
+    return {
+        "temperature": temperature,
+        "error": _error(counts, confidences, accuracies),
+        "error_before": _error(*_bins(logits, labels, 1.0)),
+        "counts": counts.tolist(),
+        "confidences": confidences.tolist(),
+        "accuracies": accuracies.tolist(),
+    }
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:

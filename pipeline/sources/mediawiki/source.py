@@ -94,7 +94,6 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                 _keep_article(page, documents, block, links)
                 size += len(page.text)
                 if size >= chunk_bytes:
-                    documents.done = packed.tell() / (block.stop - block.start)
                     yield documents
                     documents, size = Documents(), 0
         except dump.TruncatedDump as error:

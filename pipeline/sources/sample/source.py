@@ -118,7 +118,7 @@ def read_sample(block: Block, chunk_bytes: int) -> Iterator[Documents]:
             made = _reviews(sample, start, stop)
             pairs = zip(made.titles, made.contents, strict=True)
             texts = [f"{title}\n{content}" for title, content in pairs]
-        yield Documents(texts=texts, done=(stop - block.start) / (block.stop - block.start))
+        yield Documents(texts=texts)
 
 
 def read_review_table(whole: Block, columns: Sequence[str]) -> pa.Table:
