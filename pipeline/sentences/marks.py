@@ -89,7 +89,8 @@ def cut_sentence(text: str) -> list[Span]:
 
 def _cut_at_spaces(text: str, start: int, end: int) -> list[Span]:
     """The sentence in spans of at most MAX_UNSPACED characters, as far as its spaces allow."""
-    if end - start <= MAX_UNSPACED or not _is_unspaced(text[start:end]):
+    unspaced = sum(map(len, UNSPACED_RUN.findall(text, start, end)))
+    if end - start <= MAX_UNSPACED or 2 * unspaced <= end - start:
         return [(start, end)]
     spans, cut = [], start
     gaps = [gap.span() for gap in GAP.finditer(text, start, end)]
@@ -98,7 +99,3 @@ def _cut_at_spaces(text: str, start: int, end: int) -> list[Span]:
             spans.append((cut, stop))
             cut = resume
     return [*spans, (cut, end)]
-
-
-def _is_unspaced(sentence: str) -> bool:
-    return 2 * sum(map(len, UNSPACED_RUN.findall(sentence))) > len(sentence)

@@ -6,8 +6,8 @@ title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\\nA city."])
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, islice
@@ -109,12 +109,8 @@ def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
 
     Raises InputError where the file cannot be read or lacks a text column.
     """
-    try:
-        with RawFile(whole.path) as stream:
-            metadata = pq.read_metadata(stream)
-            schema = metadata.schema.to_arrow_schema()
-    except DAMAGE as error:
-        raise _unreadable(whole.path, error) from error
+    with _opened(whole.path) as table:
+        metadata, schema = table.metadata, table.schema_arrow
     check_text_columns(whole.path, schema, whole.text_columns)
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     wanted = [i for i, path in enumerate(paths) if path in whole.text_columns]
@@ -127,47 +123,49 @@ def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
 
 def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The rows of a block. Raises InputError where the file is corrupt."""
-    row, columns = None, list(block.text_columns)
-    try:
-        with RawFile(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
-            groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
-            row = sum(groups[: block.start])
-            for batch in table.iter_batches(
-                batch_size=rows_per_chunk(block, sum(groups) - row, chunk_bytes),
-                row_groups=list(range(block.start, block.stop)),
-                columns=columns,
-            ):
-                documents = _rows([batch.column(name) for name in columns], row, block)
-                row += len(batch)
-                yield documents
-    except MemoryError:  # Arrow's, too
-        raise
-    except DAMAGE as error:
-        where = f"is corrupt near row {row + 1}" if row is not None else "is corrupt at its end"
-        raise _unreadable(block.path, error, where) from error
+    row, columns = -1, list(block.text_columns)
+
+    def problem() -> str:
+        return f"is corrupt near row {row + 1}" if row >= 0 else "is corrupt at its end"
+
+    with _opened(block.path, problem) as table:
+        groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
+        row = sum(groups[: block.start])
+        for batch in table.iter_batches(
+            batch_size=rows_per_chunk(block, sum(groups) - row, chunk_bytes),
+            row_groups=list(range(block.start, block.stop)),
+            columns=columns,
+        ):
+            documents = _rows([batch.column(name) for name in columns], row, block)
+            row += len(batch)
+            yield documents
 
 
 def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError."""
+    with _opened(whole.path) as table:
+        check_columns(whole.path, table.schema_arrow.names, columns)
+        return table.read(columns=list(columns))
+
+
+@contextmanager
+def _opened(
+    path: str, problem: Callable[[], str] = lambda: "is not a readable Parquet file"
+) -> Iterator[pq.ParquetFile]:
+    """An open file. Raises InputError where it, or a part that is read of it, cannot be read."""
     try:
-        with RawFile(whole.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
-            check_columns(whole.path, table.schema_arrow.names, columns)
-            return table.read(columns=list(columns))
+        with RawFile(path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
+            yield table
     except MemoryError:  # Arrow's, too
         raise
     except DAMAGE as error:
-        raise _unreadable(whole.path, error) from error
-
-
-def _unreadable(
-    path: str, error: Exception, problem: str = "is not a readable Parquet file"
-) -> InputError:
-    if LIMIT.search(str(error)):
-        return InputError(
-            f"{path} uses a feature of Parquet that pyarrow cannot read ({one_line(error)}); write "
-            "it anew without that, as with compression zstd and no encryption"
-        )
-    return InputError(f"{path} {problem} ({one_line(error)}); copy it again or leave it out")
+        if LIMIT.search(str(error)):
+            raise InputError(
+                f"{path} uses a feature of Parquet that pyarrow cannot read ({one_line(error)}); "
+                "write it anew without that, as with compression zstd and no encryption"
+            ) from error
+        reason = one_line(error)
+        raise InputError(f"{path} {problem()} ({reason}); copy it again or leave it out") from error
 
 
 def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:

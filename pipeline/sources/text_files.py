@@ -189,29 +189,26 @@ def read_wet(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 
 
 def read_wikiextractor(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """Pages as WikiExtractor writes them, without the line that repeats the title."""
+    """Pages as WikiExtractor writes them, without the line that repeats the title.
+
+    One page is `<doc id=".." url=".." title="..">`, its lines, and `</doc>`.
+    """
     for _, data, documents in _chunks(block, chunk_bytes):
         for document in BOUNDARIES["wikiextractor"].split(data):
-            if text := decode_utf8(document).strip():
-                _keep_extracted(text, documents, block.path)
+            head, _, rest = decode_utf8(document).strip().partition("\n")
+            body, end, after = rest.rpartition("</doc>")
+            title = _unescaped(found[1]) if (found := TITLE.search(head)) else ""
+            if head and not head.startswith("<doc "):
+                documents.reject(block.path, "text before the first <doc>")
+            elif head and not end:
+                documents.reject(f"{block.path}: {title}", "no </doc>: the document is truncated")
+            elif after.strip():
+                documents.reject(f"{block.path}: {title}", "text after </doc>")
+            elif head:
+                first, _, others = _unescaped(body).lstrip().partition("\n")
+                is_title = first.strip() == title
+                documents.keep((others if is_title else f"{first}\n{others}").strip())
         yield documents
-
-
-def _keep_extracted(document: str, documents: Documents, path: str) -> None:
-    """One `<doc id=".." url=".." title="..">`, its lines, and `</doc>`."""
-    head, _, rest = document.partition("\n")
-    body, end, after = rest.rpartition("</doc>")
-    found = TITLE.search(head)
-    title = _unescaped(found[1]) if found else ""
-    if not head.startswith("<doc "):
-        documents.reject(path, "text before the first <doc>")
-    elif not end:
-        documents.reject(f"{path}: {title}", "no </doc>: the document is truncated")
-    elif after.strip():
-        documents.reject(f"{path}: {title}", "text after </doc>")
-    else:
-        first, _, others = _unescaped(body).lstrip().partition("\n")
-        documents.keep((others if first.strip() == title else f"{first}\n{others}").strip())
 
 
 def _unescaped(text: str) -> str:

@@ -107,19 +107,10 @@ def test_accents_that_make_words_are_kept(name, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "\u0645\u06cc\u200c\u0631\u0648\u0645 \u0628\u0647 \u062e\u0627\u0646\u0647",
-            1,
-        ),
-        (
-            "\u0d05\u0d35\u0d28\u0d4d\u200d \u0d35\u0d28\u0d4d\u0d28\u0d41",
-            1,
-        ),
+        ("\u0645\u06cc\u200c\u0631\u0648\u0645 \u0628\u0647 \u062e\u0627\u0646\u0647", 1),
+        ("\u0d05\u0d35\u0d28\u0d4d\u200d \u0d35\u0d28\u0d4d\u0d28\u0d41", 1),
         ("\u0dc1\u0dca\u200d\u0dbb\u0dd3 \u0dbd\u0d82\u0d9a\u0dcf\u0dc0", 1),
-        (
-            "\u09b0\u200d\u09cd\u09af\u09be\u09ac, \u09b0\u200d\u09cd\u09af\u09be\u09ae",
-            2,
-        ),
+        ("\u09b0\u200d\u09cd\u09af\u09be\u09ac, \u09b0\u200d\u09cd\u09af\u09be\u09ae", 2),
         ("Auf\u200cLage \U0001f468\u200d\U0001f469 \u2764\ufe0f\u200d\U0001f525 a\u200d", 0),
     ],
 )

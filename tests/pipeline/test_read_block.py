@@ -355,33 +355,32 @@ def test_remote_files_are_read_in_ranges():
     assert reasons(found) == [("a.jsonl:2", "not JSON: Expecting value at character 1")]
 
 
-HUB_SCRIPT = """
+HUB = """
 import json, sys
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
-from clozeline.pipeline.sources.labelled_table import read_table
-folder = sys.argv[1]
-blocks = list_blocks([f"hf://{folder}?split=train"], block_bytes=200)
-texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
-rejected = [b.where for block in blocks for chunk in read_block(block) for b in chunk.rejected]
-labels = read_table(f"hf://{folder}", ["label"]).column("label").to_pylist()
-try:
-    list_blocks([f"hf://{folder}-missing"])
-except InputError as error:
-    missing = str(error)
-try:
-    list_blocks(["hf://nobody/nothing"])
-except InputError as error:
-    offline = str(error)
-try:
-    list_blocks([f"hf://{folder}"], text_columns=("body",))
-except InputError as error:
-    column = str(error)
-sums = {sum(b.text_bytes for b in list_blocks([f"hf://{folder}"], block_bytes=n)) for n in (9, 99)}
-[views] = list_blocks([f"hf://{folder}-of-views"])
-found = [len(blocks), texts, rejected, labels, list(sums), missing, offline, column]
-print(json.dumps([*found, views.text_bytes, [d.texts for d in read_block(views)]]))
+source = f"hf://{sys.argv[1]}"
+def refused(name, **options):
+    try:
+        list_blocks([name], **options)
+    except InputError as error:
+        return str(error)
+def chunks(blocks):
+    return [chunk for block in blocks for chunk in read_block(block)]
+def labels(query):
+    return read_table(source + query, ["label"]).column("label").to_pylist()
+"""
+HUB_SCRIPT = f"""{HUB}
+blocks = list_blocks([f"{{source}}?split=train"], block_bytes=200)
+texts = [text for chunk in chunks(blocks) for text in chunk.texts]
+rejected = [bad.where for chunk in chunks(blocks) for bad in chunk.rejected]
+errors = refused(f"{{source}}-missing"), refused("hf://nobody/nothing")
+sums = {{sum(b.text_bytes for b in list_blocks([source], block_bytes=n)) for n in (9, 99)}}
+[views] = list_blocks([f"{{source}}-of-views"])
+found = [len(blocks), texts, rejected, labels(""), list(sums), *errors]
+found += [refused(source, text_columns=("body",)), views.text_bytes]
+print(json.dumps([*found, [chunk.texts for chunk in chunks([views])]]))
 """
 
 
@@ -410,23 +409,13 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
     assert column == f"hf://{folder} has no column 'body'; its columns are text, label{CHOOSE}"
 
 
-STREAMED_SCRIPT = """
-import json, sys
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.sources.labelled_table import read_table
-source = f"hf://{sys.argv[1]}"
-blocks = list_blocks([f"{source}?limit=30&text=text"], block_bytes=200)
-texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
-labels = read_table(f"{source}?limit=3", ["label"]).column("label").to_pylist()
-errors = []
-for query in ("", "?limit=0", "?limit=x", "?split=nosuch&limit=3"):
-    try:
-        list_blocks([source + query])
-    except InputError as error:
-        errors.append(str(error))
-print(json.dumps([len(blocks), {block.version for block in blocks} == {blocks[0].version}, texts,
-    labels, errors]))
+STREAMED_SCRIPT = f"""{HUB}
+blocks = list_blocks([f"{{source}}?limit=30&text=text"], block_bytes=200)
+texts = [text for chunk in chunks(blocks) for text in chunk.texts]
+queries = "", "?limit=0", "?limit=x", "?split=nosuch&limit=3"
+errors = [refused(source + query) for query in queries]
+print(json.dumps([len(blocks), len({{block.version for block in blocks}}) == 1, texts,
+    labels("?limit=3"), errors]))
 """
 
 
