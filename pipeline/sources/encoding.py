@@ -29,11 +29,7 @@ INVALID_SHARE = 0.001  #: of all bytes
 
 #: First lines of text that is not running text, what it is, and what turns it into that.
 OTHER_TEXT = (
-    (
-        rb"WARC/[0-9.]+\r?\n",
-        "a WARC file",
-        "extract its text, as with trafilatura",
-    ),
+    (rb"WARC/[0-9.]+\r?\n", "a WARC file", "extract its text, as with trafilatura"),
     (rb"<(?:!doctype\s+html|html|head|body)\b", "HTML", "extract its text, as with trafilatura"),
     (rb"\{\\rtf", "RTF", "convert it, as with pandoc"),
     (rb"\\documentclass", "LaTeX", "convert it, as with pandoc"),

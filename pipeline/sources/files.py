@@ -268,8 +268,7 @@ def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, Non
 
 
 def unpack_streams(
-    packed: IO[bytes],
-    decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
+    packed: IO[bytes], decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor]
 ) -> Generator[bytes, None, None]:
     """Concatenated streams, as pbzip2 writes them; xz streams may have NULs after them.
 

@@ -27,16 +27,8 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.ragged import text_slabs
 from clozeline.pipeline.tokenization.documents import lines_of
 from clozeline.pipeline.tokenization.options import Model
-from clozeline.pipeline.tokenization.tokenizer import (
-    PunktJson,
-    Tokenizer,
-    named_tokenizer,
-)
-from clozeline.pipeline.tokenization.tokenizer_spec import (
-    SPECIAL_TOKENS,
-    TokenizerSpec,
-    read_spec,
-)
+from clozeline.pipeline.tokenization.tokenizer import PunktJson, Tokenizer, named_tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec, read_spec
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, normalization_of
 
 Pair = tuple[int, int]

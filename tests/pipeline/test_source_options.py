@@ -254,9 +254,7 @@ def rows_of(folder, manifest, split):
     return rows
 
 
-def test_the_documents_of_a_repeated_source_make_as_many_times_as_many_examples(
-    tmp_path,
-):
+def test_the_documents_of_a_repeated_source_make_as_many_times_as_many_examples(tmp_path):
     once, rows = built(tmp_path / "once", "", "")
     thrice, weighted = built(tmp_path / "thrice", "", "?repeat=3")
     added = weighted - rows

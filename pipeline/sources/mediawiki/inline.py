@@ -66,8 +66,7 @@ def link_patterns(names: frozenset[str] = frozenset(), language: str = "") -> Li
         hidden=re.compile(rf"\[\[{hidden}", re.IGNORECASE),
         unclosed=re.compile(rf"\[\[{hidden}[^\n]*", re.IGNORECASE),
         shown=re.compile(
-            rf"\[\[(?::|(?!{hidden}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?([^\[\]|]*)\|?\]\]",
-            re.IGNORECASE,
+            rf"\[\[(?::|(?!{hidden}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?([^\[\]|]*)\|?\]\]", re.IGNORECASE
         ),
         language=language,
     )
