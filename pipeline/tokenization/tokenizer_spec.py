@@ -107,7 +107,9 @@ def read_spec(
     values = {**values, "model": {"type": "WordPiece", **values["model"]}}  # 2020's have no type
     added = values.get("added_tokens") or []
     if isinstance(added, list):
-        added = [_as_special(token, special_tokens) for token in added]
+        for i, token in enumerate(added):  # text cannot become one of these
+            if isinstance(token, dict) and token.get("content") in special_tokens:
+                added[i] = {**token, "special": True}
     values |= {"added_tokens": added, "padding": None, "truncation": None, "post_processor": None}
     if values["model"].get("dropout"):
         raise InputError("its BPE drops merges at random (dropout); set dropout to null.")
@@ -190,12 +192,6 @@ def _check_unknown(model: dict[str, Any], known: dict[str, int], spec: Tokenizer
 
 def _spec_of(values: dict[str, Any], special_tokens: tuple[str, ...]) -> TokenizerSpec:
     return TokenizerSpec(json.dumps(values, sort_keys=True, separators=(",", ":")), special_tokens)
-
-
-def _as_special(token: Any, special_tokens: tuple[str, ...]) -> Any:
-    """An added token, flagged as special if it is one of these, so that text cannot become it."""
-    is_special = isinstance(token, dict) and token.get("content") in special_tokens
-    return {**token, "special": True} if is_special else token
 
 
 def token_texts(

@@ -107,14 +107,29 @@ def cut_longer(rows, key, max_tokens):
     return cut
 
 
+def numbered(shape):
+    """Where each sentence ends, and the numbers of each document's sentences."""
+    numbers = count()
+    ends = np.cumsum([0, *(t for document in shape for p in document for t in p)]).tolist()
+    return ends, [[next(numbers) for p in document for _ in p] for document in shape]
+
+
+def drawn(key, document, ordinal, max_tokens, short):
+    """The random bits of a document's pair, by counter, and its target."""
+    first = counters.COUNTERS * ordinal
+    bits = [random_bits(key, document, first + c) for c in range(counters.COUNTERS)]
+    target = max_tokens
+    if with_probability(bits[counters.SHORT], short):
+        target = 2 + int(uniform_below(bits[counters.TARGET], max_tokens - 1))
+    return bits, target
+
+
 def reference_segments(shape, key, max_tokens, short):
     """The packing sentence by sentence, with the same random bits, in plain Python.
 
     One round makes a pair of each document that has sentences left.
     """
-    ends = np.cumsum([0, *(t for document in shape for p in document for t in p)]).tolist()
-    numbers = count()
-    documents = [[next(numbers) for p in document for _ in p] for document in shape]
+    ends, documents = numbered(shape)
     at = [0] * len(documents)
     made = made_random = 0
     rows, dropped = [], Counter()
@@ -133,11 +148,7 @@ def reference_segments(shape, key, max_tokens, short):
         for d, sentences in enumerate(documents):
             if at[d] == len(sentences):
                 continue
-            first = counters.COUNTERS * ordinal
-            bits = [random_bits(key, d, first + c) for c in range(counters.COUNTERS)]
-            target = max_tokens
-            if with_probability(bits[counters.SHORT], short):
-                target = 2 + int(uniform_below(bits[counters.TARGET], max_tokens - 1))
+            bits, target = drawn(key, d, ordinal, max_tokens, short)
             chunk = fill(sentences[at[d] :], target)
             split = 1 + int(uniform_below(bits[counters.SPLIT], max(len(chunk) - 1, 1)))
             plans.append((d, bits, target, chunk[:split], chunk[split:]))
@@ -178,15 +189,6 @@ def reference_segments(shape, key, max_tokens, short):
 
     dropped["cut_tokens"] = cut_longer(rows, key, max_tokens)
     return [tuple(row) for row in rows], dropped
-
-
-@given(SHAPE, SEED, LENGTH, SHORT)
-def test_segments_equal_a_loop_over_sentences(shape, seed, length, short):
-    pairs, dropped = pairs_of(shape, "segments", seed=seed, length=length, short=short)
-    key = stream_key(seed, "pairs/train", 0, 0)
-    expected, expected_dropped = reference_segments(shape, key, length - 3, short)
-    assert rows_of(pairs) == expected
-    assert +dropped == +expected_dropped
 
 
 @pytest.mark.parametrize("lonely", [0.0, 0.3, 0.6, 0.9])
@@ -245,43 +247,40 @@ def test_order_uses_every_token_once_or_counts_it(shape, seed, length, short):
 
 def reference_order(shape, key, max_tokens, short):
     """ALBERT's packing sentence by sentence, with the same random bits, in plain Python."""
-    ends = np.cumsum([0, *(t for document in shape for p in document for t in p)]).tolist()
-    numbers = count()
-    rows, lone = [], 0
-    for d, document in enumerate(shape):
-        sentences = [next(numbers) for paragraph in document for _ in paragraph]
+    ends, documents = numbered(shape)
+    rows, dropped = [], Counter()
+    for d, sentences in enumerate(documents):
         for ordinal in count():
             if not sentences:
                 break
-            first = counters.COUNTERS * ordinal
-            bits = [random_bits(key, d, first + c) for c in range(counters.COUNTERS)]
-            target = max_tokens
-            if with_probability(bits[counters.SHORT], short):
-                target = 2 + int(uniform_below(bits[counters.TARGET], max_tokens - 1))
+            bits, target = drawn(key, d, ordinal, max_tokens, short)
             size = 1
             while size < len(sentences) and ends[sentences[size]] - ends[sentences[0]] < target:
                 size += 1
             size = min(max(size, 2), len(sentences))
             chunk, sentences = sentences[:size], sentences[size:]
             if size == 1:
-                lone += 1
+                dropped["lone_sentence"] += 1
                 continue
             split = 1 + int(uniform_below(bits[counters.SPLIT], size - 1))
             a = [ends[chunk[0]], ends[chunk[split]]]
             b = [ends[chunk[split]], ends[chunk[-1] + 1]]
             is_swapped = bool(with_probability(bits[counters.NEGATIVE], 0.5))
             rows.append([*b, *a, 1, d, d] if is_swapped else [*a, *b, 0, d, d])
-    cut_longer(rows, key, max_tokens)
-    return list(map(tuple, rows)), lone
+    dropped["cut_tokens"] = cut_longer(rows, key, max_tokens)
+    return list(map(tuple, rows)), dropped
 
 
+@pytest.mark.parametrize(
+    ("kind", "reference"), [("segments", reference_segments), ("order", reference_order)]
+)
 @given(SHAPE, SEED, LENGTH, SHORT)
-def test_order_equals_a_loop_over_sentences(shape, seed, length, short):
-    pairs, dropped = pairs_of(shape, "order", seed=seed, length=length, short=short)
+def test_pairs_equal_a_loop_over_sentences(kind, reference, shape, seed, length, short):
+    pairs, dropped = pairs_of(shape, kind, seed=seed, length=length, short=short)
     key = stream_key(seed, "pairs/train", 0, 0)
-    expected, lone = reference_order(shape, key, length - 3, short)
+    expected, expected_dropped = reference(shape, key, length - 3, short)
     assert rows_of(pairs) == expected
-    assert dropped["lone_sentence"] == lone
+    assert +dropped == +expected_dropped
 
 
 # ---- sentences ---------------------------------------------------------------------------------
