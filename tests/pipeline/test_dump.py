@@ -114,11 +114,6 @@ def test_text_may_be_empty_missing_or_deleted(text):
     assert pages_of(xml + page("B")) == [Page("A", 0, False, ""), *pages_of(page("B"))]
 
 
-def test_the_last_revision_counts():
-    revisions = "".join(f"<revision><text>{text}</text></revision>" for text in ("old", "new"))
-    assert pages_of(f"<page><title>A</title>{revisions}</page>")[0].text == "new"
-
-
 def test_bad_bytes_and_control_characters_stay_inside_their_page():
     broken = page(text="a\x01\x0b BAD \ufffe").encode().replace(b"BAD", b"\xff\x00\xc3(")
     assert [p.text for p in pages_of(broken + page(text="good").encode())] == [

@@ -109,6 +109,7 @@ def test_a_changed_file_has_another_version(tmp_path):
         ),
         ("{}", "is a folder; name its files, as in '{}/*'"),
         ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),
+        ("", "a source has an empty name; give the path of a file, a glob or a URL."),
     ],
 )
 def test_a_missing_file_is_one_clear_line(source, message, tmp_path):
@@ -128,11 +129,6 @@ def test_what_can_be_read_only_once_is_refused(tmp_path):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"gone\.txt cannot be opened"):
         open_file(str(tmp_path / "gone.txt"))
-
-
-def test_an_empty_name_is_no_folder():
-    with pytest.raises(InputError, match="a source has an empty name"):
-        find_files("")
 
 
 # Where records end, in files of every format (see also tests/pipeline/test_hostile_sources.py)
@@ -223,10 +219,13 @@ def test_formats_are_recognized_by_name_or_first_bytes(name, data, expected, tmp
         ("posts.xml", b'<?xml version="1.0"?>\n<posts><row Id="1" Body="Text." /></posts>'),
         ("latin", "caf\xe9 and more".encode("latin-1")),
         ("a.tar.gz", gzip.compress(b"name\0\0\0", mtime=0)),
+        *(("a.parquet", data) for data in (b"", b"PAR1", b"PAR1 and no footer PAR1")),
     ],
 )
-def test_an_unknown_format_is_refused(name, data, tmp_path):
-    with pytest.raises(InputError, match=f"{name}: unknown format; give Parquet, .jsonl"):
+def test_an_unknown_format_and_corrupt_parquet_are_refused(name, data, tmp_path):
+    is_parquet, unknown = name.endswith("parquet"), ": unknown format; give Parquet, .jsonl"
+    said = " is not a readable Parquet file" if is_parquet else unknown
+    with pytest.raises(InputError, match=f"{name}{said}"):
         list_blocks([write(tmp_path / name, data)])
 
 
@@ -333,12 +332,6 @@ def test_named_columns_are_refused_where_no_source_is_read_by_them(tmp_path):
         check_columns_used(("title",), list_blocks(sources))
     check_columns_used(("text",), list_blocks(sources))
     check_columns_used(("title",), list_blocks([*sources, table]))
-
-
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 and no footer PAR1"])
-def test_corrupt_parquet_is_named(data, tmp_path):
-    with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
-        list_blocks([write(tmp_path / "a.parquet", data)])
 
 
 @pytest.mark.parametrize(

@@ -56,18 +56,22 @@ def test_other_formats_are_no_plain_text(tmp_path, name, data, named):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("name", "text"),
     [
-        "From Rome to Oslo it is far.",
-        "1\tRome is a city, and this is a list.",
-        "WARC is a format of archives.",
-        "<3 is a heart, and html is a language.",
-        "A line about \\documentclass and {\\rtf.",
+        ("a.txt", "From Rome to Oslo it is far."),
+        ("a.txt", "1\tRome is a city, and this is a list."),
+        ("a.txt", "WARC is a format of archives."),
+        ("a.txt", "<3 is a heart, and html is a language."),
+        ("a.txt", "A line about \\documentclass and {\\rtf."),
+        ("page?format=text", "From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome"),
+        ("page?format=text", "<!doctype html>\n<p>Rome</p>"),
+        ("page?format=text", "%!PS-Adobe Rome"),
+        ("page?format=text", "[1] Rome"),
     ],
 )
-def test_text_about_other_formats_is_text(tmp_path, text):
-    (tmp_path / "a.txt").write_text(text)
-    assert read(tmp_path / "a.txt").texts == [text]
+def test_text_about_other_formats_and_what_is_said_to_be_text_is_text(tmp_path, name, text):
+    (tmp_path / name.partition("?")[0]).write_text(text)
+    assert read(f"{tmp_path}/{name}").texts == [text]
 
 
 def zstd_frame(data, window_log):
@@ -162,7 +166,9 @@ def test_wikitext_is_read_whatever_its_text_says(tmp_path, model):
     assert dump_of(tmp_path, revision(text, model)).texts == ["Rome <model>json</model>"]
 
 
-@pytest.mark.parametrize("times", [(1, 2, 3), (3, 1, 2), (2, 3, 1), (1, 3, 3), (None, 2, None)])
+@pytest.mark.parametrize(
+    "times", [(1, 2, 3), (3, 1, 2), (2, 3, 1), (1, 3, 3), (None, 2, None), (None, None)]
+)
 def test_the_newest_revision_counts(tmp_path, times):
     stamps = [time and f"2024-01-0{time}T00:00:00Z" for time in times]
     found = dump_of(tmp_path, *(revision(f"text {i}", None, t) for i, t in enumerate(stamps)))
@@ -209,20 +215,6 @@ def test_the_texts_of_wet_records_are_the_documents(tmp_path, name, mark, block_
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     found = read(tmp_path / name, block_bytes=block_bytes)
     assert (found.texts, found.counts["other_record"]) == (texts, 1)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome",
-        b"<!doctype html>\n<p>Rome</p>",
-        b"%!PS-Adobe Rome",
-        b"[1] Rome",
-    ],
-)
-def test_what_is_said_to_be_text_is_read_as_text(tmp_path, data):
-    (tmp_path / "page").write_bytes(data)
-    assert read(f"{tmp_path}/page?format=text").texts == [data.decode()]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n \n\n"])
