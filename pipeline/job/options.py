@@ -28,10 +28,7 @@ class JobOptions:
     """
 
     workers: int = _job(0, "Worker processes on this machine; 0 starts one per core.")
-    task: str | None = _job(
-        None,
-        "Do one of N shares of the job, 0/N to N-1/N, in one process.",
-    )
+    task: str | None = _job(None, "Do one of N shares of the job, 0/N to N-1/N, in one process.")
     wait: str = _job(
         "10m",
         "With --task: exit with code 75 when other tasks have finished nothing for this long.",

@@ -160,9 +160,7 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
 def _write_tokenizer(context: JobContext, tokenizer: Tokenizer) -> None:
     folder = context.out_dir / TOKENIZER
     tokenizer.save(
-        folder,
-        max_seq_length=context.config.max_seq_length,
-        overwrite=not _has_tokenizer(context),
+        folder, max_seq_length=context.config.max_seq_length, overwrite=not _has_tokenizer(context)
     )
 
 

@@ -167,10 +167,7 @@ BUILD: Final = Stage(
     "BuildShard",
     "shards built",
     shards,
-    lambda steps, shard: [
-        steps.context.shard_path(shard.bucket),
-        steps.record_path(shard.bucket),
-    ],
+    lambda steps, shard: [steps.context.shard_path(shard.bucket), steps.record_path(shard.bucket)],
     _build,
 )
 FINISH: Final = Stage(

@@ -254,11 +254,7 @@ def test_the_picture_of_the_graph_is_the_pipeline_and_nothing_else_is_written(
 def test_the_pipelines_in_the_manual_are_those_of_the_graph(tmp_path):
     _, context = work(tmp_path, NEAR)
     every = replace(
-        context,
-        excluded=(("a", ()),),
-        merged=(("a", "b"),),
-        budgets=(("a", 5),),
-        replaces=True,
+        context, excluded=(("a", ()),), merged=(("a", "b"),), budgets=(("a", 5),), replaces=True
     )
     page = (ROOT / "docs/manual/cluster.md").read_text().splitlines()
     for job in (replace(context, config=CONFIG), every):
