@@ -50,7 +50,7 @@ WRAPPED_LINES = 5  #: of a document, at least, to be taken for wrapped ones
 WIDTHS = range(40, 101)  #: characters of wrapped lines
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
 # In a truncated file, what follows the last of these is not a whole document.
-DOCUMENT_ENDS = {"jsonl": b"\n", "text": b"", "wet": b"", "wikiextractor": b"</doc>"}
+DOCUMENT_ENDS = {"jsonl": b"\n", "wikiextractor": b"</doc>"}
 
 TITLE = re.compile(r' title="(.*)">\s*$')  # WikiExtractor does not escape quotes in it
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -123,8 +123,8 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
                 by_line = "" if block.reading else "; if each line is a document: ?document=line"
                 hint = by_line if block.format == "text" else ""
                 documents.reject(where, f"longer than --max-document-bytes {longest:,}{hint}")
-            elif files.damage(stream):
-                data = _up_to_last(DOCUMENT_ENDS[block.format], data)
+            elif files.damage(stream) and (mark := DOCUMENT_ENDS.get(block.format)):
+                data = b"".join(data.rpartition(mark)[:2])
             end = offset + len(data)
             yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
         if reason := files.damage(stream):
@@ -136,11 +136,6 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
 def _boundary(block: Block) -> re.Pattern[bytes]:
     """What separates the documents of a block."""
     return BOUNDARIES[next((key for key in block.reading if key in BOUNDARIES), block.format)]
-
-
-def _up_to_last(end: bytes, data: bytes) -> bytes:
-    found = data.rfind(end)
-    return data[: found + len(end)] if found >= 0 else b""
 
 
 def read_plain_text(block: Block, chunk_bytes: int) -> Iterator[Documents]:

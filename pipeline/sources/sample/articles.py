@@ -55,7 +55,8 @@ def write_articles(rng: RowRng) -> list[str]:
         [text if out != number else "" for text, out in zip(column, left_out, strict=True)]
         for number, column in enumerate((section_column(rng, some) for some in sections), start=-1)
     ]
-    used = {name: field_column(rng, fields, name) for name in names_of()}
+    names = sorted(set(re.findall(r"{(\w+)}", str(sections))))  # in braces
+    used = {name: field_column(rng, fields, name) for name in names}
     return filled(("\n".join(filter(None, texts)) for texts in zip(*columns, strict=True)), used)
 
 
@@ -81,12 +82,6 @@ def section_column(rng: RowRng, section: Section) -> list[str]:
         sentences = [slots[i][wording[i]] for i in (0, *(body + 1 for body in chosen))]
         column.append(heading + " ".join(sentences))
     return column
-
-
-@cache
-def names_of() -> Words:
-    """The names in braces, each once, sorted."""
-    return tuple(sorted(set(re.findall(r"{(\w+)}", str(read_sections())))))
 
 
 @cache
