@@ -219,7 +219,11 @@ class Tokenizer:
         contents[SUMS] = sums_of(contents)
         names = {name for name in names_in(folder) if not name.startswith(".")}
         if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):
-            self._check_same(folder)
+            if (digest := load_tokenizer(folder).digest) != self.digest:
+                raise InputError(
+                    f"{folder} already holds another tokenizer (digest {digest[:12]}, this one has "
+                    f"{self.digest[:12]}); choose another folder or remove it."
+                )
         known = {name: read_file(folder / name) for name in names.intersection(TOKENIZER_FILES)}
         ordered = {name: contents[name] for name in TOKENIZER_FILES if name in contents}
         changed = {name: data for name, data in ordered.items() if data != known.get(name)}
@@ -249,14 +253,6 @@ class Tokenizer:
             if self.special_tokens != SPECIAL_TOKENS:
                 parts.append(self.special_tokens)
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
-
-    def _check_same(self, folder: AnyPath) -> None:
-        digest = load_tokenizer(folder).digest
-        if digest != self.digest:
-            raise InputError(
-                f"{folder} already holds another tokenizer (digest {digest[:12]}, this one has "
-                f"{self.digest[:12]}); choose another folder or remove it."
-            )
 
 
 def load_tokenizer(folder: GivenPath) -> Tokenizer:

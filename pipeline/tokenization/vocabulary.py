@@ -142,7 +142,8 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
 def _bert_flags(values: dict[str, Any]) -> Normalization:
     """The flags of a tokenizer.json. Raises InputError for a WordPiece that is not BERT's."""
     for part, setting, wanted in BERT_SETTINGS:
-        if (found := _part(values, part).get(setting)) != wanted:
+        step = values.get(part)
+        if (found := step.get(setting) if isinstance(step, dict) else None) != wanted:
             raise InputError(
                 f"it is not a BERT tokenizer: {part} {setting} is {found!r}, not {wanted!r}; give "
                 "a vocab.txt, or a tokenizer.json of BERT's."
@@ -217,11 +218,6 @@ def read_json_object(path: AnyPath) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object; replace it.")
     return value
-
-
-def _part(spec: dict[str, Any], name: str) -> dict[str, Any]:
-    part = spec.get(name)
-    return part if isinstance(part, dict) else {}
 
 
 def special_tokens_of(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
