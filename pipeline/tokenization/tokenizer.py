@@ -218,12 +218,12 @@ class Tokenizer:
         contents = {name: texts[name].encode() for name in TOKENIZER_FILES if name in texts}
         contents[SUMS] = sums_of(contents)
         names = {name for name in names_in(folder) if not name.startswith(".")}
-        if not overwrite and (TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)):
-            if (digest := load_tokenizer(folder).digest) != self.digest:
-                raise InputError(
-                    f"{folder} already holds another tokenizer (digest {digest[:12]}, this one has "
-                    f"{self.digest[:12]}); choose another folder or remove it."
-                )
+        is_used = TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)
+        if is_used and not overwrite and (found := load_tokenizer(folder).digest) != self.digest:
+            raise InputError(
+                f"{folder} already holds another tokenizer (digest {found[:12]}, this one has "
+                f"{self.digest[:12]}); choose another folder or remove it."
+            )
         known = {name: read_file(folder / name) for name in names.intersection(TOKENIZER_FILES)}
         ordered = {name: contents[name] for name in TOKENIZER_FILES if name in contents}
         changed = {name: data for name, data in ordered.items() if data != known.get(name)}
