@@ -64,6 +64,7 @@ class Progress:
             self._bar = ProgressBar(desc="tokenizing", unit="B", unit_scale=True, **settings)
         elif label == BUILD.label:
             self._bar = ProgressBar(desc="  building", total=count, unit="shard", **settings)
+        self._show_memory()
 
     def add(self, number: int) -> None:
         """An element of the stage is done."""
@@ -76,9 +77,12 @@ class Progress:
             with suppress(OSError):  # of too many open files
                 self.peak_memory = max(self.peak_memory, tree_memory())
             self._next_poll = time.monotonic() + POLL_SECONDS
-            if self._bar is not None:
-                words = f"peak memory {self.peak_memory / 1e9:.2f} GB"
-                self._bar.set_postfix_str(words, refresh=False)
+            self._show_memory()
+
+    def _show_memory(self) -> None:
+        if self._bar is not None:
+            words = f"peak memory {self.peak_memory / 1e9:.2f} GB"
+            self._bar.set_postfix_str(words, refresh=False)
 
     def end(self) -> None:
         """Draw the bar for the last time."""
