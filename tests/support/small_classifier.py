@@ -28,7 +28,7 @@ PREDICTED = Predictions(
 TRIAL = Trial(learning_rate=1e-3, epochs=6, rows=200, accuracy=0.8, loss=0.5, temperature=1.5)
 
 
-def result(start: ModelName, examples: int, seed: int, right: int) -> Result[Scores]:
+def result(start: ModelName, examples: int, seed: int, right: int) -> Result:
     """So many of 100 test rows are right, and one fewer of another test set."""
     is_trained = start != "bag_of_words"
     return Result(

@@ -180,7 +180,7 @@ def _run(
     if task.is_regression:
         with join_world() as world, own_folder(out, overwrite):
             folder = ResultFolder(out, job.digests(), resume=not overwrite, overwrite=overwrite)
-            results: Sequence[Result[Any]] = train_models(job, folder, world)
+            results: Sequence[Result] = train_models(job, folder, world)
     else:
         first, *others = task.test
         tests: dict[str, Any] = {"test": first, "also_test": others, "overwrite": overwrite}

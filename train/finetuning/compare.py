@@ -45,12 +45,7 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import Finetuning, new_model, scored
 from clozeline.train.finetuning.job import TEST, Job, read_job
 from clozeline.train.finetuning.report import FinetuneReport, summarize
-from clozeline.train.finetuning.results import (
-    ModelKey,
-    ModelName,
-    Result,
-    ResultFolder,
-)
+from clozeline.train.finetuning.results import ModelKey, ModelName, Result, ResultFolder
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.calibration import softmax
@@ -117,7 +112,7 @@ def finetune(
         return world.broadcast_from_main(write)
 
 
-def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result[Any]]:
+def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result]:
     """Train each model that is not stored yet, one after another; returns all results."""
     keys = models_of(job)
     results = world.broadcast_from_main(
@@ -146,8 +141,8 @@ def models_of(job: Job) -> list[ModelKey]:
 
 
 def _train(
-    job: Job, key: ModelKey, first: Result[Any] | None, folder: ResultFolder, world: World
-) -> Result[Any]:
+    job: Job, key: ModelKey, first: Result | None, folder: ResultFolder, world: World
+) -> Result:
     """Train one model with all processes, and store its result; the main one fits bag-of-words."""
     tensors: dict[str, Tensor] = {}
     if key.start == "bag_of_words":
@@ -162,13 +157,10 @@ def _train(
     return result
 
 
-def _fit_bag_of_words(job: Job, key: ModelKey) -> Result[Any]:
+def _fit_bag_of_words(job: Job, key: ModelKey) -> Result:
     rows = job.subset(key.examples, seed=key.seed)
-    predict = fit_bag_of_words(
-        job.truncated[""].take(rows).joined(),
-        job.labels[rows],
-        source=job.train.source,
-    )
+    texts = job.truncated[""].take(rows).joined()
+    predict = fit_bag_of_words(texts, job.labels[rows], source=job.train.source)
     return scored(job, key, {name: predict(job.truncated[name].joined()) for name in job.tests})
 
 
@@ -181,7 +173,7 @@ def _write_classifier(
     job: Job,
     out: Path,
     folder: ResultFolder,
-    results: Sequence[Result[Any]],
+    results: Sequence[Result],
     notes: Sequence[str],
     sources: dict[str, str | None],
     options: Mapping[str, Any] | None,

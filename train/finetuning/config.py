@@ -15,6 +15,11 @@ from clozeline.pipeline.common.config_checks import (
 from clozeline.train.config import LARGEST_LEARNING_RATE, Optimizer, Precision, Truncate
 
 Auto = Literal["auto"]
+LIMITS = {
+    **{"seeds": (1, 1_000), "seed": (0, (1 << 63) - 1_001), "warmup": (0, 0.99)},
+    **{"dropout": (0, 0.99), "max_seq_length": (8, 65_535), "max_examples": (2, 1 << 40)},
+    **{"batch_size": (1, 1 << 20), "epochs": (1, 10_000)},
+}
 
 _data = partial(option, group="Data")
 _model = partial(option, group="Model")
@@ -106,20 +111,11 @@ class FinetuneConfig:
     )
 
     def __post_init__(self) -> None:
-        check_between("seeds", self.seeds, 1, 1_000)
-        check_between("seed", self.seed, 0, (1 << 63) - 1_001)
-        check_between("warmup", self.warmup, 0, 0.99)
-        check_between("dropout", self.dropout, 0, 0.99)
-        if self.max_seq_length is not None:
-            check_between("max_seq_length", self.max_seq_length, 8, 65_535)
-        if self.max_examples is not None:
-            check_between("max_examples", self.max_examples, 2, 1 << 40)
-        check_at_least("weight_decay", self.weight_decay, 0)
         check_choices(self)
-        if self.batch_size != "auto":
-            check_between("batch_size", self.batch_size, 1, 1 << 20)
-        if self.epochs != "auto":
-            check_between("epochs", self.epochs, 1, 10_000)
+        check_at_least("weight_decay", self.weight_decay, 0)
+        for name, (least, most) in LIMITS.items():
+            if (value := getattr(self, name)) not in (None, "auto"):
+                check_between(name, value, least, most)
         if self.learning_rate != "auto":
             check_positive("learning_rate", self.learning_rate, most=LARGEST_LEARNING_RATE)
         self.sizes(1 << 62)  # raises if it is not a list of sizes

@@ -57,9 +57,7 @@ class Finetuning:
     key: ModelKey
     world: World
 
-    def run(
-        self, first: Result[Any] | None = None
-    ) -> tuple[BertForClassification, Result[Any], Logits]:
+    def run(self, first: Result | None = None) -> tuple[BertForClassification, Result, Logits]:
         """The trained model, its result, and its logits for the test rows, [N, C].
 
         `first` is the result of another seed, whose choices are taken instead of a search. Raises
@@ -166,7 +164,7 @@ def scored(
     predicted: Mapping[str, Labels],
     trial: Trial | None = None,
     tried: tuple[Trial, ...] = (),
-) -> Result[Any]:
+) -> Result:
     """The result of a model from its predictions for each test set, by name."""
     scores: dict[str, Any] = {
         name: Scores.of(job.names, job.test_labels[name], values)

@@ -37,12 +37,12 @@ class FinetuneReport:
     is_new: bool = False  # False: the classifier was there
 
     @cached_property
-    def results(self) -> tuple[Result[Scores], ...]:
+    def results(self) -> tuple[Result, ...]:
         """Those of all compared models."""
         return tuple(map(Result.from_dict, self.values["results"]))
 
     @property
-    def finetuned(self) -> Result[Scores]:
+    def finetuned(self) -> Result:
         """That of the model that became the classifier."""
         key = ("pretrained", self.rows, self.values["seed"])
         return next(result for result in self.results if result.key == key)
@@ -77,8 +77,8 @@ class FinetuneReport:
 
 def summarize(
     job: Job,
-    results: Sequence[Result[Any]],
-    best: Result[Scores],
+    results: Sequence[Result],
+    best: Result,
     logits: Logits,
     labels: Rows,
     *,
@@ -98,7 +98,7 @@ def summarize(
     return FinetuneReport(values, is_new=True)
 
 
-def report_of(results: Sequence[Result[Any]], best: Result[Scores]) -> dict[str, Any]:
+def report_of(results: Sequence[Result], best: Result) -> dict[str, Any]:
     """The part of report.json that is about the models."""
     key, chosen = best.key, best.chosen
     whole = [result for result in results if result.key.examples == key.examples]
@@ -115,7 +115,7 @@ def report_of(results: Sequence[Result[Any]], best: Result[Scores]) -> dict[str,
     }
 
 
-def points_of(results: Sequence[Result[Scores]]) -> list[Point]:
+def points_of(results: Sequence[Result]) -> list[Point]:
     """The accuracies of all seeds, by number of rows, then by model as in SHOWN.
 
     {"start": "pretrained", "examples": 100, "accuracies": [0.84, 0.85], "also": {"imdb": [..]},

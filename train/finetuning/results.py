@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -25,7 +25,6 @@ from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.scores import Correlations, Scores
 
 ADVICE = "give --overwrite to start again"
-AnyScores = TypeVar("AnyScores", Scores, Correlations)  # of classes, or of a regression
 
 ModelName = Literal["pretrained", "from_scratch", "bag_of_words"]
 
@@ -50,12 +49,12 @@ class ModelKey(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Generic[AnyScores]):
+class Result:
     """The scores of one model on the test rows, and on other test sets by source."""
 
     key: ModelKey
-    scores: AnyScores
-    also: dict[str, AnyScores] = field(default_factory=dict)
+    scores: Any  # Scores of classes, or Correlations of a regression
+    also: dict[str, Any] = field(default_factory=dict)
     trial: Trial | None = None  # as it was trained; None: bag-of-words, which has nothing to choose
     tried: tuple[Trial, ...] = ()  # those of the search, of the first seed
 
@@ -118,7 +117,7 @@ class ResultFolder:
                 "another --out, or --overwrite to start again."
             )
 
-    def read(self, key: ModelKey) -> Result[Any] | None:
+    def read(self, key: ModelKey) -> Result | None:
         """A finished result, if there is one."""
         path = self._path(key, "json")
         if not path.exists():
@@ -126,7 +125,7 @@ class ResultFolder:
         with json_values(path, ADVICE) as values:
             return Result.from_dict(values)
 
-    def write(self, result: Result[Any], tensors: Mapping[str, Tensor] | None = None) -> None:
+    def write(self, result: Result, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Store a finished result; before it the tensors, of the model that is kept."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / JOB).exists():

@@ -4,9 +4,8 @@ Read from report.json and predictions.csv alone, as `clozeline finetune` wrote t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,21 +14,16 @@ from clozeline.pipeline.common.json_files import refuse_malformed
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
 from clozeline.train.artifacts.classifier_folder import REPORT, read_report
+from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MOST_IN_MATRIX = 30  # classes
 MISTAKES = 20
-#: The compared models by their names in report.json: title, and marker in a chart.
-MODELS: Mapping[str, tuple[str, Literal["o", "s", "^"]]] = {
-    "pretrained": ("fine-tuned", "o"),
-    "from_scratch": ("from scratch", "s"),
-    "bag_of_words": ("bag-of-words", "^"),
-}
+MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassifierSummary:
+class ClassifierSummary(NamedTuple):
     """What the chapter is about."""
 
     report: Mapping[str, Any]  # report.json
@@ -43,9 +37,7 @@ class ClassifierSummary:
 
 def classifier_chapter(folder: Path) -> Chapter:
     """Raises InputError if the folder is not a classifier, or its files do not fit together."""
-    summary = ClassifierSummary(
-        report=read_report(folder), predictions=Predictions.read(folder / PREDICTIONS)
-    )
+    summary = ClassifierSummary(read_report(folder), Predictions.read(folder / PREDICTIONS))
     with refuse_malformed(folder / REPORT, "make it again with `clozeline finetune`"):
         rows, tested = len(summary.predictions.texts), summary.scores.examples
         if rows != tested:
@@ -74,8 +66,8 @@ def _classes(summary: ClassifierSummary) -> Section:
     scores = summary.scores
     columns = (scores.names, scores.precision, scores.recall, scores.f1, scores.confusion.sum(1))
     rows = [
-        (name, f"{p:.4f}", f"{r:.4f}", f"{f:.4f}", f"{n:,}")
-        for name, p, r, f, n in zip(*columns, strict=True)
+        (name, *(f"{score:.4f}" for score in of_class), f"{count:,}")
+        for name, *of_class, count in zip(*columns, strict=True)
     ]
     heads = ("class", "precision", "recall", "F1", "rows")
     return Section(
@@ -116,31 +108,32 @@ def _label_efficiency(summary: ClassifierSummary) -> Section:
 
 
 def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Table:
-    starts = [start for start in MODELS if any(point["start"] == start for point in points)]
-    cells = {}
-    for point in points:
-        seeds = point["also"][source] if source else point["accuracies"]
-        cells[point["examples"], point["start"]] = mean_in_words(seeds, ".4f")
+    starts = list(dict.fromkeys(point["start"] for point in points))
+    cells = {
+        (point["examples"], point["start"]): point["also"][source]
+        if source
+        else point["accuracies"]
+        for point in points
+    }
     rows = [
-        (f"{size:,}", *(cells.get((size, start), "-") for start in starts))
+        (f"{size:,}", *(mean_in_words(cells[size, start], ".4f") for start in starts))
         for size in sorted({point["examples"] for point in points})
     ]
-    heads = (f"rows, on {source}" if source else "rows", *(MODELS[start][0] for start in starts))
+    heads = (f"rows, on {source}" if source else "rows", *(SHOWN[start] for start in starts))
     return Table(heads=heads, rows=rows)
 
 
 def _curves(points: Sequence[Mapping[str, Any]]) -> Chart:
     lines = []
-    for number, (start, (title, marker)) in enumerate(MODELS.items()):
+    for number, (start, title) in enumerate(SHOWN.items()):
         if of_model := [point for point in points if point["start"] == start]:
-            seeds = [point["accuracies"] for point in of_model]
             line = Line(
                 x=[point["examples"] for point in of_model],
-                y=[float(np.mean(several)) for several in seeds],
-                deviation=[float(np.std(several, ddof=len(several) > 1)) for several in seeds],
+                y=[point["mean"] for point in of_model],
+                deviation=[point["deviation"] for point in of_model],
                 label=title,
                 number=number,
-                marker=marker,
+                marker=MARKERS[number],
             )
             lines.append(line)
     return draw_lines(
