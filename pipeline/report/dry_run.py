@@ -48,8 +48,8 @@ def dry_run(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) 
         f"{context.out_dir}"
     )
     for reason, count in sorted(_dropped(sample, context, tokenizer).items()):
-        share = f"{count:,} of {sampled:,} documents sampled ({count / sampled:.1%})"
-        yield f"dropped    {share}: {reason}"
+        part = f"{count:,} of {sampled:,} documents sampled ({count / sampled:.1%})"
+        yield f"dropped    {part}: {reason}"
     if rejected:
         share, limit = len(rejected) / sampled, context.config.max_rejected
         excess = f", more than --max-rejected {limit}" if share > limit else ""

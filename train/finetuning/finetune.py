@@ -64,7 +64,7 @@ class Finetuning:
         DivergedError if the weights are not finite.
         """
         job, rows = self.job, len(self._labels)
-        trial, tried = fixed_trial(job.config, rows), ()
+        trial, tried = fixed_trial(job.config, rows), tuple[Trial, ...]()
         if first is not None:
             trial, tried = first.chosen, first.tried
         elif trial is None:

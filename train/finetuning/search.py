@@ -71,8 +71,9 @@ class Trial:
             accuracy = float((logits.argmax(1) == labels).mean())
             loss = log_loss(logits, labels, fit_temperature(logits, labels))
             temperature = helpful_temperature(logits, labels)
-        results = {"accuracy": accuracy, "loss": loss, "temperature": temperature}
-        return replace(self, rows=len(labels), **results)
+        return replace(
+            self, rows=len(labels), accuracy=accuracy, loss=loss, temperature=temperature
+        )
 
     def line(self) -> str:
         line = f"learning rate {self.learning_rate:g}, {counted(self.epochs, 'epoch')}"
