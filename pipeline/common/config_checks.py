@@ -9,13 +9,14 @@ differences({"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"})  ->  ["s
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Decimal
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, did_you_mean
 
+Config = TypeVar("Config", bound=Any)  #: a dataclass of options
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -146,6 +147,20 @@ def check_field_names(config_class: type, stored: Iterable[str]) -> None:
     parts = {"unknown": stored - expected, "missing": expected - stored}
     if found := [f"{what} {', '.join(sorted(names))}" for what, names in parts.items() if names]:
         raise ValueError(f"written by another version of Clozeline: {'; '.join(found)}")
+
+
+def check_keywords(function: str, given: Iterable[str], *configs: type) -> None:
+    """Raises InputError for a keyword of `function` that is a field of none of the dataclasses."""
+    known = {field.name for config in configs for field in fields(config)}
+    for name in given:
+        if name not in known:
+            raise InputError(f"{function}() has no option {name!r}{did_you_mean(name, known)}")
+
+
+def with_fields(config: Config, given: Mapping[str, Any]) -> Config:
+    """The dataclass with those of the given values that are its fields."""
+    own = {field.name: given[field.name] for field in fields(config) if field.name in given}
+    return replace(config, **own)
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -51,11 +51,11 @@ def path_of(given: GivenPath) -> AnyPath:
 
     Raises InputError for what no path can be, and for a store that cannot be reached.
     """
+    if hasattr(given, "fs"):  # a UPath; that of file:// is PathLike, too
+        return cast("UPath", given)
     if isinstance(given, os.PathLike):
         return Path(given)
     if not isinstance(given, str):
-        if hasattr(given, "fs"):  # a UPath
-            return given
         fix = "write it to a file, and give the name of that"
         raise InputError(
             f"{type(given).__name__} is not a path; "

@@ -3,7 +3,7 @@
 tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s]      a terminal
 tokenizing: 54% 135M/250M [00:14<00:12, 9.51MB/s]              a log: a line every 15 seconds
 
-Only commands show it; functions that are called from Python are silent.
+Commands and notebooks show it; functions that another program calls are silent.
 """
 
 import io
@@ -20,14 +20,19 @@ LOG_LINE = (
 WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
 
 
-def in_command() -> bool:
-    """Whether this thread runs a command."""
-    return click.get_current_context(silent=True) is not None
+def is_watched() -> bool:
+    """Whether this thread runs a command, or this process a notebook."""
+    return click.get_current_context(silent=True) is not None or in_notebook()
+
+
+def in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter, whose output can be overwritten like a terminal's."""
+    return "ipykernel" in sys.modules
 
 
 def print_progress(line: str) -> None:
     """Print a line above the bars, on standard error."""
-    if in_command():
+    if is_watched():
         tqdm.write(line, file=sys.stderr)
 
 
@@ -39,14 +44,14 @@ class ProgressBar(tqdm):  # type: ignore[misc]
 
     def __init__(self, *, file: Any = None, **settings: Any) -> None:
         file = file or sys.stderr
-        self._log = None if file.isatty() else file
+        self._log = None if file.isatty() or in_notebook() else file
         self._last_line = ""
         if self._log:
             file, interval = io.StringIO(), SECONDS_BETWEEN_LINES
             line = LOG_LINE if settings.get("total") else WITHOUT_TOTAL
             settings |= {"bar_format": line, "dynamic_ncols": False, "miniters": 1}
             settings |= {"mininterval": interval, "maxinterval": interval}
-        super().__init__(file=file, **{"disable": not in_command(), **settings})
+        super().__init__(file=file, **{"disable": not is_watched(), **settings})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
         """Draw the bar, or print its line once there is progress, and never the same line twice."""

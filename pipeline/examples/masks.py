@@ -9,7 +9,8 @@ row, which would otherwise have no mask.
 
     [CLS] the cat sat [SEP]  ->  [CLS] the [MASK] sat [SEP],  positions [2],  labels [cat]
 
-`--masking` names the function that chooses the tokens; `SCHEMES` lists these functions.
+`--masking` names the function that chooses the tokens; `SCHEMES` lists these functions. A program
+can give the loader one of its own (`OwnMasking`).
 
 Thousands of rows are processed at once. Choosing k of n without repetition is Floyd's algorithm
 (Bentley & Floyd 1987), which takes k steps for any n; each step is one vector operation over all
@@ -31,6 +32,7 @@ from clozeline.pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, ordinals, slice_indices
 from clozeline.pipeline.config import DataConfig, Masking
 from clozeline.pipeline.dataset.schema import Examples
@@ -42,12 +44,16 @@ SLAB = 8192  # rows at once: the working set stays in the processor's cache
 COUNTERS = 3
 PICK, ACTION, REPLACEMENT = range(COUNTERS)
 
+#: Which tokens to mask, bool [T], of the rows' ids [T], their offsets [R + 1], and a random number
+#: for each token, float64 [T] in [0, 1): the same ones for the same row and epoch.
+OwnMasking = Callable[[NDArray[Any], Offsets, NDArray[np.float64]], NDArray[np.bool_]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRules:
     """How much is masked and how, and what masking must know about the vocabulary (V tokens)."""
 
-    masking: Masking
+    masking: Masking | OwnMasking
     masked_lm_prob: float
     max_predictions_per_seq: int
     mask_token_prob: float
@@ -112,7 +118,8 @@ def _mask_slab(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[NDArra
 
     Returns the ids [T], positions [M], labels [M], and how many of these each row has, [R].
     """
-    chosen, counts = SCHEMES[rules.masking](ids, keys, rules)
+    choose = _choose_own if callable(rules.masking) else SCHEMES[rules.masking]
+    chosen, counts = choose(ids, keys, rules)
     row_of = np.repeat(np.arange(len(ids)), counts)
     labels = ids.values[chosen]
     ids.values[chosen] = _replacements(labels, keys[row_of], ordinals(counts), rules)
@@ -185,6 +192,30 @@ def _choose_whole_words(
     chosen = candidates[slice_indices(starts[is_taken], word_lengths[is_taken])]
     counts = np.bincount(row_of[is_taken], weights=word_lengths[is_taken], minlength=len(ids))
     return chosen, counts.astype(np.int64)
+
+
+def _choose_own(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[Offsets, Offsets]:
+    """What the function of a program chooses, without special tokens.
+
+    Raises InputError for another answer than bool [T], and for more masks than a row may have.
+    """
+    assert callable(rules.masking)
+    bits = random_bits_of_rows(np.repeat(keys, ids.lengths), COUNTERS * ordinals(ids.lengths))
+    random = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    answer = np.asarray(rules.masking(ids.values, ids.offsets, random))
+    if answer.dtype != bool or answer.shape != ids.values.shape:
+        raise InputError(
+            f"masking gave {answer.dtype} {list(answer.shape)}; a bool for each of the "
+            f"{len(ids.values)} tokens is needed."
+        )
+    chosen = np.flatnonzero(answer & ~rules.is_special[ids.values])
+    counts = np.diff(np.searchsorted(chosen, ids.offsets))
+    if (most := counts.max(initial=0)) > rules.max_predictions_per_seq:
+        raise InputError(
+            f"masking chose {most} tokens of a row, and {rules.max_predictions_per_seq} fit "
+            "(max_predictions_per_seq of the shards); choose fewer."
+        )
+    return chosen, counts
 
 
 #: Each maps `ids` of R rows, their keys [R] and the rules to the indices into `ids.values` to

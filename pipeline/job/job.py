@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from clozeline.pipeline.common.config_checks import seconds
+from clozeline.pipeline.common.config_checks import check_keywords, seconds, with_fields
 from clozeline.pipeline.common.errors import InputError, JobFailedError, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.json_files import add_to_json
@@ -62,7 +62,7 @@ from clozeline.pipeline.job.progress import (
 from clozeline.pipeline.job.tasks import Outcome, Share, TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import spooled
+from clozeline.pipeline.sources.documents import each_document, spooled
 from clozeline.pipeline.sources.formats import check_columns_used
 from clozeline.pipeline.steps.context import (
     JobContext,
@@ -88,6 +88,8 @@ def build_shards(
     options: JobOptions | None = None,
     beam_args: Sequence[str] = (),
     documents: Iterable[str | Mapping[str, Any]] | None = None,
+    keep: Callable[[Any], bool] | None = None,
+    **fields: Any,
 ) -> tuple[Manifest, bool]:
     """Build the data set; return its manifest, and False if it was already complete.
 
@@ -95,28 +97,35 @@ def build_shards(
         ...     "sample:articles?size=300KB",
         ...     tokenizer="work/tokenizer",
         ...     out="work/shards",
-        ...     config=DataConfig(max_seq_length=64, pairs="none"),
-        ...     options=JobOptions(workers=1),
+        ...     max_seq_length=64,
+        ...     pairs="none",
+        ...     workers=1,
         ... )
         >>> is_new
         True
 
+    Options are fields of DataConfig and JobOptions, as keywords or in these objects.
     `documents`, instead of sources, are texts, dicts with the text columns, a `datasets.Dataset` or
     a table of pyarrow, pandas or polars. They are written to a file in TMPDIR while the job runs;
-    the same ones are the same source.
+    the same ones are the same source. Those for which `keep` is false are left out.
 
     Raises InputError for what the user can fix, StoreError for a store that does not answer or
     refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
     same call continues from there.
     """
     check_packages("a data set", "nltk", "regex", "apache_beam")
-    config, options, folder = config or DataConfig(), options or JobOptions(), path_of(out)
+    check_keywords("build_shards", fields, DataConfig, JobOptions)
+    config = with_fields(config or DataConfig(), fields)
+    options, folder = with_fields(options or JobOptions(), fields), path_of(out)
     named = list(each_given(sources))
     if documents is None:
+        if keep:
+            raise InputError("keep chooses from documents; sources have --quality.")
         return _build(named, tokenizer, folder, config, options, beam_args)
     if named:
         raise InputError("sources and documents are both given; leave one of them out.")
-    with spooled(documents, config.text_columns, folder.absolute()) as source:
+    chosen = filter(keep, each_document(documents)) if keep else documents
+    with spooled(chosen, config.text_columns, folder.absolute()) as source:
         return _build([source], tokenizer, folder, config, options, beam_args)
 
 

@@ -130,7 +130,7 @@ def spooled(
     with tempfile.NamedTemporaryFile("wb", dir=folder, suffix=".jsonl", delete=False) as file:
         written = Path(file.name)
         try:
-            for number, element in enumerate(_elements(documents)):
+            for number, element in enumerate(each_document(documents)):
                 line = json.dumps(_columns(element, text_columns, number)).encode() + b"\n"
                 digest.update(line)
                 file.write(line)
@@ -146,7 +146,7 @@ def spooled(
         path.unlink(missing_ok=True)
 
 
-def _elements(documents: Any) -> Iterator[Any]:
+def each_document(documents: Any) -> Iterator[Any]:
     """Each document, also of a table of pyarrow, pandas or polars, or a `datasets.Dataset`."""
     if isinstance(documents, str | bytes | Mapping):
         kind = type(documents).__name__

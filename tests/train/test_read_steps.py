@@ -162,7 +162,7 @@ def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tm
     run = tmp_path / "run"
     train(shards, run, schedule="constant", warmup=0.0)
     more = {"schedule": "cool-down", "max_steps": 10, "batch_size": 16}
-    pretrain(shards, out=tmp_path / "out", from_=f"{run}@8", training=more)
+    pretrain(shards, out=tmp_path / "out", from_=f"{run}@8", **more)
     read = ReadSteps(tmp_path / "out", shards)
     assert (read.first_step, read.last_step) == (9, 10)
     assert [read.rows(step).start for step in (9, 10)] == [64, 80]

@@ -24,6 +24,7 @@ from clozeline.pipeline.dataset.schema import (
     concatenate_examples,
     take_from_each,
 )
+from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.train.data.batch import Batch, LoadedBatch, collate
 from clozeline.train.data.order import Located, Order, assign_bins
 from clozeline.train.data.prefetch import OpenShards
@@ -46,6 +47,8 @@ class BatchLayout:
 
     #: The rate of masks that are drawn anew in each epoch; None: epoch 0 has the stored masks.
     masked_lm_prob: float | None = None
+    #: A program's own choice of the tokens; then they are drawn anew in epoch 0, too.
+    masking: OwnMasking | None = None
     #: Global batches in a window that is sorted by length; 0: no sorting.
     length_bins: int = 0
     unpadded: bool = False
@@ -207,12 +210,13 @@ class BatchReader:
     def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
         """A copy of the rows, by shard, with their epochs' masks, and the index of each row in it.
 
-        Epoch 0 has the stored masks, if no other rate is given.
+        Epoch 0 has the stored masks, if neither a rate nor a function is given.
         """
-        rate, total = self._layout.masked_lm_prob, len(located.rows)
+        rate, masking = self._layout.masked_lm_prob, self._layout.masking
+        total = len(located.rows)
         if not total:  # the last rows of an evaluation are all on other ranks
             return self._blank(0), located.rows
-        is_redrawn = (located.epochs > 0) | (rate is not None)
+        is_redrawn = (located.epochs > 0) | (rate is not None or masking is not None)
         # Ascending rows, too: in random order, memory would be read at half the speed.
         order = np.argsort(is_redrawn.astype(np.int64) << 62 | located.shards << 32 | located.rows)
         index = np.empty_like(order)
@@ -229,6 +233,7 @@ class BatchReader:
                 rows[stored:],
                 epochs[stored:],
                 masked_lm_prob=rate,
+                masking=masking,
             )
             parts = [examples.slice(0, stored), redrawn]
             examples = concatenate_examples(parts) if stored else redrawn

@@ -34,6 +34,7 @@ from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader
 from clozeline.train.data.order import ORDER_VERSION, Order, pool_rows_for, streams_for
@@ -57,6 +58,16 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     in the first, too, at that rate. A thread makes `prefetch` slabs of about 2,048 examples
     (`SLAB_ROWS`) ahead, and others fetch the shards of the next pool; 0: no threads.
 
+    `masking` chooses what is masked instead of the data set's scheme: a function of the rows' ids
+    (uint16 or uint32 [T], one row after another), their offsets (int64 [R + 1]) and a random number
+    for each token (float64 [T], in [0, 1)), which returns bool [T]; special tokens stay.
+
+        >>> def masking(input_ids, offsets, random):
+        ...     return random < 0.1
+        >>> own = Loader("work/shards", batch_size=8, seed=0, masking=masking)
+        >>> next(iter(own)).num_predictions
+        29
+
     `length_bins` sorts the rows of that many global batches by length (`order.py`): the rows
     of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
     row needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` see
@@ -79,6 +90,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         world_size: int = 1,
         seed: int,
         masked_lm_prob: float | None = None,
+        masking: OwnMasking | None = None,
         length_bins: int = 0,
         unpadded: bool = False,
         check_shards: bool = False,
@@ -97,6 +109,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         self._slice = RankSlice(batch_size, rank, world_size)
         self._layout = BatchLayout(
             masked_lm_prob=masked_lm_prob,
+            masking=masking,
             length_bins=length_bins,
             unpadded=unpadded,
         )
@@ -187,11 +200,13 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     def _identity(self) -> dict[str, Any]:
         """What decides which example is at a position, besides the numbers of the order."""
+        masking: Any = self._layout.masking
         return {
             "tokenizer_digest": self.shards.manifest.tokenizer_digest,
             "dataset_digest": self.shards.manifest.dataset_digest,
             "split": self.shards.split,
             "seed": self._seed,
+            "masking": masking and f"{masking.__module__}.{masking.__qualname__}",
             "length_bins": self._layout.length_bins,
             "batch_size": self._slice.batch_size if self._layout.length_bins else None,
         }

@@ -30,7 +30,7 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import damaged_shard, read_shard
-from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.examples.masks import MaskRules, OwnMasking, mask_examples, mask_keys
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 
 
@@ -96,17 +96,19 @@ class ShardSet:
         epochs: NDArray[np.int64],
         *,
         masked_lm_prob: float | None = None,
+        masking: OwnMasking | None = None,
     ) -> Examples:
         """The examples with masks drawn anew, which depend only on shard, row and epoch, [R] each.
 
         Rows are counted within their shards. At the shards' own rate, the masks of epoch 0 are
-        those that they store.
+        those that they store. `masking` chooses the tokens instead of the shards' own scheme.
         """
         seed = self.manifest.config.seed
         keys = mask_keys(seed, split=self.split, shard=shards, epoch=epochs)
         config = config_at(self.manifest.config, masked_lm_prob)
         rules = replace(
             self._rules,
+            masking=masking or self._rules.masking,
             masked_lm_prob=config.masked_lm_prob,
             max_predictions_per_seq=config.predictions,
         )

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.commandline.next_command import as_given
-from clozeline.pipeline.common.config_checks import differences
+from clozeline.pipeline.common.config_checks import check_keywords, differences, with_fields
 from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -74,22 +74,25 @@ def finetune(
     resume: bool = False,
     overwrite: bool = False,
     options: Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> FinetuneReport:
     """Train a classifier and the models it is compared with, or report on a finished one.
 
-        >>> config = FinetuneConfig(text="title", epochs=1, learning_rate=3e-4, baseline=False)
+        >>> chosen = {"text": "title", "epochs": 1, "learning_rate": 3e-4, "baseline": False}
         >>> rows = "sample:reviews?rows=64"
-        >>> report = finetune("work/run", rows, out="work/classifier", config=config)
+        >>> report = finetune("work/run", rows, out="work/classifier", **chosen)
         >>> report.rows, report.finetuned.scores.examples
         (58, 6)
 
+    Options are fields of FinetuneConfig, as keywords or in `config`.
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
     unfinished one continues. Under torchrun, the processes train each model together, and all
     return the report. `options` of the command are recorded in classifier.json. Raises InputError
     for whatever the user can fix.
     """
-    config = config or FinetuneConfig()
+    check_keywords("finetune", fields, FinetuneConfig)
+    config = with_fields(config or FinetuneConfig(), fields)
     train, test = source_name(train), None if test is None else source_name(test)
     sources = {"run": as_given(run), "train": train, "test": test}
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:

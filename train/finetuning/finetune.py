@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification, load_encoder
 from clozeline.pipeline.common.errors import DivergedError
-from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
+from clozeline.pipeline.common.progress_bar import ProgressBar, is_watched
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.job import TEST, Job
 from clozeline.train.finetuning.results import ModelKey, ModelName, Result
@@ -154,7 +154,7 @@ class Finetuning:
     def _progress(self, part: str | None = None, *, unit: str = "step") -> tqdm:
         """Shown by one of the processes."""
         title = f"{self.key.title}, {part}" if part else self.key.title
-        is_shown = self.world.is_main and in_command()
+        is_shown = self.world.is_main and is_watched()
         return ProgressBar(desc=title, unit=unit, mininterval=0.5, disable=not is_shown)
 
 

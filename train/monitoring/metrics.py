@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError, advice
 from clozeline.pipeline.common.paths import whole_file
-from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
+from clozeline.pipeline.common.progress_bar import ProgressBar, is_watched
 from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.monitoring.health import Health, HealthWarning
 
@@ -58,7 +58,7 @@ class MetricsLog:
             unit="step",
             mininterval=0.5,
             dynamic_ncols=True,
-            disable=not (writes and in_command()),
+            disable=not (writes and is_watched()),
         )
 
     def __enter__(self) -> Self:

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.pipeline.common.config_checks import counted
+from clozeline.pipeline.common.config_checks import check_keywords, counted, with_fields
 from clozeline.pipeline.common.errors import InputError, out_of_memory_in_one_line
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run
 from clozeline.train.config import COOL_DOWN, PretrainConfig
@@ -50,29 +50,34 @@ def pretrain(
     *,
     out: GivenPath,
     model: BertConfig | str | None = None,
-    training: PretrainConfig | Mapping[str, Any] = MappingProxyType({}),
+    training: PretrainConfig | None = None,
     dropout: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
     from_: GivenPath | None = None,
+    masking: OwnMasking | None = None,
+    **fields: Any,
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
-        >>> training = {"max_steps": 4, "batch_size": 8, "save_every": 2}
-        >>> pretrain("work/shards", out="work/run", model="bert-tiny", training=training).step
+        >>> numbers = {"max_steps": 4, "batch_size": 8, "save_every": 2}
+        >>> pretrain("work/shards", out="work/run", model="bert-tiny", **numbers).step
         4
 
-    `model` is a preset or a config; `training` has fields of PretrainConfig, and the recipe of the
-    preset decides the others. With `resume` the run continues with its own model and numbers.
+    `model` is a preset or a config. Options are fields of PretrainConfig: as keywords, where the
+    recipe of the preset decides the others, or in `training`. `masking` is that of `Loader`. With
+    `resume` the run continues with its own model and numbers.
 
     `from_` names another run, one of its checkpoints ("work/run@8000") or a Hugging Face folder,
-    with whose weights and moments a new run starts. From a checkpoint, {"schedule": "cool-down"}
+    with whose weights and moments a new run starts. From a checkpoint, schedule="cool-down"
     continues that run, on the same data or from the beginning of other shards, and lowers its
     learning rate to 0.
     Raises InputError for what the user can fix, OutOfMemoryError where a step does not fit,
     DivergedError where the loss is no longer finite.
     """
-    cools_down = isinstance(training, Mapping) and training.get("schedule") == COOL_DOWN
+    check_keywords("pretrain", fields, PretrainConfig)
+    training = with_fields(training, fields) if training else None
+    cools_down = fields.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
 
         def opened(given: GivenPath, step: int | None = None, *, writes: bool = False) -> Path:
@@ -88,11 +93,12 @@ def pretrain(
         )
         start = find_start(given, world)
         shards = path_of(shards)
-        model, training = _planned(shards, start, world, model, training, dropout)
+        model, training = _planned(shards, start, world, model, training or fields, dropout)
         # A resumed run cools down further by what is recorded.
         recorded = {"from": str(from_), "schedule": COOL_DOWN}
         options = {"pretrain": recorded} if cools_down and from_ else None
         run: dict[str, Any] = {"model": model, "training": training, "options": options}
+        run["masking"] = masking
         return train_run(shards, start, world, **run)
 
 
@@ -142,6 +148,7 @@ def train_run(
     training: PretrainConfig,
     note: str | None = None,
     options: Mapping[str, Any] | None = None,
+    masking: OwnMasking | None = None,
 ) -> Outcome:
     """Train the run in `start.out`, whose lock rank 0 holds (`locked_run`); raises as `pretrain`.
 
@@ -154,7 +161,7 @@ def train_run(
     training.accumulation(world.size)  # raises InputError for batches that cannot be divided
     config = RunConfig.of(model, training, manifest, shards)
     point = world.broadcast_from_main(lambda: find_resume_point(start, config, shards))
-    data = open_loader(shards, config, world, state=point.state.loader)
+    data = open_loader(shards, config, world, state=point.state.loader, masking=masking)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
     with deterministic_kernels(training.deterministic):
@@ -175,7 +182,12 @@ def train_run(
 
 
 def open_loader(
-    shards: AnyPath, config: RunConfig, world: World, *, state: dict[str, Any]
+    shards: AnyPath,
+    config: RunConfig,
+    world: World,
+    *,
+    state: dict[str, Any],
+    masking: OwnMasking | None = None,
 ) -> tuple[PhasedLoader, ShardSet | None]:
     """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
 
@@ -201,6 +213,7 @@ def open_loader(
             world_size=world.size,
             seed=training.seed,
             masked_lm_prob=training.masked_lm_prob,
+            masking=masking,
             length_bins=training.length_bins,
             unpadded=training.unpadded,
             device=world.device,
