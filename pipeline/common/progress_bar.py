@@ -43,7 +43,8 @@ class ProgressBar(tqdm):  # type: ignore[misc]
     """
 
     def __init__(self, *, file: Any = None, **settings: Any) -> None:
-        file = file or sys.stderr
+        # A notebook shows what is written to `sys.stderr`, and not what its terminal gets.
+        file = sys.stderr if file is None or in_notebook() else file
         self._log = None if file.isatty() or in_notebook() else file
         self._last_line = ""
         if self._log:

@@ -195,9 +195,9 @@ def _choose_whole_words(
 
 
 def _choose_own(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[Offsets, Offsets]:
-    """What the function of a program chooses, without special tokens.
+    """What the function of a program chooses, without special tokens; of more than fit, some.
 
-    Raises InputError for another answer than bool [T], and for more masks than a row may have.
+    Raises InputError for another answer than bool [T].
     """
     assert callable(rules.masking)
     bits = random_bits_of_rows(np.repeat(keys, ids.lengths), COUNTERS * ordinals(ids.lengths))
@@ -210,12 +210,10 @@ def _choose_own(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[Offse
         )
     chosen = np.flatnonzero(answer & ~rules.is_special[ids.values])
     counts = np.diff(np.searchsorted(chosen, ids.offsets))
-    if (most := counts.max(initial=0)) > rules.max_predictions_per_seq:
-        raise InputError(
-            f"masking chose {most} tokens of a row, and {rules.max_predictions_per_seq} fit "
-            "(max_predictions_per_seq of the shards); choose fewer."
-        )
-    return chosen, counts
+    row_of = np.repeat(np.arange(len(ids)), counts)
+    by_number = np.lexsort((random[chosen], row_of))
+    fitting = by_number[ordinals(counts) < rules.max_predictions_per_seq]
+    return np.sort(chosen[fitting]), np.minimum(counts, rules.max_predictions_per_seq)
 
 
 #: Each maps `ids` of R rows, their keys [R] and the rules to the indices into `ids.values` to

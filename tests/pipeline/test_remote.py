@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from clozeline.pipeline.common import folder_lock
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
-from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole_file
+from clozeline.pipeline.common.paths import _check_url, is_local, names_in, path_of, whole_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import build_shards
@@ -155,6 +155,8 @@ def test_other_urls_are_paths():
     for url in ("memory://a/b c", "file:///a//b", "hdfs:///a", "memory:///a", "memory://a/"):
         _check_url(url)
     assert path_of("memory://a/b c").name == "b c"
+    for url in ("memory://a/b", "file:///a/b"):  # a store's path stays one
+        assert not is_local(path_of(path_of(url)))
 
 
 class RefusedError(Exception):

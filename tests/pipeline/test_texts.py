@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import apache_beam as beam
@@ -17,6 +19,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows
 
+import clozeline
 from clozeline.beam import MakeExamples, ReadDocuments, WriteDataSet
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
@@ -341,6 +344,41 @@ def test_documents_that_cannot_be_used(corpus, tmp_path, sources, documents, mes
     with pytest.raises(InputError, match=message):
         build_shards(sources, documents=documents, tokenizer=tokenizer, out=out)
     assert not out.exists()
+
+
+def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):
+    texts, options = articles(40), {"tokenizer": corpus / "tokenizer", "workers": 1}
+    rows = [{"text": text, "good": number % 2} for number, text in enumerate(texts)]
+    for name, documents in {"dicts": rows, "table": pa.Table.from_pylist(rows)}.items():
+        chosen, _ = build_shards(
+            documents=documents, keep=itemgetter("good"), out=tmp_path / name,
+            max_seq_length=64, num_shards=2, **options,
+        )  # fmt: skip
+        config = DataConfig(max_seq_length=64, num_shards=2)
+        good, _ = build_shards(
+            documents=texts[1::2], config=config, out=tmp_path / f"half-{name}", **options
+        )
+        assert chosen.counts["documents"] == 20
+        assert chosen.dataset_digest == good.dataset_digest
+    with pytest.raises(InputError, match="keep chooses from documents"):
+        build_shards("a.txt", keep=bool, out=tmp_path / "out", **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (partial(clozeline.build_shards, "a.txt", tokenizer="t", max_sequence_length=64),
+         r"build_shards\(\) has no option 'max_sequence_length'; did you mean max_seq_length\?"),
+        (partial(clozeline.build_shards, "a.txt", tokenizer="t", wrokers=2), "mean workers"),
+        (partial(clozeline.pretrain, "shards", lr=1), r"pretrain\(\) has no option 'lr'"),
+        (partial(clozeline.finetune, "run", "a.csv", epoch=1), "did you mean epochs"),
+        (partial(clozeline.build_shards, "a.txt", tokenizer="t", workers=-1), "workers is -1"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_or_impossible_option_is_one_line(call, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        call(out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 # ---- the manual ----------------------------------------------------------------------------------

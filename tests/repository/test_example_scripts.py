@@ -1,5 +1,7 @@
 """The scripts and the notebook in examples/ do what they say, at a tiny size."""
 
+import ast
+import inspect
 import io
 import json
 import re
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import fields
 
 import nbformat
 import pytest
@@ -16,13 +19,13 @@ import torch
 import uvicorn
 from nbclient import NotebookClient
 
+import clozeline
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.finetuning.classifier import load_classifier
 from tests.support.command import output_of, refused
 from tests.support.http_clients import ask_once
-from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT
@@ -31,15 +34,26 @@ from tests.support.small_training import train
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
 
 
-def test_the_commands_of_the_notebook_are_taken():
-    """With {folder} for each folder."""
-    code = "".join(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells)
-    commands = re.findall(r'^ *clozeline\(f"+(.+?)"+\n?\)', code, re.M | re.S)
-    assert [command.split()[0] for command in commands] == [
-        "tokenizer", "shards", "pretrain", "finetune",
-    ]  # fmt: skip
-    for command in commands:
-        parse(f"clozeline {command}")
+def test_the_calls_of_the_notebook_are_taken():
+    """Each keyword is a parameter of the function, or an option of its config."""
+    code = "\n".join(
+        cell.source
+        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
+        if cell.cell_type == "code"
+    )
+    options = {
+        "build_shards": (clozeline.DataConfig, clozeline.JobOptions),
+        "pretrain": (clozeline.PretrainConfig,),
+        "finetune": (clozeline.FinetuneConfig,),
+    }
+    called = re.findall(r"cz\.(\w+)\(", code)
+    assert {*options, "make_tokenizer", "Loader", "fill", "predict"} <= {*called}
+    for call in ast.walk(ast.parse(code)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("cz."):
+            name = ast.unparse(call.func).removeprefix("cz.")
+            known = {*inspect.signature(getattr(clozeline, name)).parameters}
+            known |= {field.name for config in options.get(name, ()) for field in fields(config)}
+            assert {keyword.arg for keyword in call.keywords} <= known
 
 
 @pytest.mark.slow

@@ -60,13 +60,14 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     `masking` chooses what is masked instead of the data set's scheme: a function of the rows' ids
     (uint16 or uint32 [T], one row after another), their offsets (int64 [R + 1]) and a random number
-    for each token (float64 [T], in [0, 1)), which returns bool [T]; special tokens stay.
+    for each token (float64 [T], in [0, 1)), which returns bool [T]. Special tokens stay, and
+    of more than `max_predictions_per_seq` in a row, those with the lowest numbers are masked.
 
         >>> def masking(input_ids, offsets, random):
         ...     return random < 0.1
         >>> own = Loader("work/shards", batch_size=8, seed=0, masking=masking)
         >>> next(iter(own)).num_predictions
-        29
+        52
 
     `length_bins` sorts the rows of that many global batches by length (`order.py`): the rows
     of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
