@@ -130,6 +130,7 @@ def _delimiter(
 
     a.csv: "sep=;"      ->  ";", []
     a.csv: "text,label"  ->  ",", ["text,label"]
+    a.csv: "text;label"  ->  ";", ["text;label"]
 
     Raises InputError where there are no rows.
     """
@@ -139,7 +140,9 @@ def _delimiter(
         raise InputError(f"{path} has no rows")
     if declared := DECLARED.match(first):
         return declared[1], []
-    return DELIMITERS[files.bare_name(path).rpartition(".")[2].lower()], [first]
+    usual = DELIMITERS[files.bare_name(path).rpartition(".")[2].lower()]
+    others = [mark for mark in ";\t,|" if mark in first]  # spreadsheets of many countries have ";"
+    return usual if usual in first or not others else others[0], [first]
 
 
 def _parsed(

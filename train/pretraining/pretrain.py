@@ -81,25 +81,21 @@ def pretrain(
     with join_world() as world, ExitStack() as stack:
 
         def opened(given: GivenPath, step: int | None = None, *, writes: bool = False) -> Path:
-            both = (MODEL, OPTIMIZER)
-            opening = local_folder(given, writes=writes, weights=both, step=step)
-            return stack.enter_context(opening)
+            which: dict[str, Any] = {"weights": (MODEL, OPTIMIZER), "step": step}
+            return stack.enter_context(local_folder(given, writes=writes, **which))
 
         folder = opened(out, writes=True)
         stack.enter_context(locked_run(folder, world))
         origin = Origin.parse(str(from_), opened) if from_ else None
-        given = Start(
-            out=folder, resume=resume, overwrite=overwrite, origin=origin, cools_down=cools_down
-        )
+        how: dict[str, Any] = {"origin": origin, "cools_down": cools_down}
+        given = Start(out=folder, resume=resume, overwrite=overwrite, **how)
         start = find_start(given, world)
         shards = path_of(shards)
         model, training = _planned(shards, start, world, model, training or fields, dropout)
-        # A resumed run cools down further by what is recorded.
-        recorded = {"from": str(from_), "schedule": COOL_DOWN}
-        options = {"pretrain": recorded} if cools_down and from_ else None
-        run: dict[str, Any] = {"model": model, "training": training, "options": options}
-        run["masking"] = masking
-        return train_run(shards, start, world, **run)
+        run: dict[str, Any] = {"training": training, "masking": masking}
+        if cools_down and from_:  # a resumed run cools down further by what is recorded
+            run["options"] = {"pretrain": {"from": str(from_), "schedule": COOL_DOWN}}
+        return train_run(shards, start, world, model=model, **run)
 
 
 def _planned(
