@@ -90,8 +90,9 @@ def pretrain(
         how: dict[str, Any] = {"origin": origin, "cools_down": cools_down}
         given = Start(out=folder, resume=resume, overwrite=overwrite, **how)
         start = find_start(given, world)
-        shards = path_of(shards)
-        model, training = _planned(shards, start, world, model, training or fields, dropout)
+        model, training = _planned(
+            shards := path_of(shards), start, world, model, training or fields, dropout
+        )
         run: dict[str, Any] = {"training": training, "masking": masking}
         if cools_down and from_:  # a resumed run cools down further by what is recorded
             run["options"] = {"pretrain": {"from": str(from_), "schedule": COOL_DOWN}}
