@@ -70,9 +70,8 @@ def pretrain(
 
     `from_` names another run, one of its checkpoints ("work/run@8000") or a Hugging Face folder,
     with whose weights and moments a new run starts. From a checkpoint, schedule="cool-down"
-    continues that run and lowers its learning rate to 0.
-    Raises InputError for what the user can fix, OutOfMemoryError where a step does not fit,
-    DivergedError where the loss is no longer finite.
+    continues that run and lowers its learning rate to 0. Raises InputError for what the user can
+    fix, OutOfMemoryError where a step does not fit, DivergedError where the loss is not finite.
     """
     check_keywords("pretrain", fields, PretrainConfig)
     training = with_fields(training, fields) if training else None
