@@ -193,7 +193,7 @@ def open_loader(
     training = config.training
     digests = [digest[:12] for digest in data_sets_of(config.phases)]
     _check_same_on_all_ranks(digests, world)
-    checks: dict[str, Any] = {"check_shards": training.check_shards}
+    checks: dict[str, Any] = {"check_shards": training.check_shards, "masking": masking}
     if training.shard_cache:
         limit = training.shard_cache_bytes
         checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
@@ -208,7 +208,6 @@ def open_loader(
             world_size=world.size,
             seed=training.seed,
             masked_lm_prob=training.masked_lm_prob,
-            masking=masking,
             length_bins=training.length_bins,
             unpadded=training.unpadded,
             device=world.device,
