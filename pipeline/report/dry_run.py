@@ -51,10 +51,10 @@ def dry_run(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) 
         part = f"{count:,} of {sampled:,} documents sampled ({count / sampled:.1%})"
         yield f"dropped    {part}: {reason}"
     if rejected:
-        part, limit = len(rejected) / sampled, context.config.max_rejected
-        excess = f", more than --max-rejected {limit}" if part > limit else ""
+        share, limit = len(rejected) / sampled, context.config.max_rejected
+        excess = f", more than --max-rejected {limit}" if share > limit else ""
         yield (
-            f"rejected   {len(rejected):,} of {sampled:,} documents sampled ({part:.1%}{excess}); "
+            f"rejected   {len(rejected):,} of {sampled:,} documents sampled ({share:.1%}{excess}); "
             f"the first is {rejected[0].where} ({rejected[0].reason})"
         )
 
