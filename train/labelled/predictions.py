@@ -11,7 +11,7 @@ The texts of a pair are joined by a line end.
 import csv
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -48,13 +48,13 @@ class Predictions:
         confidence: Floats = self.probabilities.max(1)
         return confidence
 
-    def csv(self, rows: Iterable[int] | None = None) -> str:
-        """These rows, or all of them."""
+    def csv(self) -> str:
+        """The content of the file."""
         file = io.StringIO()
         writer = csv.writer(file)
         writer.writerow([*HEAD, *(f"P({name})" for name in self.names), "text"])
         predicted, confidence = self.predicted, self.confidence
-        for row in range(len(self.texts)) if rows is None else rows:
+        for row in range(len(self.texts)):
             names = (self.names[self.labels[row]], self.names[predicted[row]])
             numbers = (confidence[row], *self.probabilities[row])
             writer.writerow([row + 1, *names, *(f"{p:.6f}" for p in numbers), self.texts[row]])
