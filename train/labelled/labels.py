@@ -3,7 +3,7 @@
     ["1", "0", "1"]                  ->  classes ("0", "1"), ids [1, 0, 1]
     of test rows, ["0.0", "1"]       ->  ids [0, 1], and a note: '0.0' (1 row) is read as '0'
 
-Two labels of the training rows that only look alike are two classes, with a note.
+Training labels that differ only in how they are written are two classes, with a note.
 """
 
 import re
@@ -55,8 +55,8 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
 def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     """The index of each label in `names`, int64 [N].
 
-    A label that is no name is read as the class that is the same number, if there is one such
-    class: "01" and "1.0" as "1". Raises InputError for any other.
+    A label that is not one of them is read as the class that is the same number, where exactly one
+    class is: "01" and "1.0" as "1". Raises InputError for any other.
     """
     index = {name: i for i, name in enumerate(names)} | _same_numbers(labelled, names)
     ids = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
@@ -74,7 +74,7 @@ def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
 
 
 def _same_numbers(labelled: Labelled, names: Sequence[str]) -> dict[str, int]:
-    """The class of each label that is no name, but the number of exactly one: {"1.0": 1}."""
+    """The class of each other label that is the number of exactly one: {"1.0": 1}."""
     numbers = [_normalized(name) for name in names]
     others = {label: _normalized(label) for label in {*labelled.labels} - {*names}}
     return {

@@ -186,14 +186,13 @@ def open_loader(
 ) -> tuple[PhasedLoader, ShardSet | None]:
     """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
 
-    An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
-    validation shards, if ranks read different data sets, and if the order of examples is not the
-    checkpoint's.
+    An empty `state` starts from the beginning. Raises InputError for bad or missing shards, if
+    ranks read different data sets, and if the order of examples is not the checkpoint's.
     """
     training = config.training
     digests = [digest[:12] for digest in data_sets_of(config.phases)]
     _check_same_on_all_ranks(digests, world)
-    checks: dict[str, Any] = {"check_shards": training.check_shards, "masking": masking}
+    checks: dict[str, Any] = {"check_shards": training.check_shards}
     if training.shard_cache:
         limit = training.shard_cache_bytes
         checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
@@ -211,6 +210,7 @@ def open_loader(
             length_bins=training.length_bins,
             unpadded=training.unpadded,
             device=world.device,
+            masking=masking,
             **checks,
         )
         for digest, folder in folders.items()
