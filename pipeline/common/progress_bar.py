@@ -57,7 +57,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
         """Draw the bar, or print its line once there is progress, and never the same line twice."""
         if not self._log:
-            return super().display(msg, pos)
+            return super().display(msg, 0 if in_notebook() else pos)  # no line but the last moves
         line = str(self)
         is_new = self.n > self.initial or self.postfix
         if msg is None and is_new and line != self._last_line:

@@ -58,6 +58,7 @@ from clozeline.pipeline.job.progress import (
     log_file,
     logging_to,
     measured,
+    show_progress,
 )
 from clozeline.pipeline.job.tasks import Outcome, Share, TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
@@ -208,11 +209,10 @@ def plan_job(
 
 def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
     """Do the whole job: in workers on this machine, or on another runner of Beam."""
-    progress = Progress(job.context)
-    # Before anything is removed.
-    run_graph = runner_of(job.context, job.options, beam_args, progress)
+    run_graph = runner_of(job.context, job.options, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
         job = replace(job, context=begin_job(job.context, job.tokenizer))
+        progress = Progress(job.blocks if job.options.has_cache else [], job.context)
         outcome = _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
         about |= measured(progress, list(beam_args), started, outcome.worker_seconds)
@@ -243,7 +243,7 @@ def _run(run_graph: RunGraph, job: Job, progress: Progress) -> Outcome:
     context = job.context
     with log_file(context.out_dir) as log:
         try:
-            with logging_to(log) as progress.terminal:
+            with logging_to(log) as terminal, show_progress(progress, terminal):
                 outcome = run_graph(context)
             is_old = context.replaces and holds_another(context)
             if is_old or not is_file(context.out_dir / MANIFEST):  # Dask's scheduler has died
@@ -280,9 +280,7 @@ def draw(context: JobContext, beam_args: Sequence[str]) -> list[str]:
     return files
 
 
-def runner_of(
-    context: JobContext, options: JobOptions, beam_args: Sequence[str], progress: Progress
-) -> RunGraph:
+def runner_of(context: JobContext, options: JobOptions, beam_args: Sequence[str]) -> RunGraph:
     """What runs the job. Raises InputError for options that do not go together."""
     workers = options.num_workers
     if not context.has_cache:
@@ -290,7 +288,7 @@ def runner_of(
     if not beam_args:
         if _is_in_memory(context) and workers > 1:
             raise InputError(f"{context.out_dir} is visible to one process only; give --workers 1.")
-        return partial(in_workers, workers=workers, progress=progress)
+        return partial(in_workers, workers=workers)
     if options.workers > 1:
         raise InputError(
             f"--workers {options.workers} is for this machine, and what follows -- for another "
@@ -311,16 +309,10 @@ def _check_without_cache(context: JobContext, beam_args: Sequence[str]) -> None:
             raise InputError(f"--token-cache none: {what} need one; leave it out.")
 
 
-def in_workers(
-    context: JobContext,
-    share: Share | None = None,
-    *,
-    workers: int,
-    progress: Progress | None = None,
-) -> Outcome:
+def in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
     """Run the graph in worker processes, or in this one where no other can see the files."""
     if not _is_in_memory(context):
-        return run_in_workers(context, share, workers=workers, progress=progress)
+        return run_in_workers(context, share, workers=workers)
     from clozeline.pipeline.job.graph import run_graph
 
     return run_graph(context, share)

@@ -1,9 +1,10 @@
-"""The progress of a job in workers, job.log and job.json.
+"""The progress of a job by its finished files, job.log and job.json.
 
-What workers and Beam write goes to job.log, and the terminal shows the progress.
+Files can be counted on every runner, even if its workers are on other machines. Memory is that of
+this machine. What workers and Beam write goes to job.log, and the terminal shows the progress.
 
-    tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s, peak memory 0.81 GB]
-      building:   0%|     | 0/5 [00:00<?, ?shard/s]
+    tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s, blocks 9/16, ...]
+      building:   0%|     | 0/5 [00:14<?, ?shard/s]
 """
 
 import logging
@@ -13,6 +14,7 @@ import re
 import resource
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -28,67 +30,88 @@ from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import has_scheme
 from clozeline.pipeline.steps.context import JobContext
-from clozeline.pipeline.steps.stages import BUILD, TOKENIZE
 
 POLL_SECONDS = 1.0
+#: Polls may take this share of the time: a store lists only a thousand files per request.
+POLL_SHARE = 0.05
 
 
 class Progress:
-    """What workers of this machine have done: a bar for a stage, and the peak of memory."""
+    """The finished blocks and shards of a job."""
 
-    def __init__(self, context: JobContext) -> None:
-        names: set[str] = set()
-        # If a store fails now, leave it to the workers, which retry longer and report it.
-        with suppress(StoreError, OSError), naming_store(context.cache_dir):
-            names = names_in(context.cache_dir)
-        files = ({file.name for file in context.files_of(block)} for block in context.blocks)
-        #: Bytes of text of each block; of those that are tokenized already, 0.
-        self.sizes = [
-            0 if own <= names else block.text_bytes
-            for own, block in zip(files, context.blocks, strict=True)
-        ]
-        self.text_bytes = sum(block.text_bytes for block in context.blocks)
+    def __init__(self, blocks: Sequence[Block], context: JobContext) -> None:
+        self.context = context
+        #: Bytes of text of each block, by the name of its cache file.
+        self.blocks = {context.cache_path(block).name: block.text_bytes for block in blocks}
+        self.files = {
+            name: {file.name for file in context.files_at(context.cache_dir / name)}
+            for name in self.blocks
+        }
+        self.shards = {context.shard_path(n).name for n in range(len(context.buckets))}
+        self.done_blocks: set[str] = set()
+        self.done_shards: set[str] = set()
+        self.kept_bytes = 0  #: of text that an earlier process has read
         self.peak_memory = 0  #: bytes, of all processes on this machine
-        self.terminal: TextIO | None = None  #: standard error, unless another is given
-        self._bar: ProgressBar | None = None
-        self._steps: list[int] = []  # of the bar, by element
-        self._next_poll = 0.0
 
-    def begin(self, label: str, count: int) -> None:
-        """Show the bar of a stage of so many elements, if it has one."""
-        self.end()
-        self._steps = self.sizes if label == TOKENIZE.label else [1] * count
-        settings = {"file": self.terminal, "mininterval": POLL_SECONDS, "dynamic_ncols": True}
-        if label == TOKENIZE.label:  # the speed is that of text that is read now
-            settings |= {"initial": self.text_bytes - sum(self.sizes), "total": self.text_bytes}
-            self._bar = ProgressBar(desc="tokenizing", unit="B", unit_scale=True, **settings)
-        elif label == BUILD.label:
-            self._bar = ProgressBar(desc="  building", total=count, unit="shard", **settings)
-        self._show_memory()
+    @property
+    def done_bytes(self) -> int:
+        return sum(self.blocks[name] for name in self.done_blocks)
 
-    def add(self, number: int) -> None:
-        """An element of the stage is done."""
-        if self._bar is not None:
-            self._bar.update(self._steps[number])
+    def poll(self) -> float:
+        """Count the finished files again; return the seconds it took."""
+        started = time.monotonic()
+        # If a store fails now, leave it to the workers, which retry longer and report it.
+        with suppress(StoreError, OSError), naming_store(self.context.cache_dir):
+            self.peak_memory = max(self.peak_memory, tree_memory())
+            names = names_in(self.context.cache_dir)
+            self.done_blocks = {name for name, files in self.files.items() if files <= names}
+            if len(self.done_blocks) == len(self.blocks):  # before, none of this job is built
+                self.done_shards = self.shards & names_in(self.context.out_dir)
+        return time.monotonic() - started
 
-    def poll(self) -> None:
-        """Measure the memory, at most once a second."""
-        if time.monotonic() >= self._next_poll:
-            with suppress(OSError):  # of too many open files
-                self.peak_memory = max(self.peak_memory, tree_memory())
-            self._next_poll = time.monotonic() + POLL_SECONDS
-            self._show_memory()
+    def as_text(self) -> str:
+        """What the bars do not show."""
+        return (
+            f"blocks {len(self.done_blocks)}/{len(self.blocks)}, "
+            f"peak memory {self.peak_memory / 1e9:.2f} GB"
+        )
 
-    def _show_memory(self) -> None:
-        if self._bar is not None:
-            words = f"peak memory {self.peak_memory / 1e9:.2f} GB"
-            self._bar.set_postfix_str(words, refresh=False)
 
-    def end(self) -> None:
-        """Draw the bar for the last time."""
-        if self._bar is not None:
-            self._bar.close()
-        self._bar = None
+@contextmanager
+def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
+    """Show two bars, text read and shards written, until the block ends."""
+    stop = threading.Event()
+    progress.poll()
+    progress.kept_bytes = read = progress.done_bytes  # not part of this process's speed
+    total, built = sum(progress.blocks.values()), len(progress.done_shards)
+    look: dict[str, Any] = {"file": terminal, "mininterval": POLL_SECONDS, "dynamic_ncols": True}
+    shards = {"total": len(progress.shards), "initial": built, "unit": "shard", **look}
+    with (
+        ProgressBar(
+            desc="tokenizing", total=total, initial=read, unit="B", unit_scale=True, **look
+        ) as text,
+        ProgressBar(desc="  building", **shards) as building,
+    ):
+        thread = threading.Thread(
+            target=_follow, args=(progress, text, building, stop), daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _follow(progress: Progress, text: Any, building: Any, stop: threading.Event) -> None:
+    """Update the bars until the job ends, and once after that."""
+    done, took = False, 0.0
+    while not done:
+        done = stop.wait(max(POLL_SECONDS, took / POLL_SHARE))
+        took = progress.poll()
+        text.set_postfix_str(progress.as_text(), refresh=False)
+        text.update(progress.done_bytes - text.n)
+        building.update(len(progress.done_shards) - building.n)
 
 
 LOG = "job.log"
@@ -136,14 +159,14 @@ def measured(
     progress: Progress, beam_args: list[str], started: float, worker_seconds: float
 ) -> dict[str, Any]:
     """What the process that runs the job has measured."""
-    progress.poll()  # a runner of Beam did not
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     elapsed = time.time() - started
+    read_bytes = progress.done_bytes - progress.kept_bytes
     return {
         "beam_args": beam_args,
         "seconds": round(elapsed, 2),
         "cpu_seconds": round(worker_seconds + sum(u.ru_utime + u.ru_stime for u in usage), 2),
-        "megabytes_per_second": round(sum(progress.sizes) / elapsed / 1e6, 3),
+        "megabytes_per_second": round(read_bytes / elapsed / 1e6, 3),
         "peak_memory_megabytes": progress.peak_memory // 1_000_000,
     }
 

@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 import pyarrow as pa
 
 from clozeline.pipeline.job.fork_server import Surroundings, exited, fork_server
-from clozeline.pipeline.job.progress import POLL_SECONDS, Progress
 from clozeline.pipeline.job.tasks import Outcome, Share
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.stages import Stage
@@ -44,26 +43,18 @@ class Failure(NamedTuple):
     stack: str
 
 
-def run_in_workers(
-    context: JobContext,
-    share: Share | None = None,
-    *,
-    workers: int,
-    progress: Progress | None = None,
-) -> Outcome:
+def run_in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
     """Run the graph in at most `workers` processes, or in one on this share.
 
     Raises RuntimeError for what a step raises and for a worker that dies; the others end at once.
     """
     most = max(len(context.blocks), len(context.buckets))
-    progress = progress or Progress(context)
     with ExitStack() as stack:
-        stack.callback(progress.end)
         number = 1 if share else min(workers, most)
         started = [stack.enter_context(Worker()) for _ in range(number)]
         for worker in started:  # all are importing meanwhile
             worker.send((context, share))
-        outcomes = _hand_out(started, progress)
+        outcomes = _hand_out(started)
     return Outcome(
         counters=sum((outcome.counters for outcome in outcomes), Counter[str]()),
         is_last=all(outcome.is_last for outcome in outcomes),
@@ -71,14 +62,13 @@ def run_in_workers(
     )
 
 
-def _hand_out(workers: Sequence["Worker"], progress: Progress) -> list[Outcome]:
+def _hand_out(workers: Sequence["Worker"]) -> list[Outcome]:
     """Answer the workers until all have come to the end of the graph."""
     outcomes: list[Outcome] = []
-    running, waiting, at_work = list(workers), list[Worker](), dict[Worker, int]()
+    running, waiting = list(workers), list[Worker]()
     stage, todo = "", deque[int]()
     while running:
-        progress.poll()
-        ready = wait([worker.connection for worker in running], POLL_SECONDS)
+        ready = wait([worker.connection for worker in running])
         for worker in [worker for worker in running if worker.connection in ready]:
             said = worker.receive()
             if isinstance(said, Outcome):
@@ -87,12 +77,8 @@ def _hand_out(workers: Sequence["Worker"], progress: Progress) -> list[Outcome]:
                 continue
             if said[0] != stage:
                 stage, todo = said[0], deque(range(said[1]))
-                progress.begin(*said)
-            if (number := at_work.pop(worker, None)) is not None:
-                progress.add(number)
             if todo:
-                at_work[worker] = todo.popleft()
-                worker.send(at_work[worker])
+                worker.send(todo.popleft())
             else:
                 waiting.append(worker)
         if running and len(waiting) == len(running):

@@ -20,7 +20,7 @@ from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.job.progress import Progress
+from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.workers import run_in_workers
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.steps.context import JobContext
@@ -58,8 +58,9 @@ def measure(num_blocks: int, num_shards: int) -> None:
         for block in blocks:
             write_block(block, context)
         written, started = cpu_seconds(), time.monotonic()
-        progress = Progress(context)
-        run_in_workers(context, workers=WORKERS, progress=progress)
+        progress = Progress(blocks, context)
+        with show_progress(progress, sys.stderr):
+            run_in_workers(context, workers=WORKERS)
         used, wall = cpu_seconds() - written, time.monotonic() - started
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
     slices = num_blocks * num_shards

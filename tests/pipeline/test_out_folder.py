@@ -223,7 +223,11 @@ def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
     planned = plan_job([str(copy / "corpus.txt")], *folders, TWO, OVERWRITE)
     begun = replace(planned, context=begin_job(planned.context, planned.tokenizer))
     with pytest.raises(JobFailedError, match="the runner stopped before the last step"):
-        _run(lambda context: Outcome(Counter(), is_last=True), begun, Progress(begun.context))
+        _run(
+            lambda context: Outcome(Counter(), is_last=True),
+            begun,
+            Progress(begun.blocks, begun.context),
+        )
     assert read_manifest(copy / "out").config == CONFIG
 
 
