@@ -78,6 +78,32 @@ def main_of(name):
     return runpy.run_path(str(ROOT / "examples" / name))["main"]
 
 
+def test_a_pair_is_followed_through_the_model(tmp_path, capsys):
+    """The words and the order that the script prints are those of the model's own heads."""
+    shards = write_data_set(tmp_path / "shards", train=(20, 12))
+    train(shards, tmp_path / "run")
+    script = runpy.run_path(str(ROOT / "examples" / "look_inside.py"))
+    inside = script["Inside"](str(tmp_path / "run"))
+    word = next(t for t in inside.tokenizer.tokens if t.isalpha() and t.islower() and len(t) > 1)
+    text, second = f"{word} [MASK] {word}", word
+    script["walk"](inside, text, second)
+    ids, segments, _ = inside.read(text, second)
+    assert segments.tolist() == [0] * 5 + [1] * 2
+    assert len(inside.attention) == len(inside.model.encoder.layers) == len(inside.states) - 1
+    for weights in inside.attention:
+        assert torch.allclose(weights.sum(-1), torch.ones(weights.shape[:2]))
+    with torch.no_grad():
+        logits, order = inside.model(ids[None], segments[None], None, torch.tensor([[2]]))
+    best = inside.tokenizer.tokens[logits[0, 0].argmax()]
+    printed = capsys.readouterr().out
+    assert f"words      {best} {logits[0, 0].softmax(-1).max():.1%}" in printed
+    assert f"random one: {order.softmax(-1)[0, 1]:.1%}" in printed
+    script["compare"](inside, word, [f"{word} {word}", f"{word} {word}"])
+    assert capsys.readouterr().out.endswith(": 1.00 1.00\n")
+    script["draw"](inside, text, second, str(tmp_path / "attention.png"))
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):
     shards = write_data_set(tmp_path / "shards", train=(20, 12))
 
