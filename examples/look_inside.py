@@ -120,7 +120,7 @@ def draw(inside: Inside, text: str, second: str, picture: str) -> None:
         1, len(inside.attention), figsize=(4.6 * len(inside.attention), 4.4), squeeze=False
     )
     for number, (axis, heads) in enumerate(zip(axes[0], inside.attention, strict=True), start=1):
-        axis.imshow(heads.mean(0), cmap="Blues")
+        axis.imshow(heads.mean(0).numpy(), cmap="Blues")
         axis.set_xticks(range(len(tokens)), tokens, rotation=90)
         axis.set_yticks(range(len(tokens)), tokens)
         axis.set_title(f"layer {number}: a row takes from the columns")
