@@ -66,7 +66,7 @@ class DataConfig:
         ("text",), "Column (or JSON key) of the text; repeatable: several are joined, one per line."
     )
     max_document_bytes: int = _text(
-        64_000_000, "Reject documents of more bytes, so that a single one cannot take all memory."
+        64_000_000, "Largest document in bytes; larger ones are rejected, which bounds the memory."
     )
     max_rejected: float = _text(
         0.01,

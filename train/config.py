@@ -106,8 +106,8 @@ class PretrainConfig:
     )
     phase: tuple[str, ...] = _data(
         (),
-        "Read these shards first, for this fraction of the run; SHARDS, whose examples may not be "
-        "shorter, take the rest. Repeatable, in order.",
+        "Read these shards first, for this fraction of the run, then SHARDS, whose examples are at "
+        "least as long. Repeatable, in order.",
         metavar="SHARDS@FRACTION",
     )
     masked_lm_prob: float | None = _data(
@@ -243,7 +243,7 @@ def phase_starts(phases: Sequence[str]) -> list[tuple[float, str | None]]:
     split, given = [_with_fraction(phase) for phase in phases], ", ".join(phases)
     fractions = [fraction for _, fraction in split if fraction is not None]
     if not all(folder for folder, _ in split):
-        raise ValueError(f"phase is {given!r}, of which a part is empty; leave that out.")
+        raise ValueError(f"phase is {given!r}; one of its parts is empty, so leave that out.")
     if any(not 0 < fraction < 1 for fraction in fractions):
         raise ValueError(
             f"phase is {given!r}; a fraction, after the last @ of a part, must be above 0 and "

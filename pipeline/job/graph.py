@@ -99,7 +99,7 @@ def data_set_of_texts(root: beam.Pipeline, context: JobContext) -> None:
 
 
 class All(beam.PTransform[Any, Any]):
-    """What the stage before has done -> the elements of a stage, once all of that is done."""
+    """The barrier: what a stage has finished -> the elements of the next one."""
 
     def __init__(self, context: JobContext, share: Share | None, stage: Stage) -> None:
         super().__init__()

@@ -47,8 +47,8 @@ class JobOptions:
     )
     overwrite: bool = option(
         False,
-        "Replace a finished data set that has another config or other sources, once all text is "
-        "read and gives an example.",
+        "Replace a finished data set of another config or other sources; it stays until all new "
+        "text is read.",
         group="Output",
     )
 

@@ -84,7 +84,7 @@ class ReadBlock(beam.DoFn):
 
 
 class OnTexts(beam.DoFn):
-    """Has the steps of a job, with a folder of its own for what is read again and again."""
+    """A DoFn with the steps of a job and a scratch folder."""
 
     name = "WriteDataSet"  #: of the transform, in messages
 

@@ -9,12 +9,15 @@ is a process of its own, and the two take turns; medians are printed. Each furth
 one thing that makes our step fast; the last row gives `transformers` those that it supports.
 
 On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
-the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
-pre-norm and no head without a transform: `nano` is compared with a BERT of the same sizes, on fewer
-examples, because it has logits at all positions. Ids are drawn from the whole vocabulary. Beside
-each row is what `clozeline estimate` predicts for this GPU. A row that fails, for lack
-of memory or of `transformers`, is printed with the reason, and the next one follows. A dry run has
-a tiny model on the CPU in their place, uncompiled.
+the loader, and the fraction of time spent waiting for them is printed; MFU is that of real tokens.
+`nano by its recipe` has the recipe's optimizer and sample of words. `transformers` is measured with
+logits at all positions, and with those of masked positions alone, as ours are: a BERT whose head
+reads these states, a ModernBERT with `sparse_prediction`; its rows are padded, not packed. It has
+no pre-norm and no head without a transform: `nano` is compared with a BERT of the same sizes, and
+with logits at all positions on fewer examples. Ids are drawn from the whole vocabulary. Beside each
+row is what `clozeline estimate` predicts for this GPU. A row that fails, for lack of memory or of
+`transformers`, is printed with the reason, and the next one follows. A dry run has tiny models on
+the CPU in their place, uncompiled.
 """
 
 import argparse
@@ -23,11 +26,12 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,12 +45,13 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.distributed import World, device_name
-from clozeline.train.engine.flops import GPUS, gpu_named, mfu, peak_flops, step_flops
+from clozeline.train.engine.flops import GPUS, gpu_named, mfu, peak_flops
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate
 from clozeline.train.monitoring.running_metrics import StepTimer
-from clozeline.train.pretraining.step import train_step
+from clozeline.train.pretraining.recipes import recipe_of
+from clozeline.train.pretraining.step import WordSampler, flops_of_step, train_step
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import tokenizer_of
 from tests.support.training_configs import training_config
@@ -54,8 +59,34 @@ from tests.support.training_configs import training_config
 VOCABULARY = 30_522  # of the presets
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CPU_CASES = {"bert-mini": (128, 32), "bert-base": (128, 8)}  # tokens, examples
-CUDA_CASES = {"bert-base": (128, 512), "bert-large": (512, 64), "nano": (64, 4096)}
-DRY_CASES = {"bert-tiny": (32, 8)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table on CUDA."""
+
+    preset: str
+    tokens: int
+    examples: int
+    unpadded: bool = False
+    packed: bool = False
+    by_recipe: bool = False
+
+
+CUDA_CASES = {
+    "bert-base": Case("bert-base", 128, 512),
+    "bert-base unpadded": Case("bert-base", 512, 128, unpadded=True),
+    "bert-large": Case("bert-large", 512, 64),
+    "modern-base packed": Case("modern-base", 1024, 64, unpadded=True, packed=True),
+    "nano": Case("nano", 64, 4096),
+    "nano by its recipe": Case("nano", 64, 4096, by_recipe=True),
+}
+DRY_CASES = {
+    "bert-tiny": Case("bert-tiny", 32, 8, by_recipe=True),
+    "modern-nano packed": Case("modern-nano", 32, 8, unpadded=True, packed=True),
+}
+MODERN_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                "num_attention_heads", "max_position_embeddings")  # fmt: skip
 THEIR_LOGITS = 2**31  # at most; 17 GB in bfloat16 and float32 with their gradients
 Step = Callable[[], Any]
 
@@ -85,19 +116,21 @@ def one_step(
 
 
 def their_step(
-    config: BertConfig, batch: LoadedBatch, precision: str = "fp32", **adamw: bool
+    config: BertConfig,
+    batch: LoadedBatch,
+    precision: str = "fp32",
+    is_sparse: bool = False,
+    **adamw: bool,
 ) -> Step:
     """The same model and batch in `transformers`."""
-    import transformers
-
     device = batch.batch.input_ids.device
-    known = transformers.BertConfig().to_dict().keys() & config.to_dict().keys()
-    shape = {name: value for name, value in config.to_dict().items() if name in known}
-    model = transformers.BertForPreTraining(transformers.BertConfig(**shape)).train().to(device)
+    model = their_model(config, is_sparse=is_sparse).train().to(device)
     if device.type == "cuda":
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, **adamw)
     inputs = their_inputs(batch.batch)
+    if config.positions == "rotary":  # a ModernBERT
+        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
 
     def step() -> None:
         with autocast(precision, device):
@@ -110,6 +143,40 @@ def their_step(
     return step
 
 
+def their_model(config: BertConfig, *, is_sparse: bool) -> torch.nn.Module:
+    """A model of these sizes, with logits at all positions or at the masked ones alone."""
+    import transformers
+
+    is_modern = config.positions == "rotary"
+    kind = transformers.ModernBertConfig if is_modern else transformers.BertConfig
+    known = kind().to_dict().keys() & config.to_dict().keys()
+    shape = {name: value for name, value in config.to_dict().items() if name in known}
+    if is_modern:
+        shape = {name: shape[name] for name in MODERN_SIZES}
+        sparse = kind(**shape, sparse_prediction=is_sparse, pad_token_id=0)
+        return transformers.ModernBertForMaskedLM(sparse)
+    model = transformers.BertForPreTraining(kind(**shape))
+    return SparseBert(model) if is_sparse else model
+
+
+class SparseBert(torch.nn.Module):
+    """A BertForPreTraining of `transformers` whose masked-LM head reads masked states alone."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, labels: torch.Tensor, next_sentence_label: torch.Tensor, **inputs: torch.Tensor
+    ) -> Any:
+        hidden, pooled = self.model.bert(**inputs)[:2]
+        is_masked = labels >= 0
+        words, pairs = self.model.cls(hidden[is_masked], pooled)
+        losses = (words, labels[is_masked]), (pairs, next_sentence_label)
+        mlm, nsp = (torch.nn.functional.cross_entropy(x.float(), y) for x, y in losses)
+        return SimpleNamespace(loss=mlm + nsp)
+
+
 def their_inputs(batch: Batch) -> dict[str, torch.Tensor]:
     rows, slots = batch.masked_lm_weights.nonzero(as_tuple=True)
     labels = torch.full_like(batch.input_ids, -100)
@@ -117,7 +184,7 @@ def their_inputs(batch: Batch) -> dict[str, torch.Tensor]:
     return {
         "input_ids": batch.input_ids,
         "token_type_ids": batch.token_type_ids,
-        "attention_mask": batch.attention_mask.long(),
+        "attention_mask": (batch.attention_mask != 0).long(),
         "labels": labels,
         "next_sentence_label": batch.next_sentence_labels.masked_fill(
             batch.next_sentence_labels < 0, -100
@@ -177,10 +244,10 @@ def compare(
     return [statistics.median(found[2:]) for found in seconds]
 
 
-def data_set(folder: Path, tokens: int, examples: int) -> Path:
+def data_set(folder: Path, tokens: int, examples: int, *, packed: bool = False) -> Path:
     """Random ids of a vocabulary of BERT's size: with a small one, embeddings fit in a cache."""
     words = (f"w{number}" for number in range(len(SPECIAL_TOKENS), VOCABULARY))
-    config = DataConfig(max_seq_length=tokens)
+    config = DataConfig(max_seq_length=tokens, pairs="packed" if packed else "segments")
     return write_data_set(folder, train=(examples,), config=config, tokenizer=tokenizer_of(*words))
 
 
@@ -208,15 +275,18 @@ def on_cpu(names: Sequence[str], rounds: int) -> None:
 def on_cuda(names: Sequence[str], rounds: int, *, is_dry: bool) -> None:
     device = torch.device("cpu" if is_dry else "cuda")
     print(f"{device_name(device)}: real tokens per second, bf16, torch.compile\n")
-    columns = ("clozeline", "MFU", "waiting", "memory", "transformers", "ratio", "predicted")
+    theirs = ("transformers", "ratio", "with sparse logits", "ratio")
+    columns = ("clozeline", "MFU of tokens", "waiting", "memory", *theirs, "predicted")
     print(f"| model | examples x tokens | {' | '.join(columns)} |")
     print("|---|---|" + "---:|" * len(columns))
     cases = DRY_CASES if is_dry else {name: CUDA_CASES[name] for name in names or CUDA_CASES}
-    for name, (tokens, examples) in cases.items():
+    for name, case in cases.items():
+        tokens, examples = case.tokens, case.examples
         with tempfile.TemporaryDirectory() as scratch:
-            folder = data_set(Path(scratch), tokens, 8 * examples if is_dry else 100_000)
-            loader = Loader(folder, batch_size=examples, seed=0, device=device)
-            row = f"{cuda_row(name, loader, rounds)} | {predicted(name, folder, examples, device)}"
+            rows = 8 * examples if is_dry else min(100_000, 2**24 // tokens)
+            folder = data_set(Path(scratch), tokens, rows, packed=case.packed)
+            row = cuda_row(case, folder, device, rounds)
+            row += f" | {predicted(case.preset, folder, examples, device)}"
             print(f"| `{name}` | {examples} x {tokens} | {row} |", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
@@ -238,16 +308,18 @@ def predicted(name: str, folder: Path, examples: int, device: torch.device) -> s
     return f"{known[0].name}: {best} at best, {guessed} guessed, {found.cost.peak / 1e9:.1f} GB"
 
 
-def cuda_row(name: str, loader: Loader, rounds: int) -> str:
+def cuda_row(case: Case, folder: Path, device: torch.device, rounds: int) -> str:
     """The numbers of both sides, or why one has none."""
-    batches = iter(loader)
-    fixed = next(batches)
-    ours = attempt(lambda: our_speed(name, batches, fixed, rounds))
-    theirs = attempt(lambda: their_speed(name, fixed, rounds))
-    mine = f"{ours} | | |" if isinstance(ours, str) else ours[1]
-    other = theirs if isinstance(theirs, str) else theirs[1]
-    is_whole = not isinstance(ours, str) and not isinstance(theirs, str)
-    return f"{mine} | {other} | " + (f"{ours[0] / theirs[0]:.2f}" if is_whole else "")
+    ours = attempt(lambda: our_speed(case, folder, device, rounds))
+    row = f"{ours} | | |" if isinstance(ours, str) else ours[1]
+    loader = Loader(folder, batch_size=case.examples, seed=0, device=device)
+    fixed = next(iter(loader))
+    for is_sparse in (False, True):
+        theirs = attempt(lambda x=is_sparse: their_speed(case, fixed, rounds, is_sparse=x))
+        is_whole = not isinstance(ours, str) and not isinstance(theirs, str)
+        ratio = f"{ours[0] / theirs[0]:.2f}" if is_whole else ""
+        row += f" | {theirs if isinstance(theirs, str) else theirs[1]} | {ratio}"
+    return row
 
 
 def attempt(measure: Callable[[], tuple[float, str]]) -> tuple[float, str] | str:
@@ -260,50 +332,56 @@ def attempt(measure: Callable[[], tuple[float, str]]) -> tuple[float, str] | str
         return f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def our_speed(
-    name: str, batches: Iterator[LoadedBatch], fixed: LoadedBatch, rounds: int
-) -> tuple[float, str]:
+def our_speed(case: Case, folder: Path, device: torch.device, rounds: int) -> tuple[float, str]:
     """Real tokens per second of `rounds` turns of ten steps, and the text of the row."""
-    device = fixed.batch.input_ids.device
-    config = preset(name)
+    batch = {"batch_size": case.examples, "seed": 0, "device": device}
+    batches = iter(Loader(folder, unpadded=case.unpadded, **batch))
+    recipe = recipe_of(case.preset) if case.by_recipe else {}
+    names = ("optimizer", "sampled_words")
+    training = training_config(**{name: recipe[name].value for name in names if name in recipe})
+    counts = read_manifest(folder).token_counts
+    sampler = WordSampler(counts, training.sampled_words, seed=0, device=device)
+    config = replace(preset(case.preset), **STILL) if case.unpadded else preset(case.preset)
     model = BertForPretraining(config).train().to(device)
     if device.type == "cuda":
         model.compile()
-    optimizer = build_optimizer(model, training_config())
-    watch, seconds = StepTimer(), []
+    optimizer = build_optimizer(model, training)
+    watch, useful = StepTimer(), 0.0
 
     def step() -> None:
+        nonlocal useful
         with watch.waiting():
             loaded = next(batches)
         watch.tokens += loaded.num_tokens
-        one_step(model, optimizer, loaded, "bf16")
+        real = loaded.num_tokens / loaded.batch.input_ids.numel()
+        useful += real * flops_of_step(config, loaded, sampler.size)
+        one_step(model, optimizer, loaded, "bf16", sample=sampler.at(1))
 
     waited = spent = read = 0.0
     for turn in range(rounds + 1):
         watch.lap()
-        seconds.append(timed(step))
+        useful *= turn > 1  # the first turn compiles
+        timed(step)
         turn_spent, turn_waited, turn_tokens = watch.lap()
-        if turn:  # the first one compiles
+        if turn:
             spent, waited, read = spent + turn_spent, waited + turn_waited, read + turn_tokens
-    rows, length = fixed.batch.input_ids.shape
-    predictions = fixed.batch.masked_lm_positions.shape[1]
-    flops = step_flops(config, batch_size=rows, seq_len=length, predictions=predictions)
-    mine, peak = statistics.median(seconds[1:]), peak_flops(device_name(device), "bf16")
-    share = mfu(flops, seconds=mine, peak=peak)
+    share = mfu(useful, seconds=spent, peak=peak_flops(device_name(device), "bf16"))
     shown = "not known" if share is None else f"{share:.1%}"
     memory = torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else 0.0
     speed = read / spent
     return speed, f"{speed:,.0f} | {shown} | {waited / spent:.2%} | {memory:.1f} GB"
 
 
-def their_speed(name: str, fixed: LoadedBatch, rounds: int) -> tuple[float, str]:
+def their_speed(
+    case: Case, fixed: LoadedBatch, rounds: int, *, is_sparse: bool
+) -> tuple[float, str]:
     """The same for `transformers`, on as many of the examples as its logits have room for."""
-    config, (rows, length) = preset(name), fixed.batch.input_ids.shape
-    fitting = min(rows, THEIR_LOGITS // (length * config.padded_vocab_size))
-    part = fixed.batch.slice(0, fitting)
-    step = their_step(config, replace(fixed, batch=part), "bf16", fused=True)
+    config, (rows, length) = preset(case.preset), fixed.batch.input_ids.shape
+    fitting = rows if is_sparse else THEIR_LOGITS // (length * config.padded_vocab_size)
+    part = fixed.batch.slice(0, min(rows, fitting))
+    step = their_step(config, replace(fixed, batch=part), "bf16", is_sparse, fused=True)
     seconds = statistics.median([timed(step) for _ in range(rounds + 1)][1:])
-    note = "" if fitting == rows else f" ({fitting} x {length})"
+    note = "" if fitting >= rows else f" ({fitting} x {length})"
     speed = part.num_tokens / seconds
     return speed, f"{speed:,.0f}{note}"
 
@@ -331,7 +409,8 @@ def main() -> None:
         parser.error(f"no sizes for {', '.join(unknown)}; known: {', '.join(known)}")
     torch.manual_seed(0)
     if arguments.device == "cuda":
-        on_cuda(arguments.presets, arguments.rounds, is_dry=arguments.dry_run)
+        rounds = 1 if arguments.dry_run else arguments.rounds
+        on_cuda(arguments.presets, rounds, is_dry=arguments.dry_run)
     else:
         on_cpu(arguments.presets or list(CPU_CASES), arguments.rounds)
     print(f"torch {torch.__version__}")

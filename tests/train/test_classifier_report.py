@@ -91,7 +91,7 @@ def test_a_temperature_that_was_not_fitted_is_not_named():
     assert "without the temperature of 1.50 it would be " in fitted
     calibration = found.values["calibration"] | {"temperature": 1.0}
     plain = FinetuneReport(found.values | {"calibration": calibration})
-    said = "; no temperature was fitted that is sure to lower it."
+    said = "; no temperature lowers it reliably, so none is applied."
     assert sections(plain)["Calibration"].sentence.endswith(said)
 
 

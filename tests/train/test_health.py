@@ -58,7 +58,7 @@ FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told,
     "diverging": (lambda s: {"mlm_loss": 7.3 + s / 250}, 120, "above the 7.304 it started from"),
     "not_falling": (noisy(9.2), 190, "it does not fall"),
     "parked_at_unigram": (noisy(UNIGRAM), 200, "counting tokens alone gives 7.000"),
-    "nsp_at_chance": (noisy(0.5, "nsp_accuracy"), 300, "which is guessing"),
+    "nsp_at_chance": (noisy(0.5, "nsp_accuracy"), 300, "no better than chance"),
     "nsp_too_easy": (after(300, nsp_accuracy=1.0), 490, "100.0% over 1,280 pairs"),
     "slow_loader": (after(500, data_wait=0.23), 520, "23% of the time the model waits"),
 }

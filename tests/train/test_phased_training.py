@@ -199,7 +199,7 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     [
         ("--masked-lm-prob=0", "--masked-lm-prob is 0.0; it must be 0.01 to 1.0."),
         ("--phase=a@0.6 --phase=b@0.4", "leave nothing for the other parts."),
-        ("--phase=@0.5", "of which a part is empty; leave that out."),
+        ("--phase=@0.5", "one of its parts is empty, so leave that out."),
         ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; a fraction, after the last @ of a"),
         ("--phase=nowhere@0.5", "nowhere"),
     ],

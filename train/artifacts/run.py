@@ -1,4 +1,4 @@
-"""The folder of a training run: its configs, tokenizer and weights, for every later command."""
+"""A run's folder: its configs, tokenizer and weights, which later commands read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -109,7 +109,7 @@ def read_tasks(path: Path) -> list[Task]:
             above = {one.name for one in tasks if not one.is_regression}
             if task.start is not None and task.start not in above:
                 raise ValueError(
-                    f"start is {task.start!r}; give a classification that is above it in the file"
+                    f"start is {task.start!r}; name an earlier classification in the file"
                 )
             tasks.append(task)
     except (OSError, KeyError, TypeError, ValueError) as error:

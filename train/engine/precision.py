@@ -23,7 +23,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 @contextmanager
 def _autocast_elsewhere() -> Iterator[None]:
-    """CUDA's, for tensors that only claim to be there: torch's turns itself off without a GPU."""
+    """CUDA's autocast for fake tensors; torch's disables itself without a GPU."""
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", torch.bfloat16)

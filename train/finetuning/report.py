@@ -69,7 +69,7 @@ class FinetuneReport:
             + (
                 f", {fitted['error']:.4f} at temperature {fitted['temperature']:.2f}"
                 if fitted["temperature"] != 1
-                else "; no temperature was fitted that is sure to lower it"
+                else "; no temperature lowers it reliably, so none is applied"
             ),
             *(f"note: {note}" for note in self.values["notes"]),
         ]

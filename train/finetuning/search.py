@@ -103,7 +103,7 @@ def rate_note(model: BertConfig, config: FinetuneConfig) -> list[str]:
         return []
     return [
         f"--learning-rate {rate:g} is far outside of the {low:g} to {high:g} that are searched for "
-        "this model; leave it out, or give one that is nearer."
+        "this model; leave it out, or give one within or near that range."
     ]
 
 

@@ -4,7 +4,7 @@
     for warning in health.update(step, metrics):
         print(warning)
 
-    step 300: NSP accuracy is 50.1% over the last 2,560 pairs, which is guessing. Look at ...
+    step 300: NSP accuracy is 50.1% over the last 2,560 pairs, no better than chance. Look at ...
 
 A number in a line covers one batch (accuracies) or the steps since the line before
 (losses, waiting), so each check reads several lines and allows for chance. A cause is
@@ -45,7 +45,7 @@ OVERFIT = 1.02
 
 @dataclass(frozen=True, kw_only=True)
 class HealthWarning:
-    """What is seen, as a number, and what to do: one line."""
+    """One line: the number that was observed, and what to do."""
 
     step: int
     cause: str  # a name; a run has each once at a time
@@ -183,7 +183,7 @@ def nsp_at_chance(history: MetricsHistory) -> str | None:
     if not is_time or pairs < PAIRS or accuracy > 0.5 + SURE * math.sqrt(0.25 / pairs):
         return None
     return (
-        f"NSP accuracy is {accuracy:.1%} over {pairs:,} pairs, which is guessing. Look at the "
+        f"NSP accuracy is {accuracy:.1%} over {pairs:,} pairs, no better than chance. Look at the "
         "pairs (`clozeline inspect`), or give a smaller --learning-rate or a longer --warmup."
     )
 

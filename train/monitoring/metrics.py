@@ -150,7 +150,7 @@ def _finished_lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 def _keep_until(path: Path, step: int) -> None:
-    """Remove the lines after a step, which a process wrote that died before it saved."""
+    """Remove the lines after a step, left by a process that died before it saved."""
     if path.exists():
         earlier = [line for values, line in _finished_lines(path) if values["step"] <= step]
         with whole_file(path) as file:

@@ -104,7 +104,7 @@ class RunOptions:
     )
     timeout: str = option(
         "10m",
-        "How long processes wait for one that does not answer before all end with an error.",
+        "All processes end with an error if one has not answered for this long.",
         group="Speed and memory",
         metavar="TIME",
     )

@@ -275,7 +275,7 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
 
 
 def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
-    """Checked before anything is written: what only model, device and start can show."""
+    """Raise InputError for options that do not fit the model, the device or the start."""
     is_new = start.existing is None or start.existing.training.word_vectors
     if training.word_vectors and (start.other or start.model_folder or not is_new):
         raise InputError(

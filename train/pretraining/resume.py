@@ -138,7 +138,7 @@ def _check_same(out: Path, config: RunConfig, run: RunConfig) -> None:
 
 
 def _turns(config: RunConfig) -> tuple[float | None, list[tuple[float, int]]]:
-    """The masking rate, and when which data set, by number, is read; the loaders compare data."""
+    """The masking rate, and the phases with their data sets as numbers."""
     numbers = list(data_sets_of(config.phases))
     turns = [(phase.start, numbers.index(phase.dataset_digest)) for phase in config.phases]
     return config.training.masked_lm_prob, turns

@@ -162,7 +162,7 @@ def _calibration(summary: ClassifierSummary) -> Section:
         y_label="accuracy",
         percent=True,
     )
-    fitted = "no temperature was fitted that is sure to lower it"
+    fitted = "no temperature lowers it reliably, so none is applied"
     if found["temperature"] != 1:
         without = f"without the temperature of {found['temperature']:.2f}"
         fitted = f"{without} it would be {found['error_before']:.4f}"

@@ -85,7 +85,7 @@ class ReadSteps:
         if start < 0:
             raise InputError(
                 f"{self.run}: step {step} cannot be found: it was read with another batch size or "
-                "in another run, of which no checkpoint is left."
+                "in an earlier run whose checkpoints are gone."
             )
         self.loader.next_position = start
         reader = self.loader.reader()

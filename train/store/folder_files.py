@@ -87,7 +87,7 @@ def remove_empty_folders(folder: Path) -> None:
 
 
 def _is_copied(name: str) -> bool:
-    """Whether a file is for both: no lock, nor what is still being written."""
+    """Whether a file belongs in both folders: locks and partial files do not."""
     parts = Path(name).parts
     return parts[-1] not in (LOCK, LEASE) and not any(
         part.endswith((".partial", ".replaced")) for part in parts

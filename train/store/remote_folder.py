@@ -263,7 +263,7 @@ class RemoteFolder:
         )
 
     def _follow(self, lease: Lease) -> None:
-        """Upload whenever a file is new or changed; what fails is tried again the next time."""
+        """Upload new and changed files again and again; a failed upload is retried."""
         while not self._is_over.wait(POLL_SECONDS):
             if all(map(is_log, self._changed(local_files(self.local)))):
                 continue
