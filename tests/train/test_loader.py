@@ -249,7 +249,7 @@ def test_a_state_is_json_with_all_that_decides_the_next_example(small_folder):
     assert json.loads(json.dumps(loader.state_dict(8))) == {
         "version": 1, "order_version": 2, "streams": 1, "pool_rows": 262_144, "next_position": 8,
         "tokenizer_digest": manifest.tokenizer_digest, "dataset_digest": manifest.dataset_digest,
-        "split": "train", "seed": 3, "length_bins": 0, "batch_size": None,
+        "split": "train", "seed": 3, "masking": None, "length_bins": 0, "batch_size": None,
     }  # fmt: skip
 
 
