@@ -41,7 +41,7 @@ from tests.support.small_jobs import (
 )
 from tests.support.waiting import free_port, is_listening, wait_until
 
-DOCUMENTS = 1600
+DOCUMENTS = 3_200
 BUCKET = "clozeline-trials"
 SIZES = ("--num-shards=6", "--validation=0.1", "--block-bytes=300000", "--workers=2")
 SECONDS = 300.0  #: until a command must have ended
@@ -68,7 +68,7 @@ class Trials:
         self.folder, self.server, self.proxy = folder, server, proxy
         self.store = fsspec.filesystem("s3", endpoint_url=server.url, skip_instance_cache=True)
         texts = articles(DOCUMENTS)
-        self.source = write_parquet(folder / "text.parquet", texts, row_group_size=200)
+        self.source = write_parquet(folder / "text.parquet", texts, row_group_size=400)
         self.tokenizer = write_tokenizer(folder / "tokenizer", texts)
         clozeline_ok(*self.line(self.source, folder / "local"))
         self.right = shard_digests(folder / "local")
