@@ -158,7 +158,12 @@ def check_keywords(function: str, given: Iterable[str], *configs: type) -> None:
 
 
 def with_fields(config: Config, given: Mapping[str, Any]) -> Config:
-    """The dataclass with those of the given values that are its fields."""
+    """The dataclass with those of the given values that are its fields.
+
+    Raises InputError for something else than a dataclass.
+    """
+    if not hasattr(config, "__dataclass_fields__"):
+        raise InputError(f"a config is {type(config).__name__}; give its values as keywords.")
     own = {field.name: given[field.name] for field in fields(config) if field.name in given}
     return replace(config, **own)
 

@@ -373,6 +373,7 @@ def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):
         (partial(clozeline.pretrain, "shards", lr=1), r"pretrain\(\) has no option 'lr'"),
         (partial(clozeline.finetune, "run", "a.csv", epoch=1), "did you mean epochs"),
         (partial(clozeline.build_shards, "a.txt", tokenizer="t", workers=-1), "workers is -1"),
+        (partial(clozeline.pretrain, "s", training={"for_": "1m"}), "config is dict; give its"),
     ],
 )  # fmt: skip
 def test_a_misspelt_or_impossible_option_is_one_line(call, message, tmp_path):
