@@ -153,7 +153,8 @@ def their_model(config: BertConfig, *, is_sparse: bool) -> torch.nn.Module:
     shape = {name: value for name, value in config.to_dict().items() if name in known}
     if is_modern:
         shape = {name: shape[name] for name in MODERN_SIZES}
-        sparse = kind(**shape, sparse_prediction=is_sparse, pad_token_id=0)
+        none = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}
+        sparse = kind(**shape, **none, sparse_prediction=is_sparse, pad_token_id=0)
         return transformers.ModernBertForMaskedLM(sparse)
     model = transformers.BertForPreTraining(kind(**shape))
     return SparseBert(model) if is_sparse else model
