@@ -60,8 +60,10 @@ def measure(num_blocks: int, num_shards: int) -> None:
         written, started = cpu_seconds(), time.monotonic()
         progress = Progress(blocks, context)
         with show_progress(progress, sys.stderr):
-            run_in_workers(context, workers=WORKERS)
-        used, wall = cpu_seconds() - written, time.monotonic() - started
+            outcome = run_in_workers(context, workers=WORKERS)
+        # Workers are children of the process that forks them.
+        used = cpu_seconds() - written + outcome.worker_seconds
+        wall = time.monotonic() - started
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
     slices = num_blocks * num_shards
     print(
