@@ -121,7 +121,7 @@ def build_shards(
     named = list(each_given(sources))
     if documents is None:
         if keep:
-            raise InputError("keep chooses from documents; sources have --quality.")
+            raise InputError("keep filters `documents`; sources are filtered by `quality`.")
         return _build(named, tokenizer, folder, config, options, beam_args)
     if named:
         raise InputError("sources and documents are both given; leave one of them out.")

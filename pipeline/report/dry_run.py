@@ -81,7 +81,7 @@ def _dropped(
     return {
         reason: count
         for reason, count in counts.dropped.items()
-        if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
+        if count and reason.startswith(("quality_", "excluded"))
     }
 
 

@@ -360,7 +360,7 @@ def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):
         )
         assert chosen.counts["documents"] == 20
         assert chosen.dataset_digest == good.dataset_digest
-    with pytest.raises(InputError, match="keep chooses from documents"):
+    with pytest.raises(InputError, match="keep filters `documents`"):
         build_shards("a.txt", keep=bool, out=tmp_path / "out", **options)
 
 

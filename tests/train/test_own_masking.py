@@ -1,5 +1,7 @@
 """Masks by a function of the user's program."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -88,3 +90,10 @@ def test_a_position_with_another_function_is_refused(folder):
     with pytest.raises(InputError, match=r"masking '.*second_tokens' there, None now"):
         Loader(folder, batch_size=8, seed=0).load_state_dict(state)
     loader.load_state_dict(state)
+
+
+def test_a_function_without_a_name_is_taken(folder):
+    loader = Loader(folder, batch_size=8, seed=0, masking=partial(some))
+    assert loader.state_dict()["masking"] == "functools.partial"
+    [batch] = batches(folder, partial(some), 1)
+    assert torch.equal(batch.input_ids, batches(folder, some, 1)[0].input_ids)

@@ -202,12 +202,13 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     def _identity(self) -> dict[str, Any]:
         """What decides which example is at a position, besides the numbers of the order."""
         masking: Any = self._layout.masking
+        named = masking if hasattr(masking, "__qualname__") else type(masking)
         return {
             "tokenizer_digest": self.shards.manifest.tokenizer_digest,
             "dataset_digest": self.shards.manifest.dataset_digest,
             "split": self.shards.split,
             "seed": self._seed,
-            "masking": masking and f"{masking.__module__}.{masking.__qualname__}",
+            "masking": masking and f"{named.__module__}.{named.__qualname__}",
             "length_bins": self._layout.length_bins,
             "batch_size": self._slice.batch_size if self._layout.length_bins else None,
         }
