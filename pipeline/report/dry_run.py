@@ -69,7 +69,7 @@ def read_sample(blocks: Sequence[Block]) -> Iterator[Documents]:
 def _dropped(
     sample: Sequence[Documents], context: JobContext, tokenizer: Tokenizer
 ) -> dict[str, int]:
-    """What curation drops of the sample, by reason; near copies of other documents are not seen."""
+    """What curation drops of the sample, by reason; of near copies, those of sampled documents."""
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
     with scratch_context(tokenizer, context.config, one_shard) as scratch:
         name = "sample.tokens"
@@ -81,7 +81,7 @@ def _dropped(
     return {
         reason: count
         for reason, count in counts.dropped.items()
-        if count and reason.startswith(("quality_", "excluded"))
+        if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
     }
 
 

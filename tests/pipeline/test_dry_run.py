@@ -106,6 +106,17 @@ def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer, tmp_path):
     assert lines["rejected"].startswith(f"{shown}{source}:3 (no 'text' in the JSON object; its ")
 
 
+def test_near_copies_and_bad_documents_of_the_sample_are_in_the_plan(tokenizer, tmp_path):
+    whole = [text.replace("\n", " ") for text in articles(40)]
+    texts = [*whole, *(f"{text} Again." for text in whole[:10]), "word " * 40]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    config = replace(CONFIG, deduplicate="near", quality=("min_words=45",))
+    job = facts(tokenizer, tmp_path / "out", config, str(tmp_path / "a.jsonl"))
+    dropped = [line for line in dry_run(*job) if line.startswith("dropped")]
+    assert any("10 of 51 documents sampled (19.6%): near_duplicate" in line for line in dropped)
+    assert any(line.endswith(": quality_min_words") for line in dropped)
+
+
 def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer, tmp_path):
     folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out")
     assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")
