@@ -46,6 +46,7 @@ BF16 = {"max_steps": 8, "precision": "bf16", "sampled_words": 12}
 UNTIED = {"tie_word_embeddings": False}
 #: At a rate at which an update of each process's rows alone would be another one.
 MUON = {"max_steps": 8, "save_every": 4, "optimizer": "muon", "learning_rate": 0.02}
+THREE = {"num_hidden_layers": 3}  # one process computes two updates of a shape, the other one
 STOPS = {"max_steps": 8, "eval_every": 4, "save_every": 0, "micro_batch_size": 2}
 ENDLESS = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
 SAVES = {"max_steps": 2 * STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
@@ -89,10 +90,11 @@ def runs(folder, tmp_path_factory):
 
     train(folder, runs / "one", model=MODEL, **OPTIONS)
     train(folder, runs / "one-pass", model=MODEL, **OPTIONS | {"micro_batch_size": None})
-    others = {"forms": FORMS, "vectors": VECTORS, "muon": MUON}
+    others = {"forms": FORMS, "vectors": VECTORS}
     for name, changes in others.items():
         train(folder, runs / f"{name}-one", model=MODEL, **changes)
     train(folder, runs / "bf16-one", model=replace(MODEL, **UNTIED), **BF16)
+    train(folder, runs / "muon-one", model=replace(MODEL, **THREE), **MUON)
     for kind in ("ddp", "fsdp"):
         job(kind, {**OPTIONS, "parallel": kind})
     for before, after in CHANGES:
@@ -103,9 +105,10 @@ def runs(folder, tmp_path_factory):
     job("forms", FORMS)
     job("vectors", {**VECTORS, "parallel": "fsdp"})
     job("bf16", {**BF16, "parallel": "fsdp"}, model=UNTIED)
-    job("muon", {**MUON, "parallel": "fsdp"})
-    resumed = {"copy_of": runs / "muon-one", "step": 4}
-    job("muon-resumed", {**MUON, "parallel": "fsdp"}, **resumed)
+    for kind in ("ddp", "fsdp"):
+        job(f"muon-{kind}", {**MUON, "parallel": kind}, model=THREE)
+        resumed = {"copy_of": runs / "muon-one", "step": 4, "model": THREE}
+        job(f"muon-{kind}-resumed", {**MUON, "parallel": kind}, **resumed)
     config = read_manifest(folder).config
     whole = write_data_set(runs / "whole", train=(40,), validation=(60, 14), config=config)
     (runs / "others-0").symlink_to(folder)
@@ -182,8 +185,10 @@ def test_a_sharded_model_in_bf16_trains_as_autocast_does(runs):
     assert {value.dtype for value in weights.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("name", ["muon", "muon-resumed"])
-def test_muon_updates_the_matrices_of_a_sharded_model_as_a_whole(name, runs):
+@pytest.mark.parametrize(
+    "name", [f"muon-{x}" for x in ("ddp", "fsdp", "ddp-resumed", "fsdp-resumed")]
+)
+def test_muon_of_two_processes_updates_matrices_as_one_does(name, runs):
     """To rounding: where a CPU has bfloat16 products, each update is rounded to that."""
     wanted, found = moved(runs / "muon-one"), moved(runs / name)
     assert found.keys() == wanted.keys()

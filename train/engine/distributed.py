@@ -262,6 +262,32 @@ def shard_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
+def share_out(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """`function` of x [K, ...], which acts on each of the K alone; each process computes some.
+
+    The results are then gathered. Where x is sharded (FSDP2), a process first receives its share of
+    the K whole, and keeps its shard of each result. A collective call, on every process.
+    """
+    size = dist.get_world_size() if dist.is_initialized() else 1
+    if hasattr(x, "full_tensor"):
+        from torch.distributed.tensor import DTensor, Shard
+
+        assert isinstance(x, DTensor)
+        dealt = x.redistribute(placements=[Shard(0)] * x.device_mesh.ndim)
+        how = {"run_check": False, "shape": x.shape, "stride": x.stride()}
+        mine = function(dealt.to_local()).contiguous()
+        computed = DTensor.from_local(mine, x.device_mesh, dealt.placements, **how)
+        return computed.redistribute(placements=x.placements)
+    if size == 1:
+        return function(x)
+    share = -(-len(x) // size)
+    padding = x.new_zeros(share * size - len(x), *x.shape[1:])
+    mine = function(torch.cat([x, padding]).split(share)[dist.get_rank()]).contiguous()
+    gathered = mine.new_empty(share * size, *mine.shape[1:])
+    dist.all_gather(list(gathered.split(share)), mine)
+    return gathered[: len(x)]
+
+
 def _shard(model: BertForPretraining, world: World, *, precision: str, compile: bool) -> nn.Module:
     """FSDP2: weights are gathered, used and freed layer by layer.
 

@@ -6,8 +6,8 @@ Muon's update is an orthogonal matrix, scaled to the root mean square of AdamW's
 2025, "Muon is scalable", section 2.2), so both use the same learning rate and weight decay.
 Embeddings and heads are matrices too, but their rows are tokens and classes: those stay with AdamW,
 as do vectors. Packed queries, keys and values count as one matrix, and so do a gate and the
-projection that it multiplies. Of a sharded model (FSDP2) every process gathers the matrices of one
-shape after another, and keeps its shards of their updates.
+projection that it multiplies. Processes share the matrices of a shape: each computes the updates of
+some of them (`share_out`).
 
     K matrices of one shape    M rows, N columns
 """
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.train.config import PretrainConfig
-from clozeline.train.engine.distributed import full_tensor, shard_like
+from clozeline.train.engine.distributed import share_out
 from clozeline.train.engine.schedule import learning_rate_at
 
 MOMENTUM = 0.95
@@ -66,13 +66,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
         torch._foreach_lerp_(gradients, momenta, MOMENTUM)  # Nesterov's; in place, as DTensors need
-        whole = torch.stack([full_tensor(x.to(self._dtype)) for x in gradients])  # [K, M, N]
-        updates = orthogonalized(whole).to(matrices[0].dtype)
-        shards = list(map(shard_like, matrices, updates))
+        stacked = torch.stack([x.to(self._dtype) for x in gradients])  # [K, M, N]
+        updates = share_out(orthogonalized, stacked).to(matrices[0].dtype)
         weights: list[Tensor] = list(matrices)
         size = 0.2 * max(matrices[0].shape) ** 0.5  # of AdamW's update, root mean square
         torch._foreach_mul_(weights, 1 - rate * decay)
-        torch._foreach_add_(weights, shards, alpha=-rate * size)
+        torch._foreach_add_(weights, list(updates.unbind()), alpha=-rate * size)
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

@@ -74,7 +74,9 @@ class Estimate:
     @property
     def flops(self) -> float:
         """Operations of a step and rank."""
-        return self.cost.pass_flops * self.passes + self.cost.optimizer_flops
+        layers = self.model.num_hidden_layers
+        share = -(-layers // self.gpus) / layers  # ranks share Muon's matrices
+        return self.cost.pass_flops * self.passes + self.cost.optimizer_flops * share
 
     @property
     def slots(self) -> int:
@@ -89,14 +91,15 @@ class Estimate:
             model = BertForPretraining(self.model)
         layers = sum(weight.numel() for weight in model.encoder.layers.parameters())
         others = sum(weight.numel() for weight in model.parameters()) - layers
-        if self.training.parallel == "ddp":
-            return ring * (layers + others) * 8
+        is_muon, is_ddp = self.training.optimizer == "muon", self.training.parallel == "ddp"
+        # In bfloat16: whole updates gathered, or shards sent to who computes an update and back.
+        updates = is_muon * layers * (2 if is_ddp else 4 / self.gpus)
+        if is_ddp:
+            return ring * ((layers + others) * 8 + updates)
         number = 2 if self.training.precision == "bf16" else 4
         # A layer is gathered again for its backward pass; the embeddings and heads stay.
         gathered = (2 * layers + others) * number * self.passes
-        if self.training.optimizer == "muon":  # gathers matrices in bfloat16
-            gathered += 2 * layers
-        return ring * (gathered + (layers + others) * 4)
+        return ring * (gathered + updates + (layers + others) * 4)
 
     def seconds(self, *, utilization: float) -> float:
         """Seconds of a step whose products reach this fraction of the peak; 1.0: the roofline.
