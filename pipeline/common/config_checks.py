@@ -169,9 +169,12 @@ def with_fields(config: Config, given: Mapping[str, Any]) -> Config:
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase for each name in `now` whose value differs; digests are cut short."""
+    """One phrase for each name in `now` whose value differs; digests are cut short.
+
+    `for_`, the field of --for, is "for".
+    """
     return [
-        f"{name} {_shown(there.get(name))} there, {_shown(value)} now"
+        f"{name.rstrip('_')} {_shown(there.get(name))} there, {_shown(value)} now"
         for name, value in now.items()
         if there.get(name) != value
     ]

@@ -136,13 +136,14 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocab_size:,} tokens, digest {self.digest[:12]})"
 
-    def __call__(self, texts: Iterable[str]) -> dict[str, list[list[int]]]:
-        """The inputs of a model, a list for each text, under the names of `transformers`.
+    def __call__(self, texts: str | Iterable[str]) -> dict[str, list[Any]]:
+        """The inputs of a model, as `transformers` names and nests them: a list for each text.
 
-        `input_ids` are those of `encode`, `token_type_ids` 0, `attention_mask` 1: no padding.
+        `input_ids` are those of `encode`, `token_type_ids` 0, `attention_mask` 1: no padding. One
+        text gives the numbers themselves.
         """
         if isinstance(texts, str):
-            raise InputError("a tokenizer is called with a list of texts; for one, see encode().")
+            return {name: rows[0] for name, rows in self([texts]).items()}
         rows = [self.encode(text) for text in texts]
         return {
             "input_ids": rows,

@@ -405,6 +405,7 @@ def test_stored_fields_must_be_those_of_the_class():
         ({}, {"new": 0.5}, ["new None there, 0.5 now"]),
         ({"old": 1}, {}, []),  # an option that is gone decides nothing
         ({"quality": ("a=1", "b=2")}, {"quality": ()}, ["quality 'a=1', 'b=2' there, none now"]),
+        ({"for_": None}, {"for_": "1m"}, ["for None there, '1m' now"]),
         ({"d": "0" * 64}, {"d": "1" * 64}, ["d 000000000000 there, 111111111111 now"]),
     ],
 )

@@ -219,9 +219,8 @@ def test_python_encodes_and_decodes_as_transformers_does(is_cased, tmp_path):
     for text in TEXTS:
         ids = theirs(text)["input_ids"]
         assert ours.encode(text) == ids
+        assert ours(text) == dict(theirs(text))
         pieces = theirs.convert_ids_to_tokens(ids)[1:-1]
         assert ours.decode(ids) == decoders.WordPiece(cleanup=False).decode(pieces)
     assert ours.mask_id not in ours.encode("[MASK]")
     assert ours.decode([ours.cls_id, ours.mask_id, ours.sep_id]) == "[MASK]"
-    with pytest.raises(InputError, match="a list of texts"):
-        ours("one text")
