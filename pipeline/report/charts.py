@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 LONGEST_LABEL = 24  # characters
-WIDTH, HEIGHT = 5.2, 2.5  # inches: 374 units of the SVG, so a font of 9 can be read on a phone
+WIDTH, HEIGHT = 4.2, 2.3  # inches: 302 units of the SVG, so a font of 9 can be read on a phone
 
 # matplotlib accepts no CSS variables: these colours are replaced once the chart is drawn.
 INK, FAINT, *SERIES = (f"#0{number}0{number}0{number}" for number in range(1, 7))
@@ -39,7 +39,7 @@ STYLE: dict[str, Any] = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.formatter.use_mathtext": False,
-    "axes.xmargin": 0.01,
+    "axes.xmargin": 0.02,
     "grid.color": FAINT,
     "grid.linewidth": 0.5,
     "legend.frameon": False,
@@ -128,17 +128,18 @@ def _drawing(name: str) -> Iterator[tuple["Axes", Callable[[], str]]]:
 
 
 def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if len(axes.get_legend_handles_labels()[1]) > 1:  # one series needs no legend
         # Above the axes, where no line can be.
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
     axes.set(xlabel=x_label, ylabel=y_label)
-    if axes.get_xscale() == "log":  # matplotlib's own labels are formulas
+    if axes.get_xscale() == "log":  # matplotlib's own labels are formulas, and few
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    if percent:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.6g}%"))
+    scale, unit = (100, "%") if percent else (1, "")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{scale * y:,.6g}{unit}"))
 
 
 def _clean_svg(svg: bytes) -> str:

@@ -25,6 +25,7 @@ class Table:
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
+    title: str = ""
     is_numeric: bool = True  # the other columns are right-aligned
 
 

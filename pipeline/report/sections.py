@@ -69,7 +69,7 @@ def _lengths(summary: DatasetSummary) -> Section:
         sentence += f" Without packing, their {pieces:,} pieces would fill {unpacked:.1%}."
     lines = [
         Line(
-            x=_edges(longest)[:-1],
+            x=_edges(longest),
             y=_binned(split.lengths[1:]) / split.rows,
             label=name,
             number=number,
@@ -177,7 +177,7 @@ def _samples(summary: DatasetSummary) -> Section | None:
         heading="Dropped documents",
         sentence="Samples of the documents that curation dropped, with the value that decided: the "
         "similarity of a near copy, what a rule measured, the number of excluded texts found.",
-        tables=[Table(heads=heads, rows=rows, is_numeric=False)],
+        tables=[Table(title="samples", heads=heads, rows=rows, is_numeric=False)],
     )
 
 
@@ -188,8 +188,9 @@ def _edges(width: int) -> NDArray[np.int64]:
 
 
 def _binned(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The counts of [S] added up in the bins of `_edges(S)`."""
-    return np.add.reduceat(counts, _edges(len(counts))[:-1])
+    """The counts of [S] added up from each of `_edges(S)` on; the last bin is there twice."""
+    binned = np.add.reduceat(counts, _edges(len(counts))[:-1])
+    return np.append(binned, binned[-1])
 
 
 #: In the order of the page, after the examples.

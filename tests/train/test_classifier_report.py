@@ -64,7 +64,7 @@ def test_compared_models_have_their_means_over_the_seeds_on_each_test_set():
     [ours, imdb] = sections(report())["Label efficiency"].tables
     assert ours.heads == ("rows", "fine-tuned", "from scratch", "bag-of-words")
     assert ours.rows[1] == ("1,000", "0.8200 ± 0.0283", "0.6100 ± 0.0141", "0.7000")
-    assert (imdb.heads[0], imdb.rows[0][1]) == ("rows, on imdb", "0.8100 ± 0.0283")
+    assert (imdb.title, imdb.rows[0][1]) == ("on imdb", "0.8100 ± 0.0283")
 
 
 def test_the_most_confident_mistakes_come_first_with_their_whole_texts():

@@ -91,7 +91,7 @@ def test_the_page_is_in_the_run_and_has_a_line_for_each_metric(run):
     assert series(run) == {
         "training": ([1, 10, 20, 30, 40, 50], [3.99, 3.9, 3.8, 3.7, 3.6, 3.5]),
         "held out": ([50], [3.25]),
-        "unigram": ([50], [4.5]),
+        "token frequencies alone": ([50], [4.5]),
     }
     assert not list(run.glob(".*"))
 

@@ -19,7 +19,7 @@ from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MOST_IN_MATRIX = 30  # classes
-MISTAKES = 20
+MISTAKES = 12  # as many as a page shows without a click
 MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
 
 
@@ -119,8 +119,8 @@ def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Tabl
         (f"{size:,}", *(mean_in_words(cells[size, start], ".4f") for start in starts))
         for size in sorted({point["examples"] for point in points})
     ]
-    heads = (f"rows, on {source}" if source else "rows", *(SHOWN[start] for start in starts))
-    return Table(heads=heads, rows=rows)
+    heads = ("rows", *(SHOWN[start] for start in starts))
+    return Table(title=f"on {source or 'the test rows'}", heads=heads, rows=rows)
 
 
 def _curves(points: Sequence[Mapping[str, Any]]) -> Chart:

@@ -26,7 +26,7 @@ Runs = Sequence[RunHistory]
 
 #: Metrics in the order of the page: caption, and whether it is a fraction.
 CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
-    "mlm_loss": ("masked-LM loss in nats; unigram: by the frequency of each token alone", False),
+    "mlm_loss": ("masked-LM loss in nats", False),
     "nsp_loss": ("NSP loss in nats", False),
     "mlm_accuracy": ("masked-LM accuracy", True),
     "nsp_accuracy": ("NSP accuracy; chance is 50%", True),
@@ -124,7 +124,7 @@ def lines_of(metric: str, runs: Runs) -> Iterator[Line]:
     is_alone = len(runs) == 1
     kinds = {"training": metric, "held out": f"heldout/{metric}"}
     if metric == "mlm_loss" and is_alone:
-        kinds["unigram"] = UNIGRAM
+        kinds["token frequencies alone"] = UNIGRAM
     for number, run in enumerate(runs):
         for kind, name in kinds.items():
             steps, values = _thinned(run.points(name))
@@ -173,7 +173,7 @@ def _comparison(runs: Runs) -> Section | None:
     return Section(
         heading="Results",
         sentence="Training metrics are means over the last ten logged steps.",
-        tables=[Table(heads=("", *(run.name for run in runs)), rows=rows)],
+        tables=[Table(heads=("metric", *(run.name for run in runs)), rows=rows)],
     )
 
 
