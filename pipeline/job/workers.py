@@ -147,7 +147,7 @@ def fork_workers() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
     logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are reported below
     sys.meta_path.insert(0, NotHere("IPython"))  # Beam asks whether this is a notebook
-    unused = NotHere("pandas", "pymongo", "apache_beam.io.gcp.bigquery")
+    unused = NotHere("pandas", "pymongo", "boto3", "apache_beam.io.gcp.bigquery")
     sys.meta_path.insert(0, unused)  # Beam takes what it finds, and twice the time for it
     from clozeline.pipeline.job import graph  # noqa: F401
 
