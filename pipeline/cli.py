@@ -64,15 +64,11 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     print_next(*words, "--tokenizer", out, "--out", beside(out, "shards"))
 
 
-def _also_of_shards(
-    *, text_columns: tuple[str, ...], allow_truncated: bool, **_: Any
-) -> Iterator[str]:
+def _also_of_shards(*, text_columns: tuple[str, ...], **_: Any) -> Iterator[str]:
     """The options of `clozeline tokenizer` that `clozeline shards` needs, too."""
     if text_columns != TokenizerOptions.text_columns:
         for column in text_columns:
             yield from ("--text-columns", column)
-    if allow_truncated:
-        yield "--allow-truncated"
 
 
 class BeamCommand(Command):
@@ -174,12 +170,8 @@ def _print_shards(manifest: Manifest, is_new: bool, out: AnyPath) -> None:
     """What was read, dropped and written."""
     from clozeline.pipeline.curation.dropped import dropped_lines, mixture_lines
 
-    listed, truncated = out / "rejected.jsonl", manifest.counts.get("truncated", 0)
-    if rejected := manifest.counts.get("rejected", 0) - truncated:
-        click.echo(f"warning: {rejected:,} rejected; see {listed}", err=True)
-    if truncated:
-        ends = "source ends" if truncated == 1 else "sources end"
-        click.echo(f"warning: {truncated:,} {ends} early; see {listed}", err=True)
+    if rejected := manifest.counts.get("rejected", 0):
+        click.echo(f"warning: {rejected:,} rejected; see {out / 'rejected.jsonl'}", err=True)
     if is_new:
         for line in (*dropped_lines(manifest), *mixture_lines(manifest)):
             click.echo(escaped(line), err=True)  # it may name a source

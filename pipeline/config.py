@@ -69,9 +69,7 @@ class DataConfig:
         64_000_000, "Largest document in bytes; larger ones are rejected, which bounds the memory."
     )
     max_rejected: float = _text(
-        0.01,
-        "Fail the job when more than this fraction of the documents is rejected. Sources that end "
-        "early do not count.",
+        0.01, "Fail the job when more than this fraction of the documents is rejected."
     )
     deduplicate: Literal["exact", "near", "none"] = _curation(
         "exact",

@@ -38,7 +38,6 @@ class ReadDocuments(beam.PTransform[Any, Any]):
         sources: One or several, as `clozeline shards` takes them: paths, globs, URLs, hf://,
             sample:. They are listed when the graph is built, and read by the workers.
         text_columns: Columns or JSON keys that are joined to the text.
-        allow_truncated: Whether to use what can be read of a source that ends early.
         block_bytes: Bytes of text that a worker reads at a time.
 
     Raises InputError for a source that cannot be read. Documents that cannot be read are left out.
@@ -49,13 +48,12 @@ class ReadDocuments(beam.PTransform[Any, Any]):
         sources: GivenPath | Iterable[GivenPath],
         *,
         text_columns: Sequence[str] = DataConfig.text_columns,
-        allow_truncated: bool = False,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         super().__init__()
         config = DataConfig(text_columns=tuple(text_columns))
         self.blocks = blocks_of(list(each_given(sources)), config, block_bytes=block_bytes)
-        self.read = ReadBlock(with_counts=False, allow_truncated=allow_truncated)
+        self.read = ReadBlock(with_counts=False)
         for block in self.blocks:
             if block.share:
                 raise InputError(f"ReadDocuments: {block.share}: tokens= needs `clozeline shards`.")

@@ -12,6 +12,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
     "tokenizer": {
         "--compare": "compare the tokens of data sets that are built with each",
+        "--allow-truncated": "get the whole file, or unpack what can be read of it",
         "--max-megabytes": "at most 200 MB are read; for less, limit the sources with ?limit=N",
     },
     "inspect": {
@@ -20,6 +21,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "view": {"--export": "use `clozeline report --out`"},
     "shards": {
+        "--allow-truncated": "get the whole file, or unpack what can be read of it",
         "--mix": "give each source its tokens, as in wiki.parquet?tokens=140M",
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
     },

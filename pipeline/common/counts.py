@@ -27,19 +27,13 @@ class Counts:
 
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    #: {"where": ..., "reason": ...}; also "kind" for a source that ends early
-    rejected: list[dict[str, str]] = field(default_factory=list)
+    rejected: list[dict[str, str]] = field(default_factory=list)  #: {"where": .., "reason": ..}
     #: documents that share text with an excluded one: "source:" and "source:hash of the text"
     hits: Counter[str] = field(default_factory=Counter)
     #: some of the dropped documents for each reason: those of the lowest hashes
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
-
-    @property
-    def rejected_documents(self) -> list[dict[str, str]]:
-        """`rejected` without sources that end early."""
-        return [entry for entry in self.rejected if not entry.get("kind")]
 
     def add(self, other: "Counts") -> None:
         for name in COUNTERS:

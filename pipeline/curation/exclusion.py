@@ -12,7 +12,7 @@ worker loads:
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -29,11 +29,10 @@ from clozeline.pipeline.curation.near.search import NEAR_VERSION
 from clozeline.pipeline.curation.rules import Quality
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.pipeline.dataset.buckets import hash_documents
-from clozeline.pipeline.dataset.cache_file import digest_of, read_counts
+from clozeline.pipeline.dataset.cache_file import digest_of
 from clozeline.pipeline.dataset.manifest import ExcludedSource
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import TRUNCATED
-from clozeline.pipeline.sources.formats import check_whole, not_whole, read_block
+from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.sources.source_query import portable_names
 
 MOST_TEXTS: Final = 1000  #: with one n-gram that are kept; each is listed for each document
@@ -109,7 +108,6 @@ class ExcludedTexts:
     folder: AnyPath  #: of the token cache
     sources: tuple[tuple[str, tuple[Block, ...]], ...]
     ngram: int  #: words
-    allow_truncated: bool
 
     @property
     def path(self) -> AnyPath:
@@ -127,9 +125,6 @@ def read_excluded(asked: ExcludedTexts) -> Excluded:
     path = asked.path
     if not path.exists():
         write_excluded(asked)
-    [counts] = read_counts([path])
-    # Another job, with this token cache, may have allowed it.
-    check_whole(counts, allow_truncated=asked.allow_truncated)
     [grams], [texts] = (list(read_rows([path], n, kind)) for n, kind in enumerate((GRAM, TEXT)))
     return Excluded(
         asked.ngram,
@@ -141,19 +136,14 @@ def read_excluded(asked: ExcludedTexts) -> Excluded:
 
 
 def write_excluded(asked: ExcludedTexts) -> None:
-    """Write the file. Raises InputError, and JobFailedError for a source that ends early."""
-    found, sources, counts = [], [], Counts()
+    """Write the file. Raises InputError."""
+    found, sources = [], []
     for number, (source, blocks) in enumerate(asked.sources):
         texts = []
         for block in blocks:
             for chunk in read_block(block):
                 for bad in chunk.rejected:
-                    if bad.kind != TRUNCATED:
-                        raise InputError(f"--exclude: {bad.where}: {bad.reason}; fix it first.")
-                    if not asked.allow_truncated:
-                        raise not_whole(block.path, bad.reason)
-                    counts.read[TRUNCATED] += 1
-                    counts.rejected.append(asdict(bad))
+                    raise InputError(f"--exclude: {bad.where}: {bad.reason}; fix it first.")
                 texts += chunk.texts
         if not texts:
             raise InputError(f"--exclude {source} has no text; check its columns (?text=..).")
@@ -171,7 +161,7 @@ def write_excluded(asked: ExcludedTexts) -> None:
     rows["hash"]["high"], rows["hash"]["low"] = hash_documents(found)
     rows["source"] = sources
     parts = iter([(0, grams), (1, rows)])
-    write_rows(asked.path, parts, partitions=2, counts=counts)
+    write_rows(asked.path, parts, partitions=2)
 
 
 def excluded_sources(

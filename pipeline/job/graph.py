@@ -93,7 +93,7 @@ def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = Non
 
 def data_set_of_texts(root: beam.Pipeline, context: JobContext) -> None:
     """Add the graph of a job without a token cache, whose text the runner shuffles."""
-    read = ReadBlock(with_counts=True, allow_truncated=context.allow_truncated)
+    read = ReadBlock(with_counts=True)
     blocks = root | "Blocks" >> beam.Create([*context.blocks]) | beam.Reshuffle()
     _ = blocks | "Read" >> beam.ParDo(read) | "Write" >> WriteTexts(context)
 

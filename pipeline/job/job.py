@@ -198,7 +198,6 @@ def plan_job(
         cache_dir=path_of(cache or out_dir / CACHE).absolute(),
         has_cache=options.has_cache,
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
-        allow_truncated=options.allow_truncated,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
     )
     others = [part for _, part in context.excluded]

@@ -40,11 +40,6 @@ class JobOptions:
         "success. With an engine, `none` needs no shared folder but OUT.",
         group="Job",
     )
-    allow_truncated: bool = option(
-        False,
-        "Use what can be read of sources that end early, instead of failing the job.",
-        group="Text",
-    )
     overwrite: bool = option(
         False,
         "Replace a finished data set of another config or other sources; it stays until all new "

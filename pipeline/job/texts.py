@@ -36,7 +36,7 @@ from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.job.out_folder import is_begun, prepare_folders, remove_leftovers
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.formats import check_whole, read_block
+from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.finish import finish_dataset
 from clozeline.pipeline.steps.steps import Steps, counts_of
@@ -70,13 +70,12 @@ class Document(NamedTuple):
 class ReadBlock(beam.DoFn):
     """Block -> its Documents, and if that is wanted what was counted."""
 
-    def __init__(self, *, with_counts: bool, allow_truncated: bool) -> None:
-        self.with_counts, self.allow_truncated = with_counts, allow_truncated
+    def __init__(self, *, with_counts: bool) -> None:
+        self.with_counts = with_counts
 
     def process(self, block: Block) -> Iterator[Document]:
         for chunk in read_block(block):
             counts = counts_of(chunk)
-            check_whole(counts, allow_truncated=self.allow_truncated)
             for text in chunk.texts:
                 yield Document(text, block.repeat)
             if self.with_counts and (counts.read or counts.dropped or counts.rejected):

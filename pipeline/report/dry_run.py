@@ -14,7 +14,7 @@ from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.job import plan_job
 from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
+from clozeline.pipeline.sources.documents import Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.steps.context import JobContext, scratch_context
 from clozeline.pipeline.steps.stages import choose
@@ -34,7 +34,7 @@ def dry_run(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) 
     done = sum(all(f.name in cached for f in context.files_of(block)) for block in blocks)
     text_bytes, files = sum(b.text_bytes for b in blocks), len({b.path for b in blocks})
     sample = list(read_sample(blocks))
-    rejected = [entry for part in sample for entry in part.rejected if entry.kind != TRUNCATED]
+    rejected = [entry for part in sample for entry in part.rejected]
     if not any(part.texts for part in sample):
         raise InputError(_no_text(rejected))
     sampled = sum(len(part.texts) for part in sample) + len(rejected)

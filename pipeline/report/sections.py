@@ -19,7 +19,6 @@ from clozeline.pipeline.report.statistics import (
     fraction,
     summarize_dataset,
 )
-from clozeline.pipeline.sources.documents import TRUNCATED
 
 BINS = 64  # of a chart over positions, at most
 EXAMPLES_SHOWN, REJECTED_SHOWN = 10, 10
@@ -143,13 +142,11 @@ def _dropped(summary: DatasetSummary) -> Section:
         Table(heads=("rejected", "reason"), rows=listed, is_numeric=False),
         Table(heads=("source with a budget of tokens",), rows=budgets, is_numeric=False),
     ]
-    truncated = sum(entry.kind == TRUNCATED for entry in rejected)
-    early = f"; sources that end early: {truncated:,}" if truncated else ""
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="Dropped and rejected",
         sentence=f"Documents read: {_documents_read(summary):,}; "
-        f"rejected: {len(rejected) - truncated:,}{early}{more}. "
+        f"rejected: {len(rejected):,}{more}. "
         "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
         tables=[table for table in tables if table.rows],
     )

@@ -41,15 +41,12 @@ def list_table(whole: Block, block_bytes: int) -> list[Block]:
     """
     with files.open_unpacked(whole.path, whole.compression) as stream:
         rows = _rows(whole.path, stream, whole.text_columns, advice=CHOOSE)
-        return [whole] if next(rows, None) is not None or files.damage(stream) else []
+        return [whole] if next(rows, None) is not None else []
 
 
 def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """The rows of a file; one with another number of fields than the header is rejected.
-
-    A compressed file that is damaged ends with the last whole row before that.
-    """
-    documents, size, number = Documents(), 0, 0
+    """The rows of a file; one with another number of fields than the header is rejected."""
+    documents, size = Documents(), 0
     with files.open_unpacked(block.path, block.compression) as stream:
         for number, row in enumerate(_rows(block.path, stream, block.text_columns), start=1):
             where = f"{block.path}: row {number}"
@@ -62,8 +59,6 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
             if size >= chunk_bytes:
                 yield documents
                 documents, size = Documents(), 0
-        if reason := files.damage(stream):
-            documents.reject_rest(block.path, f"{reason}; the rows after row {number} are missing")
     yield documents
 
 
@@ -81,7 +76,6 @@ def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
                     "and quote fields that hold what separates the columns"
                 )
             rows.append([cell and fix_unicode(cell) for cell in row])
-        files.check_undamaged(whole.path, stream)
     cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
     return pa.table([pa.array(column, pa.large_string()) for column in cells], list(columns))
 
@@ -91,10 +85,10 @@ def _rows(
 ) -> Iterator[Row]:
     """The columns of a file, row by row. Raises InputError."""
     taken: list[str] = []  # lines of the present row
-    lines = _whole_lines(stream, taken)
-    delimiter, first = _delimiter(path, lines, stream)
+    lines = _lines(stream, taken)
+    delimiter, first = _delimiter(path, lines)
     reader = csv.reader(chain(first, lines), delimiter=delimiter, strict=True)
-    rows = _parsed(path, reader, stream, taken)
+    rows = _parsed(path, reader, taken)
     names = [name.strip() for name in next(rows, [])]
     if any(fix_unicode(name) != name for name in names):
         raise InputError(
@@ -114,18 +108,14 @@ def _rows(
         yield [cell if quoted[i] else None for i, cell in zip(chosen, cells, strict=True)]
 
 
-def _whole_lines(stream: io.BufferedReader, taken: list[str]) -> Iterator[str]:
-    """The lines of a file, which are added to `taken`, but for one that a damaged file ends in."""
+def _lines(stream: io.BufferedReader, taken: list[str]) -> Iterator[str]:
+    """The lines of a file, which are added to `taken`."""
     for line in io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline=""):
-        if not line.endswith(("\n", "\r")) and files.damage(stream):
-            return
         taken.append(line)
         yield line
 
 
-def _delimiter(
-    path: str, lines: Iterator[str], stream: io.BufferedReader
-) -> tuple[str, Iterable[str]]:
+def _delimiter(path: str, lines: Iterator[str]) -> tuple[str, Iterable[str]]:
     """What separates the columns, by the file's first line or its name, and the line to parse.
 
     a.csv: "sep=;"      ->  ";", []
@@ -136,7 +126,6 @@ def _delimiter(
     """
     first = next(filter(str.strip, lines), None)
     if first is None:
-        files.check_undamaged(path, stream)
         raise InputError(f"{path} has no rows")
     if declared := DECLARED.match(first):
         return declared[1], []
@@ -145,17 +134,13 @@ def _delimiter(
     return usual if usual in first or not others else others[0], [first]
 
 
-def _parsed(
-    path: str, reader: Iterator[list[str]], stream: io.BufferedReader, taken: list[str]
-) -> Iterator[list[str]]:
+def _parsed(path: str, reader: Iterator[list[str]], taken: list[str]) -> Iterator[list[str]]:
     """The header and the rows, without empty lines. Raises InputError for an open field."""
     number = 0  # the header
     while True:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            if "unexpected end" in str(error) and files.damage(stream):
-                return
             named, shown = f"row {number}" if number else "the header", taken[0].rstrip()[:SHOWN]
             raise InputError(
                 f"{path}: {named} has a field that begins with a quotation mark and does not end "

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError
 
-TRUNCATED = "truncated"  # sources that end early
 HOLES = "templates_removed_in_sentences"
 HARD_WRAPPED = "hard_wrapped"
 NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte
@@ -29,14 +28,10 @@ NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand
 
 @dataclass(frozen=True)
 class Rejected:
-    """One bad document: where it is ("file:line", "file: page title", "file: row 7") and why.
-
-    Or, if `kind` is TRUNCATED, a source that ends early.
-    """
+    """One bad document: where it is ("file:line", "file: page title", "file: row 7") and why."""
 
     where: str
     reason: str
-    kind: str = ""
 
 
 @dataclass
@@ -47,7 +42,6 @@ class Documents:
     reason: "invalid_utf8" and "nul" were cleaned and kept; "empty", "redirect",
     "other_namespace" and "other_model" were left out; "templates_removed_in_sentences" counts
     templates of kept pages, and "hard_wrapped" kept documents whose lines end at one width.
-    "truncated" counts sources that end early.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -73,15 +67,10 @@ class Documents:
             self.count("nul")
         self.texts.append(clean)
 
-    def reject(self, where: str, reason: str, *, kind: str = "") -> None:
+    def reject(self, where: str, reason: str) -> None:
         """Record a document that is left out, and why."""
-        self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason), kind))
+        self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason)))
         self._events.append((len(self.texts), self.rejected[-1]))
-
-    def reject_rest(self, where: str, reason: str) -> None:
-        """Record that the source ends early: what was read is kept, the rest is missing."""
-        self.reject(where, reason, kind=TRUNCATED)
-        self.count(TRUNCATED)
 
     def count(self, reason: str, number: int = 1) -> None:
         """Count a document that is left out, or what was cleaned in one."""

@@ -3,9 +3,8 @@
     "data/*.jsonl.gz"  ->  [File(path="/../data/a.jsonl.gz", size=812, version="812-1763.."), ...]
 
 Everything is opened through fsspec, so that `s3://`, `https://` and `memory://` work like a disk.
-Two kinds of failure are kept apart. If the disk or the network fails, the job stops and names the
-file. If the archive itself is truncated or corrupt, the stream ends early and `damage` says why,
-since what was read before is worth keeping.
+Two kinds of failure are kept apart: of the disk or the network, and of an archive that is truncated
+or corrupt. Both stop the job with a line that names the file.
 """
 
 import bz2
@@ -13,6 +12,7 @@ import gzip
 import io
 import lzma
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -208,10 +208,9 @@ class RawFile(io.RawIOBase):
 
 
 class Unpacked(io.RawIOBase):
-    """The unpacked bytes of a stream. They end early if it is truncated or corrupt."""
+    """The unpacked bytes of a stream; reading them raises InputError where it is damaged."""
 
     def __init__(self, packed: io.BufferedReader, compression: str) -> None:
-        self.damage: str | None = None  #: why the stream ended early
         self._compression = compression
         self._packed = packed
         self._chunks = _unpack(packed, compression)
@@ -227,17 +226,17 @@ class Unpacked(io.RawIOBase):
             except StopIteration:
                 return 0
             except DAMAGE as error:  # this also ends the iterator
-                self._check_readable(str(error))
-                self.damage = f"truncated or corrupt {self._compression}: {error}"
+                path = getattr(self._packed.raw, "path", f"a .{self._compression} file")
+                self._check_readable(path, str(error))
+                raise damaged(path, self._compression, error) from error
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
 
-    def _check_readable(self, reason: str) -> None:
+    def _check_readable(self, path: str, reason: str) -> None:
         """Raises InputError for a whole file that needs more than the unpackers here can do."""
         for words, problem, command in LIMITS:
             if words in reason:
-                path = getattr(self._packed.raw, "path", f"a .{self._compression} file")
                 command = command.format(unpack=COMMANDS[self._compression])
                 raise InputError(
                     f"{path} was packed with {problem}, which cannot be read here; pack it anew: "
@@ -251,7 +250,7 @@ class Unpacked(io.RawIOBase):
 
 
 def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
-    """Chunks of unpacked bytes. Small ones, since the content of a damaged chunk is lost."""
+    """Chunks of unpacked bytes."""
     if not packed.peek(1):  # even nothing takes some bytes when packed
         raise EOFError("the file is empty")
     match compression:
@@ -322,20 +321,10 @@ def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
     return unpack(open_file(path), compression)
 
 
-def damage(stream: io.BufferedReader) -> str | None:
-    """Why a stream of unpacked bytes ended early, once it has; else None."""
-    return stream.raw.damage if isinstance(stream.raw, Unpacked) else None
-
-
-def read_unpacked(path: str, compression: str | None) -> bytes:
-    """All unpacked bytes of a file. Raises InputError where it is damaged or cannot be read."""
-    with open_unpacked(path, compression) as stream:
-        data = stream.read()
-        check_undamaged(path, stream)
-    return data
-
-
-def check_undamaged(path: str, stream: io.BufferedReader) -> None:
-    """Raises InputError where a stream of unpacked bytes ended early."""
-    if reason := damage(stream):
-        raise InputError(f"{path}: {reason}; download it again")
+def damaged(path: str, compression: str, reason: object) -> InputError:
+    """The error for an archive that is truncated or corrupt, with what unpacks its beginning."""
+    part = shlex.quote(f"part-{bare_name(path)}")
+    return InputError(
+        f"{path} is not whole: truncated or corrupt {compression}: {reason}. Get the whole file, "
+        f"or unpack what can be read of it: {COMMANDS[compression]} -c OLD > {part}"
+    )

@@ -19,11 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources import delimited, files, tables, text_files
 from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
-from clozeline.pipeline.sources.documents import TRUNCATED, Documents, fix_unicode
+from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
@@ -212,9 +211,8 @@ def first_documents(blocks: Iterable[Block], limit: int) -> Iterator[Block]:
 def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Documents]:
     """The documents of a block, chunk by chunk, in the order of the file.
 
-    One bad document is rejected and named, and never ends the job; a truncated or corrupt file ends
-    early, with one rejection that is counted as "truncated". Raises InputError where a file cannot
-    be read, or is not the one that was listed.
+    One bad document is rejected and named, and never ends the job. Raises InputError where a file
+    is truncated or corrupt, cannot be read, or is not the one that was listed.
     """
     left = block.documents
     try:
@@ -226,21 +224,6 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
         _check_unchanged(block)  # then this is the cause
         raise
     _check_unchanged(block)
-
-
-def not_whole(path: str, reason: str) -> JobFailedError:
-    """The error for a source that ends early, where that is not allowed."""
-    return JobFailedError(
-        f"{fix_unicode(path)} is not whole: {reason}. Get the whole file, or add "
-        "--allow-truncated to use what is there."
-    )
-
-
-def check_whole(counts: Counts, *, allow_truncated: bool) -> None:
-    """Raises JobFailedError where a source that was counted ends early, unless that is allowed."""
-    if counts.read[TRUNCATED] and not allow_truncated:
-        first = next(entry for entry in counts.rejected if entry.get("kind") == TRUNCATED)
-        raise not_whole(first["where"], first["reason"])
 
 
 def all_rejected(number: int, where: str, reason: str) -> InputError:

@@ -49,8 +49,6 @@ BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
 WRAPPED_LINES = 5  #: of a document, at least, to be taken for wrapped ones
 WIDTHS = range(40, 101)  #: characters of wrapped lines
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
-# In a truncated file, what follows the last of these is not a whole document.
-DOCUMENT_ENDS = {"jsonl": b"\n", "wikiextractor": b"</doc>"}
 
 TITLE = re.compile(r' title="(.*)">\s*$')  # WikiExtractor does not escape quotes in it
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -105,9 +103,9 @@ def list_byte_ranges(whole: Block, block_bytes: int) -> list[Block]:
 
 
 def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Documents]]:
-    """Offset and bytes of whole documents, and where to put them; file damage is a rejection."""
+    """Offset and bytes of whole documents, and where to put them."""
     stop = sys.maxsize if block.compression else block.stop
-    end, longest = 0, block.max_document_bytes
+    longest = block.max_document_bytes
     with files.open_unpacked(block.path, block.compression) as stream:
         for offset, data in cut_chunks(
             stream,
@@ -123,14 +121,7 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
                 by_line = "" if block.reading else "; if each line is a document: ?document=line"
                 hint = by_line if block.format == "text" else ""
                 documents.reject(where, f"longer than --max-document-bytes {longest:,}{hint}")
-            elif files.damage(stream) and (mark := DOCUMENT_ENDS.get(block.format)):
-                data = b"".join(data.rpartition(mark)[:2])
-            end = offset + len(data)
             yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
-        if reason := files.damage(stream):
-            documents = Documents()
-            documents.reject_rest(block.path, f"{reason}; the text after byte {end:,} is missing")
-            yield 0, b"", documents
 
 
 def _boundary(block: Block) -> re.Pattern[bytes]:
@@ -269,7 +260,8 @@ def _lines_before(block: Block, begin: int) -> int:
 def read_json_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError for a line that is not an object."""
     path = whole.path
-    data = files.read_unpacked(path, whole.compression).removeprefix(BYTE_ORDER_MARK)
+    with files.open_unpacked(path, whole.compression) as stream:
+        data = stream.read().removeprefix(BYTE_ORDER_MARK)
     rows = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line and not line.isspace():

@@ -42,7 +42,6 @@ class JobContext:
     tokenizer_digest: str
     vocab_size: int
     sources_digest: str = ""
-    allow_truncated: bool = False
     blocks: tuple[Block, ...] = ()  #: what is tokenized; a block that is given twice is here once
     tokenized: tuple[str, ...] = ()  #: the names of their files in the token cache
     merged: tuple[tuple[str, ...], ...] = ()  #: of these, groups that are merged into one file each
@@ -101,7 +100,6 @@ class JobContext:
             folder=self.cache_dir,
             sources=self.excluded,
             ngram=self.config.exclude_ngram,
-            allow_truncated=self.allow_truncated,
         )
 
     @property
@@ -243,7 +241,6 @@ def scratch_context(
             buckets=buckets,
             tokenizer_digest=tokenizer.digest,
             vocab_size=tokenizer.vocab_size,
-            allow_truncated=True,
             excluded=excluded_blocks(config),
         )
 

@@ -25,7 +25,7 @@ from clozeline.pipeline.dataset.manifest import (
     write_manifest,
 )
 from clozeline.pipeline.dataset.schema import schema_version
-from clozeline.pipeline.sources.formats import all_rejected, check_whole
+from clozeline.pipeline.sources.formats import all_rejected
 from clozeline.pipeline.sources.source_query import portable_names
 from clozeline.pipeline.steps.context import JobContext, portable_config
 from clozeline.pipeline.steps.steps import Steps
@@ -127,14 +127,12 @@ def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:
 
 
 def check_read(total: Counts, context: JobContext) -> None:
-    """Raises JobFailedError if a source ends early or too many documents were rejected.
+    """Raises JobFailedError if too many documents were rejected.
 
     InputError if none is left. Before a data set is replaced, and at the end: then those that were
     rejected are listed.
     """
-    # Of several tasks, only the one that reads such a source has failed by now.
-    check_whole(total, allow_truncated=context.allow_truncated)
-    rejected = total.rejected_documents
+    rejected = total.rejected
     seen = len(rejected) + documents_read(total.read, total.dropped)
     if rejected and len(rejected) == seen:
         raise all_rejected(seen, rejected[0]["where"], rejected[0]["reason"])

@@ -41,8 +41,8 @@ from clozeline.pipeline.examples.masks import MaskRules, count_in_long_words
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, TRUNCATED, Documents
-from clozeline.pipeline.sources.formats import check_whole, read_block
+from clozeline.pipeline.sources.documents import HARD_WRAPPED, HOLES, Documents
+from clozeline.pipeline.sources.formats import read_block
 from clozeline.pipeline.steps.context import JobContext
 from clozeline.pipeline.steps.token_cache import (
     ShardRecord,
@@ -58,7 +58,7 @@ from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Counted, but kept and not dropped.
-KEPT = ("invalid_utf8", "nul", HARD_WRAPPED, HOLES, TRUNCATED)
+KEPT = ("invalid_utf8", "nul", HARD_WRAPPED, HOLES)
 TEXTS = 2000  #: tokenized at once
 
 
@@ -67,10 +67,7 @@ def counts_of(chunk: Documents) -> Counts:
     counts = Counts()
     for reason, number in chunk.counts.items():
         (counts.read if reason in KEPT else counts.dropped)[reason] += number
-    for rejected in map(asdict, chunk.rejected):  # a line of rejected.jsonl each
-        counts.rejected.append(
-            {key: value for key, value in rejected.items() if value or key != "kind"}
-        )
+    counts.rejected += map(asdict, chunk.rejected)  # a line of rejected.jsonl each
     return counts
 
 
@@ -105,17 +102,12 @@ class Steps:
         return read_excluded(context.excluded_texts) if context.config.exclude else None
 
     def tokenize_block(self, block: Block) -> Counts:
-        """Write the block's token cache file, unless it exists; return what was counted.
-
-        Raises JobFailedError if the source is truncated, unless that is allowed.
-        """
+        """Write the block's token cache file, unless it exists; return what was counted."""
         path = self.context.cache_path(block)
         if all(file.exists() for file in self.context.files_of(block)):
             [counts] = read_counts([path])
-        else:
-            counts = self.cache_tokens(path, read_block(block))
-        check_whole(counts, allow_truncated=self.context.allow_truncated)
-        return counts
+            return counts
+        return self.cache_tokens(path, read_block(block))
 
     def merge(self, names: Sequence[str]) -> None:
         """Write the file that these of the token cache are merged into."""
@@ -209,8 +201,6 @@ class Steps:
         total = self.cache.counts()
         if self.context.drops_near:
             total.add(*read_counts([self.context.near.drops_path]))
-        if self.context.excluded:  # whether its sources end early
-            total.add(*read_counts([self.context.excluded_path]))
         return total
 
     def count_documents(self, bucket: int) -> None:

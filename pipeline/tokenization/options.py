@@ -52,9 +52,6 @@ class TokenizerOptions:
     text_columns: tuple[str, ...] = option(
         ("text",), "Column (or JSON key) of the text; repeatable.", group="Text"
     )
-    allow_truncated: bool = option(
-        False, "Use what can be read of sources that end early.", group="Text", is_flag=True
-    )
 
     def __post_init__(self) -> None:
         if (self.vocab is None) == (self.vocab_size is None):

@@ -30,12 +30,10 @@ from clozeline.pipeline.sentences.punkt import (
     train_punkt,
 )
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import (
     all_rejected,
     check_columns_used,
     list_blocks,
-    not_whole,
     read_block,
 )
 from clozeline.pipeline.tokenization.accents import Sample
@@ -81,7 +79,6 @@ class Corpus:
     """The blocks to learn from, in random order."""
 
     blocks: list[Block]
-    allow_truncated: bool
     rejected: dict[str, str] = field(default_factory=dict)  #: where each is, and why
 
     def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
@@ -89,8 +86,7 @@ class Corpus:
 
         The last one is cut at a line end or, if it has none, at a space.
 
-        Raises JobFailedError for a source that ends early, unless that is allowed, and InputError
-        where every document is rejected.
+        Raises InputError where every document is rejected.
         """
         total = min(limit, sum(block.text_bytes for block in self.blocks))
         read, label = 0, f"reading text for {reading_for}"
@@ -110,10 +106,7 @@ class Corpus:
         is_any = False
         for block in self.blocks:
             for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
-                if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
-                    raise not_whole(block.path, chunk.rejected[-1].reason)
-                bad = (entry for entry in chunk.rejected if entry.kind != TRUNCATED)
-                self.rejected.update((entry.where, entry.reason) for entry in bad)
+                self.rejected.update((entry.where, entry.reason) for entry in chunk.rejected)
                 is_any = is_any or bool(chunk.texts)
                 yield chunk.texts
         if self.rejected and not is_any:
@@ -140,7 +133,6 @@ def make_tokenizer(
     strip_accents: bool | None = TokenizerOptions.strip_accents,
     language: str = TokenizerOptions.language,
     text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
-    allow_truncated: bool = TokenizerOptions.allow_truncated,
     overwrite: bool = False,
 ) -> Made:
     """Write a tokenizer folder: learned from `sources` (`vocab_size`) or adopted (`vocab`).
@@ -151,8 +143,7 @@ def make_tokenizer(
         400
 
     Raises InputError for a vocabulary that cannot be used, and if there is no text to learn from;
-    JobFailedError for a source that ends early, unless that is allowed; ValueError for options that
-    do not go together.
+    ValueError for options that do not go together.
     """
     check_packages("a tokenizer", "nltk", "regex")
     options = TokenizerOptions(
@@ -163,7 +154,6 @@ def make_tokenizer(
         strip_accents=strip_accents,
         language=language,
         text_columns=text_columns,
-        allow_truncated=allow_truncated,
     )
     out, names = path_of(out), list(each_given(sources))
     with naming_store(out):
@@ -178,7 +168,7 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     adopted = _adopt(options) if options.vocab is not None else None  # a bad one ends it here
     blocks = _mixed(sources, options.text_columns) if sources else []
     check_columns_used(options.text_columns, blocks)
-    corpus = Corpus(blocks, options.allow_truncated)
+    corpus = Corpus(blocks)
     punkt, origin = _find_or_train_punkt(corpus, options.language)
     sample = Sample.of(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet") if blocks else ())
     loss, reason, warning = sample.accents_make(), "", None

@@ -82,7 +82,7 @@ def cpu_seconds() -> float:
 def job_of(folder: Path, num_blocks: int, num_shards: int) -> tuple[list[Block], JobContext]:
     """A job whose sources do not exist, and its folders."""
     config = DataConfig(num_shards=num_shards, validation=0.0, pairs="packed", max_seq_length=128)
-    context = job_context(folder, config, small_tokenizer(PUNKT), allow_truncated=True)
+    context = job_context(folder, config, small_tokenizer(PUNKT))
     blocks = [
         Block(path=str(i), format="text", stop=1, version="", index=i) for i in range(num_blocks)
     ]

@@ -170,6 +170,5 @@ TRIALS = (
           "tokenizer none.jsonl --vocab-size=200 --out t", "every document was rejected, 4"),
     # --- cut ---
     Trial("a tokenizer from a cut archive", write("text.txt.gz", CUT),
-          "tokenizer text.txt.gz --vocab-size=100 --out t", "text.txt.gz is not whole: truncated",
-          exit_code=1),
+          "tokenizer text.txt.gz --vocab-size=100 --out t", "text.txt.gz is not whole: truncated"),
 )  # fmt: skip

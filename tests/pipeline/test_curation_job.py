@@ -432,17 +432,8 @@ def test_half_of_an_excluded_source_is_not_enough(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     options = [f"--exclude={tmp_path}/cut.jsonl.gz", "--workers=1"]
     done = invoke(*command(tmp_path / "work", articles(20), *options))
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 2, done.output
     assert "cut.jsonl.gz is not whole: truncated or corrupt gz" in done.stderr.splitlines()[-1]
-    texts = [f"Text {i} has words of its own, and not a sentence of others." for i in range(20)]
-    options += ["--pairs=none", f"--token-cache={tmp_path}/cache"]
-    done = invoke(*command(tmp_path / "more", texts, *options, "--allow-truncated"))
-    assert done.exit_code == 0, done.output
-    [rejected] = (tmp_path / "more" / "out" / "rejected.jsonl").read_text().splitlines()
-    assert "cut.jsonl.gz" in json.loads(rejected)["where"]
-    done = invoke(*command(tmp_path / "again", texts, *options))  # the half is in the cache
-    assert done.exit_code == 1, done.output
-    assert "cut.jsonl.gz is not whole" in done.stderr.splitlines()[-1]
 
 
 def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.mediawiki.dump import read_wiki
 from clozeline.pipeline.sources.mediawiki.inline import link_patterns
@@ -370,12 +371,11 @@ def test_a_conversion_shows_the_variant_of_the_wiki_in_the_header(root, shown, t
     assert read(tmp_path / "x.xml").texts == [f"{shown} c" if "zh" in root else f"{shown} d"]
 
 
-def test_a_dump_that_is_truncated_in_its_header_is_rejected_not_raised(tmp_path):
+def test_a_dump_that_is_truncated_in_its_header_is_named(tmp_path):
     path = tmp_path / "x.xml.bz2"
     path.write_bytes(bz2.compress(header(INVENTED).encode() * 50)[:-20])
-    found = read(path)
-    assert found.texts == []
-    assert len(found.rejected) == 1
+    with pytest.raises(InputError, match=r"x\.xml\.bz2 is not whole: truncated or corrupt bz2: "):
+        read(path)
 
 
 def test_names_of_one_wiki_change_nothing_else():

@@ -178,7 +178,7 @@ def test_overwrite_keeps_the_old_data_set_until_all_text_is_read(workers, copy):
     again = partial(shards, copy, TWO, replace(OVERWRITE, workers=workers), source="text.txt.gz")
     for more in ({}, {"tokenizer": copy / "other"}):
         before = {name: data for name, data in contents(out).items() if name != "job.log"}
-        with pytest.raises(JobFailedError, match="is not whole: truncated or corrupt gz"):
+        with pytest.raises(InputError, match="is not whole: truncated or corrupt gz"):
             again(**more)
         assert before.items() <= contents(out).items()
         assert verify(out) == []

@@ -1,11 +1,9 @@
 """Blocks to documents: the same at any block size, and hostile input never ends the job."""
 
 import bz2
-import csv
 import gzip
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -190,46 +188,30 @@ def test_text_around_wikiextractor_documents_is_rejected(tmp_path):
         ("a.jsonl", '{{"text": "Sentence {} is here."}}\n', "Sentence {} is here."),
         ("a.txt", "Sentence {} is here.\n\n", "Sentence {} is here."),
         ("wiki_00", '<doc id="" title="">\nSentence {0} is.\n</doc>\n\n', "Sentence {0} is."),
+        ("a.csv", "Row {} is here.\r\n", "Row {} is here."),
+        ("a.csv", '"Row {},\nor ""row""."\n', 'Row {},\nor "row".'),
+        ("x.xml", page("T{}", "Row {0} is here."), "Row {0} is here."),
     ],
 )
-def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
-    name, line, text, ending, tmp_path
-):
-    packed = PACKERS[ending]("".join(line.format(i) for i in range(20_000)).encode())
+def test_a_truncated_file_is_an_error_after_its_whole_documents(name, line, text, ending, tmp_path):
+    """Wherever it is cut, also in what is read to list it."""
+    head = {"a.csv": "text\n", "x.xml": "<mediawiki>\n"}.get(name, "")
+    packed = PACKERS[ending]((head + "".join(line.format(i) for i in range(20_000))).encode())
     source = write(tmp_path / f"{name}.{ending}", packed[: len(packed) * 2 // 3])
-    found = read(source, chunk_bytes=10_000)
-    kept = found.texts if name != "a.txt" else found.texts[:-1]  # whose end may be missing
-    assert len(kept) > 1000
-    assert kept == [text.format(i) for i in range(len(kept))]
-    (bad,) = found.rejected
-    assert bad.where == source
-    assert bad.reason.startswith(f"truncated or corrupt {ending}: ")
-    assert found.counts["truncated"] == 1
-    if name == "a.txt":
-        end = int(bad.reason.split("byte ")[1].split(" ")[0].replace(",", ""))
-        assert bad.reason.endswith(f"the text after byte {end:,} is missing")
-        whole = "".join(line.format(i) for i in range(20_000))[:end]
-        assert [part.strip() for part in whole.split("\n\n") if part] == found.texts
-
-
-@pytest.mark.parametrize("ending", PACKERS)
-@pytest.mark.parametrize("row", ["Row {} is here.\r\n", '"Row {},\nor ""row""."\n'])
-def test_a_truncated_table_keeps_its_whole_rows_and_is_one_rejection(row, ending, tmp_path):
-    data = "text\n" + "".join(row.format(i) for i in range(20_000))
-    packed = PACKERS[ending](data.encode())
-    source = write(tmp_path / f"a.csv.{ending}", packed[: len(packed) * 2 // 3])
-    found = read(source)
-    text = next(csv.reader([row]))[0]
-    assert len(found.texts) > 1000
-    assert found.texts == [text.format(i) for i in range(len(found.texts))]
-    (bad,) = found.rejected
-    assert (bad.where, bad.kind, found.counts["truncated"]) == (source, "truncated", 1)
-    assert bad.reason.endswith(f"; the rows after row {len(found.texts)} are missing")
-    with pytest.raises(InputError, match=r"corrupt .*; download it again"):
-        read_table(source, ["text"])
+    found = []
+    message = rf"/{name}\.{ending} is not whole: truncated or corrupt {ending}: .* -c OLD > part-"
+    [block] = list_blocks([source])
+    texts = (text for chunk in read_block(block, chunk_bytes=10_000) for text in chunk.texts)
+    with pytest.raises(InputError, match=message):
+        found.extend(texts)  # what came before the error stays in the list
+    assert len(found) > 1000
+    assert found == [text.format(i) for i in range(len(found))]
     for cut in (packed[:12], packed[:1]):
-        with pytest.raises(InputError, match=r"corrupt .*; download it again"):
-            read(write(tmp_path / f"b.csv.{ending}", cut))
+        with pytest.raises(InputError, match=message):
+            read(write(tmp_path / f"{name}.{ending}", cut))
+    if name in ("a.csv", "a.jsonl"):
+        with pytest.raises(InputError, match=message):
+            read_table(source, ["text"])
 
 
 DUMP = (
@@ -255,14 +237,12 @@ def test_a_dump_gives_its_articles_and_counts_the_rest(encoding, ending, tmp_pat
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_a_truncated_dump_keeps_its_whole_pages(ending, tmp_path):
-    pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(4000))
-    packed = PACKED[ending](("<mediawiki>\n" + pages).encode())
-    found = read(write(tmp_path / f"dump.xml{ending}", packed[: len(packed) * 2 // 3]))
-    assert len(found.texts) > 1000
-    assert found.texts == [f"Sentence {i} stands here." for i in range(len(found.texts))]
-    (bad,) = reasons(found)
-    assert re.search(r"truncated|cut", bad[1])
+def test_a_dump_whose_xml_is_truncated_is_an_error(ending, tmp_path):
+    pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(40))
+    source = write(tmp_path / f"x.xml{ending}", PACKED[ending](f"<mediawiki>\n{pages}".encode()))
+    advice = r"keep its whole pages: (cat|\w+ -d -c) OLD \| awk .* > NEW\.xml$"
+    with pytest.raises(InputError, match=rf"is not whole: .* after 40 pages .*, or {advice}"):
+        read(source)
 
 
 def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):

@@ -165,7 +165,7 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     cut.write_bytes(gzip.compress(json.dumps({"text": corpus.texts[0]}).encode())[:-8])
     line = corpus.line(tmp_path / "other", *options, sources=[cut], runner=runner)
     failed = clozeline("shards", *line)
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert failed.stderr.splitlines()[-1].startswith(f"Error: {cut} is not whole: truncated")
 
 

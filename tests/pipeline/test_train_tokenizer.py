@@ -72,7 +72,7 @@ def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary):
 def test_text_is_limited_in_bytes(character, files, tmp_path):
     for i in range(4):
         (tmp_path / f"{i}.txt").write_text(character * 400)
-    corpus = Corpus(list_blocks([str(tmp_path / "*.txt")]), allow_truncated=False)
+    corpus = Corpus(list_blocks([str(tmp_path / "*.txt")]))
     texts = list(corpus.texts(1100, reading_for="a test"))
     assert texts == [character * 400] * int(files) + [character * int(files % 1 * 400)]
 
@@ -84,7 +84,7 @@ def test_text_is_limited_in_bytes(character, files, tmp_path):
 def test_the_last_document_is_cut_at_a_line_end(limit, end, tmp_path):
     text = "\n".join(f"23 words of line {i}" for i in range(100_000))
     (tmp_path / "a.txt").write_text(text)
-    corpus = Corpus(list_blocks([str(tmp_path / "a.txt")]), allow_truncated=False)
+    corpus = Corpus(list_blocks([str(tmp_path / "a.txt")]))
     [begin] = corpus.texts(limit, reading_for="a test")
     assert text.startswith(begin)
     assert begin.endswith(end)

@@ -4,10 +4,11 @@ way), or, where only a part is bad, a data set of the rest that says what it lef
 Commands run in-process where a process of its own is not the point.
 """
 
-import bz2
+import gzip
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -94,21 +95,40 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(folder, tmp_pat
     assert said == f"warning: 5 rejected; see {out / REJECTED}\n"
 
 
-def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(folder, tmp_path):
-    packed = bz2.compress(dump_of(articles(250)), compresslevel=1)
-    source, out = folder / "cut.xml.bz2", tmp_path / "out"
+def follow(advice, source):
+    """The file that the command in an error line makes of a source."""
+    command = advice.replace("OLD", str(source))
+    subprocess.run(command, shell=True, cwd=source.parent, stderr=subprocess.DEVNULL)
+    return source.parent / command.rpartition("> ")[2]
+
+
+def test_a_truncated_dump_is_refused_in_lines_that_lead_to_its_whole_pages(folder, tmp_path):
+    packed = gzip.compress(dump_of(articles(250)))
+    source, out = folder / "cut.xml.gz", tmp_path / "out"
     source.write_bytes(packed[: len(packed) * 2 // 3])
-    line = refused(*shards_line(source, out), code=1)
-    assert line.startswith(f"{source} is not whole: truncated or corrupt bz2: ")
-    assert line.endswith("Get the whole file, or add --allow-truncated to use what is there.")
+    line = refused(*shards_line(source, out))
+    assert line.startswith(f"{source} is not whole: truncated or corrupt gz: ")
+    unpacked = follow(line.rpartition("unpack what can be read of it: ")[2], source)
+    line = refused(*shards_line(unpacked, out))
+    assert f"{folder}/part-cut.xml is not whole: the dump is truncated after " in line
     assert leftovers(tmp_path) == []
-    manifest, said = build(source, out, "--allow-truncated")
+    pages = follow(line.rpartition("keep its whole pages: ")[2], unpacked)
+    manifest, said = build(pages, out)
     assert 50 < manifest.counts["documents"] < 200
-    assert (manifest.counts["rejected"], manifest.counts["truncated"]) == (1, 1)
-    assert said == f"warning: 1 source ends early; see {out / REJECTED}\n"
-    (only,) = rejected(out)
-    assert only["where"] == str(source)
-    assert only["reason"].startswith("truncated or corrupt bz2")
+    assert (manifest.counts["rejected"], said) == (0, "")
+
+
+def test_the_beginning_of_a_truncated_file_is_read_once_it_is_unpacked(folder, tmp_path):
+    packed = gzip.compress("".join(f'{{"text": "{GOOD} {i}."}}\n' for i in range(2000)).encode())
+    (folder / "it's cut.jsonl.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    line = refused(*shards_line(folder / "it's cut.jsonl.gz", tmp_path))
+    (folder / "cut.jsonl.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    assert line.endswith("""gzip -d -c OLD > 'part-it'"'"'s cut.jsonl'""")
+    line = refused(*shards_line(folder / "cut.jsonl.gz", tmp_path))
+    unpacked = follow(line.rpartition(": ")[2], folder / "cut.jsonl.gz")
+    manifest, _ = build(unpacked, tmp_path)
+    assert manifest.counts["documents"] > 100
+    assert manifest.counts["rejected"] <= 1
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def test_the_next_command_reads_the_same_columns(tmp_path, monkeypatch):
     """Also if the tokenizer has the name that the shards would have."""
     monkeypatch.chdir(tmp_path)
     Path("a b.jsonl").write_text('{"title": "The cat", "body": "It sat on the mat."}\n' * 9)
-    how = "--text-columns title --text-columns body --allow-truncated"
+    how = "--text-columns title --text-columns body"
     done = invoke("tokenizer", "a b.jsonl", "--vocab-size", 100, "--out", "shards", *how.split())
     expected = f"clozeline shards 'a b.jsonl' {how} --tokenizer shards --out shards-2"
     assert done.stderr.splitlines()[-1] == f"Next: {expected}"

@@ -26,7 +26,6 @@ from clozeline.pipeline.sources.files import (
     MAGIC,
     File,
     bare_name,
-    check_undamaged,
     find_files,
     open_unpacked,
     unpacked_head,
@@ -209,7 +208,6 @@ def _lines(source: str) -> Iterator[str]:
         check_utf8(file.path, head)
         with open_unpacked(file.path, compression) as stream:
             yield from _decoded(stream)
-            check_undamaged(file.path, stream)
 
 
 def _files_of_lines(source: str) -> list[File]:

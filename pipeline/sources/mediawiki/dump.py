@@ -20,7 +20,6 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
@@ -88,11 +87,10 @@ def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Pag
 def read_wiki(stream: IO[bytes]) -> LinkPatterns:
     """What a dump's header says of its wiki; the English names if it has none."""
     header = b""
-    with suppress(*DAMAGE):  # reported when the pages are read
-        for chunk in _utf8_chunks(stream):
-            header += chunk
-            if b"</siteinfo>" in header or PAGE in header or len(header) >= CHUNK_BYTES:
-                break
+    for chunk in _utf8_chunks(stream):
+        header += chunk
+        if b"</siteinfo>" in header or PAGE in header or len(header) >= CHUNK_BYTES:
+            break
     text = header.partition(PAGE)[0].decode("utf-8", "replace")
     names = {_unescape(name) for key, name in NAMESPACE.findall(text) if int(key) in HIDDEN_KEYS}
     language = LANGUAGE.search(text)
@@ -108,10 +106,7 @@ def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
             yield replace(page, text="", is_too_long=True) if is_too_long else page
             pages += 1
     except DAMAGE as error:
-        raise TruncatedDump(
-            f"the dump is truncated after {pages:,} pages ({error}); they are kept. Download the "
-            "file again for the rest"
-        ) from error
+        raise TruncatedDump(f"the dump is truncated after {pages:,} pages ({error})") from error
 
 
 def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:

@@ -22,12 +22,16 @@ DUMP_NAME = re.compile(r"\.xml(-p[0-9]+p[0-9]+)?$", re.IGNORECASE)
 ROOT_TAG = re.compile(rb"<\0?m\0?e\0?d\0?i\0?a\0?w\0?i\0?k\0?i")  # in UTF-8 or UTF-16
 WIKITEXTS = (dump.WIKITEXT, "proofread-page")  #: content models that are wiki markup
 TEXT_PERCENT = 50  #: of a dump's bytes that are text: an estimate, and a constant
+#: Keeps the whole pages of an unpacked dump that ends early.
+WHOLE_PAGES = (
+    """awk '{p = p $0 "\\n"} /<\\/page>/ {printf "%s", p; p = ""} END {print "</mediawiki>"}'"""
+)
 
 
 def is_dump(name: str, head: bytes) -> bool:
     """Whether the first bytes hold the root tag of a dump or, in a file named as one, a page.
 
-    Other XML has neither. A damaged file may have no first bytes at all.
+    Other XML has neither. An empty file is what its name says.
     """
     if ROOT_TAG.search(head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1024]):
         return True
@@ -41,8 +45,7 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
     """
     if re.search(INDEX_NAME, files.bare_name(whole.path)) or not (whole.stop or whole.compression):
         return []
-    # No index, or one that does not fit, as for a truncated dump: what there is of the dump can
-    # still be read from its beginning.
+    # Without an index, or with one that does not fit, the dump is read from its beginning.
     with suppress(InputError):
         if edges := _indexed_edges(whole):
             blocks = _cut(whole, edges, block_bytes)
@@ -69,14 +72,12 @@ def _indexed_edges(whole: Block) -> list[int] | None:
         return None
     path = files.find_files(name)[0].path
     with files.open_unpacked(path, "bz2") as index:
-        edges = dump.read_index(index, whole.stop)
-        files.check_undamaged(path, index)
-    return edges
+        return dump.read_index(index, whole.stop)
 
 
 def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The articles of a block; redirects and other namespaces are counted, bad pages rejected."""
-    documents, size, truncated = Documents(), 0, None
+    documents, size = Documents(), 0
     with files.open_unpacked(block.path, block.compression) as header:  # of the whole dump
         links = dump.read_wiki(header)
     with files.open_file(block.path) as file:
@@ -97,9 +98,13 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                     yield documents
                     documents, size = Documents(), 0
         except dump.TruncatedDump as error:
-            truncated = str(error)
-        if reason := files.damage(stream) or truncated:
-            documents.reject_rest(block.path, reason)
+            if not is_whole:
+                raise files.damaged(block.path, "bz2", error) from error
+            unpack = f"{files.COMMANDS[block.compression]} -c" if block.compression else "cat"
+            raise InputError(
+                f"{block.path} is not whole: {error}. Get the whole file, or keep its whole pages: "
+                f"{unpack} OLD | {WHOLE_PAGES} > NEW.xml"
+            ) from error
     yield documents
 
 
