@@ -3,5 +3,5 @@
     work/shards
     ->  ["train-00001-of-00004.arrow: rows whose A has no [SEP]: 3, the first at 812"]
 
-The bounds on random fractions allow for chance: a sound data set has no findings.
+A sound data set has no findings.
 """

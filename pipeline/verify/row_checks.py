@@ -11,16 +11,9 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.schema import (
-    B_FOLLOWS_A,
-    B_IS_RANDOM,
-    B_IS_SWAPPED,
-    NO_PAIR,
-    Examples,
-)
+from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.examples.packed_rows import SHORTEST
-from clozeline.pipeline.examples.pairs import MAX_RANDOM_PER_FOLLOWING
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Flags = NDArray[np.bool_]
@@ -59,7 +52,6 @@ class ShardRows:
     split: str
     shard: int  #: its number in the split
     copies: int  #: how often the bucket may occur, each time with new pairs
-    nothing_to_mask: int = 0  #: pairs dropped from the data set after balancing
     findings: Findings = field(default_factory=Findings)
 
 
@@ -85,8 +77,6 @@ def differing_rows(one: Examples, two: Examples) -> NDArray[np.int64]:
     return np.flatnonzero(differs)
 
 
-# With fewer rows the fraction of random pairs may be outside 48-52 % by chance.
-ROWS_FOR_BALANCE = 4096
 SLAB = 8192  # rows masked at once: the working set stays in the processor's cache
 
 
@@ -155,44 +145,6 @@ def _check_pairs(shard: ShardRows) -> None:
         findings.note(descents[shard.copies - 1 :], "rows not in the order of their documents")
     if config.is_packed:
         _check_packing(shard)
-    elif config.pairs == "order":
-        _check_swapped(shard)
-    elif config.has_pairs:
-        _check_balance(shard)
-
-
-def _check_swapped(shard: ShardRows) -> None:
-    """Half of the pairs, within the bounds of chance."""
-    label = shard.examples.next_sentence_label
-    count, swapped = len(label), int((label == B_IS_SWAPPED).sum())
-    # By Bernstein's inequality, sound data exceed this with a probability below 4e-8.
-    if abs(swapped - count / 2) > 3 * count**0.5 + 12:
-        shard.findings.add(f"{swapped / count:.1%} of the pairs are swapped, not 50 %")
-
-
-def _check_balance(shard: ShardRows) -> None:
-    """Pairs dropped after balancing may have put the rest out of balance."""
-    examples, pairs = shard.examples, shard.config.pairs
-    label = examples.next_sentence_label
-    random, following = int((label == B_IS_RANDOM).sum()), int((label == B_FOLLOWS_A).sum())
-    if not random and (examples.document_a == examples.document_a[0]).all():
-        return  # no other document for a random B
-    fraction = random / len(label)
-    # A lone document of the bucket that is used again has no other for a random B.
-    is_even = shard.copies == shard.config.dupe_factor
-    least = 0.48 if is_even else 0.0
-    if len(label) >= ROWS_FOR_BALANCE and not least <= fraction <= 0.52:
-        shard.findings.add(f"{fraction:.1%} of the pairs are random, not 48-52 %")
-    if pairs == "sentences":
-        more = abs(random - following) if is_even else random - following
-        too_many = more > shard.nothing_to_mask
-    else:
-        too_many = random > MAX_RANDOM_PER_FOLLOWING * (following + shard.nothing_to_mask)
-    if too_many:
-        shard.findings.add(
-            f"{random:,} random and {following:,} following pairs are not balanced as --pairs "
-            f"{pairs} requires"
-        )
 
 
 def _check_positions(shard: ShardRows) -> bool:

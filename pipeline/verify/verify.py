@@ -127,7 +127,6 @@ class _Verification:
             split=entry.split,
             shard=number,
             copies=repeat * self.manifest.config.dupe_factor,
-            nothing_to_mask=self.manifest.dropped.get("nothing_to_mask", 0),
             findings=findings,
         )
         return examples if check_rows(rows) else None

@@ -28,13 +28,13 @@ def remasked(examples, config=CONFIG, **changes):
     return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
 
 
-def shard_of(examples, config, **dropped):
-    given = {"split": "train", "shard": 0, "copies": config.dupe_factor, **dropped}
+def shard_of(examples, config):
+    given = {"split": "train", "shard": 0, "copies": config.dupe_factor}
     return ShardRows(examples=examples, config=config, tokenizer=TOKENIZER, **given)
 
 
-def findings_of(examples, config=CONFIG, **dropped):
-    shard = shard_of(examples, config, **dropped)
+def findings_of(examples, config=CONFIG):
+    shard = shard_of(examples, config)
     check_rows(shard)
     return shard.findings.lines()
 
@@ -52,8 +52,8 @@ def test_whatever_is_made_is_sound(shape, kind, masking, copies, length, seed):
     config = DataConfig(
         max_seq_length=length, pairs=kind, masking=masking, dupe_factor=copies, seed=seed
     )
-    examples, dropped = examples_of(documents_of(shape), config)
-    assert findings_of(examples, config, nothing_to_mask=dropped["nothing_to_mask"]) == []
+    examples, _ = examples_of(documents_of(shape), config)
+    assert findings_of(examples, config) == []
 
 
 def test_rows_stand_in_the_order_of_their_documents_once_for_each_copy():
@@ -63,31 +63,6 @@ def test_rows_stand_in_the_order_of_their_documents_once_for_each_copy():
     found = findings_of(remasked(examples), CONFIG)
     [second_copy] = np.flatnonzero(np.diff(examples.document_a.astype(np.int64)) < 0) + 1
     assert found == [f"rows not in the order of their documents: 1, the first at {second_copy}"]
-
-
-def test_more_random_pairs_than_are_balanced_out():
-    examples, _ = examples_of(documents_of(TALK))
-    random = int((examples.next_sentence_label == 1).sum())
-    follows = np.flatnonzero(examples.next_sentence_label == 0)
-    fewer = remasked(examples.take(np.setdiff1d(np.arange(len(examples)), follows[:3])))
-    left = len(follows) - 3
-    assert findings_of(fewer) == [
-        f"{random} random and {left} following pairs are not balanced as --pairs segments requires"
-    ]
-    assert findings_of(fewer, nothing_to_mask=3) == []
-
-
-def test_the_fraction_of_random_pairs_has_bounds():
-    examples, _ = examples_of(documents_of([[[6] * 12]] * 2000))
-    assert len(examples) > 5000
-    is_random = np.flatnonzero(examples.next_sentence_label == 1)
-    everything = np.arange(len(examples))
-    assert findings_of(examples) == []
-    fewer = np.setdiff1d(everything, is_random[: len(everything) // 10])
-    assert len(fewer) > 4096
-    [finding] = findings_of(remasked(examples.take(fewer)))
-    assert finding.endswith("% of the pairs are random, not 48-52 %")
-    assert findings_of(remasked(examples.take(fewer[:4000]))) == []  # too few to tell
 
 
 def test_rows_without_the_shape_of_examples_are_counted_and_not_checked_further():
@@ -101,14 +76,11 @@ def test_rows_without_the_shape_of_examples_are_counted_and_not_checked_further(
     ]
 
 
-def test_order_pairs_are_swapped_half_of_the_time_inside_one_document():
+def test_order_pairs_are_of_one_document():
     order = replace(CONFIG, pairs="order")
     examples, _ = examples_of(documents_of(TALK * 40), order)
     assert len(examples) > 100
     assert findings_of(examples, order) == []
-    label = examples.next_sentence_label
-    swapped = replace(examples, next_sentence_label=np.ones_like(label))
-    assert findings_of(swapped, order) == ["100.0% of the pairs are swapped, not 50 %"]
     document_b = examples.document_b.copy()
     document_b[3] += 1
     assert findings_of(replace(examples, document_b=document_b), order) == [
