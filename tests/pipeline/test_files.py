@@ -53,6 +53,12 @@ def test_xz_may_have_padding_between_and_after_streams(size, tmp_path):
         assert read(tmp_path / "file", "xz") == b"begin " + end
 
 
+def test_a_truncated_file_with_a_name_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "caf\udce9.txt.gz").write_bytes(gzip.compress(b"The end.")[:-8])
+    with pytest.raises(InputError, match=r"caf\\udce9\.txt\.gz is not whole: truncated"):
+        list_blocks([str(tmp_path / "*.txt.gz")])
+
+
 @pytest.mark.parametrize("compression", PACKERS)
 def test_a_damaged_stream_after_a_good_one_is_reported(compression, tmp_path):
     path = tmp_path / "file"

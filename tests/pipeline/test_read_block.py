@@ -190,7 +190,7 @@ def test_text_around_wikiextractor_documents_is_rejected(tmp_path):
         ("wiki_00", '<doc id="" title="">\nSentence {0} is.\n</doc>\n\n', "Sentence {0} is."),
         ("a.csv", "Row {} is here.\r\n", "Row {} is here."),
         ("a.csv", '"Row {},\nor ""row""."\n', 'Row {},\nor "row".'),
-        ("x.xml", page("T{}", "Row {0} is here."), "Row {0} is here."),
+        ("x.xml", page("T{0}", "Row {0} is here."), "Row {0} is here."),
     ],
 )
 def test_a_truncated_file_is_an_error_after_its_whole_documents(name, line, text, ending, tmp_path):

@@ -162,7 +162,8 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     corpus.assert_same_bytes(tmp_path / "again")
 
     cut = tmp_path / "cut.jsonl.gz"
-    cut.write_bytes(gzip.compress(json.dumps({"text": corpus.texts[0]}).encode())[:-8])
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in corpus.texts)
+    cut.write_bytes(gzip.compress(lines.encode())[:-8])  # the end, which workers read
     line = corpus.line(tmp_path / "other", *options, sources=[cut], runner=runner)
     failed = clozeline("shards", *line)
     assert failed.returncode == 2

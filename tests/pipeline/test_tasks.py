@@ -120,7 +120,7 @@ def test_a_damaged_tokenizer_is_written_again_and_nothing_overwritten(work, whol
 
 
 def test_a_source_that_ends_early_fails_its_task_and_leaves_the_others_waiting(work):
-    (work / "more.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
+    (work / "more.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 50)[:-9])
     build = partial(shards, work, replace(CONFIG, num_shards=1, validation=0.0), source="*.t*")
     with pytest.raises(InputError, match=r"more\.txt\.gz is not whole: truncated or"):
         build(task("0/2"))  # it has the largest block, that of the archive
