@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.train.artifacts.pretrained import load_pretrained as load_pretrained
     from clozeline.train.artifacts.run import load_run as load_run
     from clozeline.train.config import PretrainConfig as PretrainConfig
-    from clozeline.train.data.dict_loader import DictLoader as DictLoader
     from clozeline.train.data.loader import Loader as Loader
     from clozeline.train.evaluation.evaluate import evaluate as evaluate
     from clozeline.train.export.export import export as export
@@ -45,7 +44,6 @@ _MODULES = {
     "BertForPretraining": "model.heads",
     "ClozelineError": "pipeline.common.errors",
     "DataConfig": "pipeline.config",
-    "DictLoader": "train.data.dict_loader",
     "FinetuneConfig": "train.finetuning.config",
     "InputError": "pipeline.common.errors",
     "JobOptions": "pipeline.job.options",

@@ -32,7 +32,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "read_manifest": (),
     "verify": (),
     "Loader": ("__iter__", "state_dict", "load_state_dict"),
-    "DictLoader": ("state_dict", "load_state_dict"),
     "BertConfig": (),
     "BertForPretraining": ("forward",),
     "preset": (),

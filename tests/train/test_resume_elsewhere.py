@@ -1,6 +1,6 @@
-"""Batches for other trainers: what they hold, and training that resumes at the next example."""
+"""Training that resumes at the next example: in other trainers, and in any number of processes."""
 
-import json
+import runpy
 from dataclasses import replace
 from itertools import islice, product
 
@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.data.dict_loader import IGNORED, KEYS, DictLoader, as_dictionary
 from clozeline.train.data.loader import Loader
 from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_jobs import ROOT
 from tests.train.test_loader import ORDER, joined, load, rows_of
 
 transformers = pytest.importorskip("transformers", reason="pip install transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the other trainers are their own
 STEPS, BATCH = 6, 4
+EXAMPLE = runpy.run_path(str(ROOT / "examples" / "other_trainers.py"))
+Batches, inputs_of, IGNORED = (EXAMPLE[name] for name in ("Batches", "inputs_of", "IGNORED"))
 
 
 def loader(folder, **options):
-    return Loader(folder, batch_size=BATCH, seed=3, prefetch=0, **options)
+    return Loader(folder, batch_size=BATCH, seed=0, prefetch=0, **options)
 
 
 def ids_of(batches, number):
@@ -32,22 +34,12 @@ def ids_of(batches, number):
 @pytest.fixture(scope="module")
 def wanted(small_folder):
     """The ids of the first batches."""
-    return ids_of(DictLoader(loader(small_folder)), STEPS)
-
-
-def small_bert(source):
-    """A model of transformers for a source's vocabulary."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vocab_size = source.loader.shards.manifest.vocab_size
-    config = transformers.BertConfig(vocab_size=vocab_size, intermediate_size=16, **sizes)
-    return transformers.BertForPreTraining(config)
+    return ids_of(Batches(loader(small_folder)), STEPS)
 
 
 def test_labels_are_the_masked_tokens_and_nothing_else(small_folder):
     for _, loaded in zip(range(STEPS), loader(small_folder), strict=False):
-        batch, inputs = loaded.batch, as_dictionary(loaded.batch)
-        assert [*inputs] == [*KEYS]
+        batch, inputs = loaded.batch, inputs_of(loaded.batch)
         assert {tensor.dtype for tensor in inputs.values()} == {torch.int64}
         rows, slots = batch.masked_lm_weights.nonzero(as_tuple=True)
         labels = torch.full_like(batch.input_ids, IGNORED)
@@ -55,29 +47,22 @@ def test_labels_are_the_masked_tokens_and_nothing_else(small_folder):
         assert torch.equal(inputs["labels"], labels)
         pairs = batch.next_sentence_labels
         assert torch.equal(inputs["next_sentence_label"], pairs.where(pairs >= 0, IGNORED))
-
-
-def test_only_the_keys_of_the_model(small_folder):
-    inputs = next(iter(DictLoader(loader(small_folder), keys=["labels"])))
-    assert [*inputs] == ["labels"]
-    with pytest.raises(InputError, match="no batch has label; choose from input_ids,"):
-        DictLoader(loader(small_folder), keys=["label"])
-    with pytest.raises(InputError, match="unpadded batches cannot be dictionaries"):
-        DictLoader(loader(small_folder, unpadded=True))
+    with pytest.raises(InputError, match="other models do not read packed or unpadded rows"):
+        Batches(loader(small_folder, unpadded=True))
 
 
 def test_it_ends_after_its_steps_also_after_a_stop(small_folder, wanted):
-    source = DictLoader(loader(small_folder), steps=STEPS)
+    source = Batches(loader(small_folder), steps=STEPS)
     assert len(source) == STEPS
     first = [next(batches)["input_ids"].tolist() for batches in [iter(source)]]
     rest = [inputs["input_ids"].tolist() for inputs in source]
     assert first + rest == wanted
-    with pytest.raises(TypeError, match="has no end; give DictLoader `steps`"):
-        len(DictLoader(loader(small_folder)))
+    with pytest.raises(TypeError, match="has no end; give Batches `steps`"):
+        len(Batches(loader(small_folder)))
 
 
 def test_several_workers_have_as_many_batches(small_folder):
-    source = DictLoader(loader(small_folder), steps=STEPS - 1)
+    source = Batches(loader(small_folder), steps=STEPS - 1)
     assert len([*DataLoader(source, batch_size=None, num_workers=3)]) == STEPS - 1
 
 
@@ -90,7 +75,7 @@ def stateful(source, **options):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stateful_data_loader_resumes_at_the_next_example(small_folder, wanted, workers):
     batches, again = (
-        stateful(DictLoader(loader(small_folder)), num_workers=workers) for _ in range(2)
+        stateful(Batches(loader(small_folder)), num_workers=workers) for _ in range(2)
     )
     assert ids_of(iter(batches), 2) == wanted[:2]
     again.load_state_dict(batches.state_dict())
@@ -98,39 +83,34 @@ def test_a_stateful_data_loader_resumes_at_the_next_example(small_folder, wanted
 
 
 def test_several_workers_are_refused_where_a_state_is_saved(small_folder):
-    with pytest.raises(InputError, match="2 workers have no common position to save"):
-        next(iter(stateful(DictLoader(loader(small_folder)), num_workers=2)))
+    with pytest.raises(InputError, match="give the DataLoader num_workers=0 or 1"):
+        next(iter(stateful(Batches(loader(small_folder)), num_workers=2)))
 
 
-def test_a_trainer_of_transformers_resumes_at_the_next_example(small_folder, wanted, tmp_path):
+def test_a_trainer_of_transformers_resumes_at_the_next_example(
+    small_folder, wanted, tmp_path, monkeypatch
+):
     pytest.importorskip("accelerate", reason="pip install accelerate")
-    seen, position = [], tmp_path / "loader.json"
+    seen, step = [], transformers.Trainer.training_step
 
-    class Trainer(transformers.Trainer):
-        """Its batches are whole, and the loader's position is saved with each checkpoint."""
+    def training_step(self, model, inputs, *rest):
+        seen.append(inputs["input_ids"].tolist())
+        return step(self, model, inputs, *rest)
 
-        def get_train_dataloader(self):
-            return DataLoader(self.train_dataset, batch_size=None)
-
-        def training_step(self, model, inputs, *rest):
-            seen.append(inputs["input_ids"].tolist())
-            return super().training_step(model, inputs, *rest)
-
-    def train(steps, **resume):
-        options = transformers.TrainingArguments(
-            output_dir=str(tmp_path), max_steps=steps, save_steps=2, report_to=[], use_cpu=True,
-            ignore_data_skip=True, disable_tqdm=True,
-        )  # fmt: skip
-        source = DictLoader(loader(small_folder))
-        if resume:
-            source.load_state_dict(json.loads(position.read_text()))
-        Trainer(small_bert(source), options, train_dataset=source).train(**resume)
-        position.write_text(json.dumps(source.state_dict()))
-
-    train(2)
+    monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
+    EXAMPLE["main"](small_folder, tmp_path, 2, BATCH, save_steps=2)
     assert seen == wanted[:2]
-    train(STEPS, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    EXAMPLE["main"](small_folder, tmp_path, STEPS, BATCH, save_steps=2)
     assert seen == wanted
+
+
+def small_bert(source):
+    """A model of transformers for a source's vocabulary."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vocab_size = source.loader.shards.manifest.vocab_size
+    config = transformers.BertConfig(vocab_size=vocab_size, intermediate_size=16, **sizes)
+    return transformers.BertForPreTraining(config)
 
 
 def test_lightning_saves_and_restores_the_position(small_folder, wanted, tmp_path):
@@ -150,7 +130,7 @@ def test_lightning_saves_and_restores_the_position(small_folder, wanted, tmp_pat
             return torch.optim.AdamW(self.parameters())
 
     def train(steps, checkpoint=None):
-        source = DictLoader(loader(small_folder), steps=STEPS)
+        source = Batches(loader(small_folder), steps=STEPS)
         trainer = lightning.Trainer(
             max_steps=steps, accelerator="cpu", default_root_dir=tmp_path, logger=False,
             enable_progress_bar=False, enable_model_summary=False,
