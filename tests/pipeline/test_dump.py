@@ -284,9 +284,9 @@ def test_every_page_of_a_real_dump_is_accounted_for_and_keeps_no_bare_markup(
 ):
     path = DUMPS / name
     if "truncated" in name:
-        with pytest.raises(InputError, match=f"{name} is not whole: .* truncated after {pages} p"):
-            documents_of(path)
         xml = lzma.decompress(path.read_bytes())
+        _, cut = until_cut(read_pages(io.BytesIO(xml)))
+        assert f"truncated after {pages} pages" in str(cut)
         path = tmp_path / "whole_pages.xml"
         path.write_bytes(xml[: xml.rindex(b"</page>") + len(b"</page>")] + FOOTER.encode())
     found = documents_of(path)
