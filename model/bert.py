@@ -226,7 +226,8 @@ class BertEncoder(nn.Module):
         if packing is None:
             first = input_ids.new_zeros(len(x), 1)
         else:
-            first = packing.cu_seqlens[:-1].long()
+            # A sequence without tokens, at the end, begins after the last one.
+            first = packing.cu_seqlens[:-1].long().clamp(max=len(input_ids) - 1)
         wanted = None if positions is None else torch.cat([first, positions], -1)
         for index, layer in enumerate(self.layers):
             rotation = rotations.get(self.config.is_global(index))

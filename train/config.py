@@ -118,7 +118,11 @@ class PretrainConfig:
     length_bins: int = _data(
         0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
     )
-    unpadded: bool = _data(False, "Concatenate the rows of a batch instead of padding them.")
+    unpadded: bool | None = _data(
+        None,
+        "Concatenate the rows of a batch instead of padding them; by default on CUDA in bf16, "
+        "where attention has no dropout.",
+    )
     check_shards: bool = _data(
         False, "Check the sha256 of each shard against the manifest when it is first read."
     )

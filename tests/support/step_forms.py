@@ -48,7 +48,7 @@ class StepForm:
             return replace(loaded, batch=batch, num_tokens=mask.numel())
         if self.is_packed:
             pieces = loaded.batch.attention_mask * (1 + (torch.arange(12) > 5).long())
-            return replace(loaded, batch=replace(loaded.batch, attention_mask=pieces))
+            loaded = replace(loaded, batch=replace(loaded.batch, attention_mask=pieces))
         return replace(loaded, batch=unpadded(loaded.batch)) if self.is_unpadded else loaded
 
 
@@ -70,5 +70,6 @@ FORMS = {
     "nano": StepForm(_narrow("nano")),
     "modern": StepForm(_narrow("modern-nano")),
     "modern unpadded": StepForm(_narrow("modern-nano"), is_unpadded=True),
+    "modern packed": StepForm(_narrow("modern-nano"), is_packed=True, is_unpadded=True),
     "bert-pytorch": StepForm(_narrow("bert-pytorch-base"), accumulation=2),
 }

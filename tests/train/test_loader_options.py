@@ -18,7 +18,7 @@ from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpo
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import assign_bins
-from clozeline.train.data.unpadded import with_dummy_row
+from clozeline.train.data.unpadded import with_dummy_rows
 from tests.support.batches import concatenate_unpadded
 from tests.support.command import output_of
 from tests.support.small_data import SMALL, write_data_set
@@ -153,16 +153,15 @@ def test_an_unpadded_batch_has_the_tokens_of_the_padded_one(small_folder):
 
 def test_a_dummy_row_rounds_tokens_and_slots_up(small_folder):
     for batch in (loaded.batch for loaded in load(small_folder, 12, unpadded=True)):
-        found = with_dummy_row(batch)
+        found = with_dummy_rows(batch)
         tokens, masked = batch.num_tokens, len(batch.masked_lm_labels)
         assert (found.num_tokens % 16, len(found.masked_lm_labels) % 64) == (0, 0)
         assert 1 <= found.num_tokens - tokens <= batch.max_seqlen
         real = found.slice(0, 12).tensors()
         assert all(torch.equal(real[name], x) for name, x in batch.tensors().items())
-        dummy = found.slice(12, 13)
-        assert dummy.position_ids.tolist() == list(range(dummy.num_tokens))
-        assert not dummy.masked_lm_weights.any()
-        assert dummy.next_sentence_labels.tolist() == [-1]
+        assert found.cu_seqlens[-1] == found.num_tokens
+        assert found.position_ids[tokens:].tolist() == list(range(found.num_tokens - tokens))
+        assert found.next_sentence_labels[12:].tolist() == [-1]
         assert found.masked_lm_weights.sum() == masked
 
 

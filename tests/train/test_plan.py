@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clozeline.model.config import PRESETS, BertConfig
+from clozeline.model.config import PRESETS, BertConfig, preset
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.architecture import architecture
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.engine.precision import resolve_precision, resolve_unpadded
 from clozeline.train.pretraining.recipes import (
     DEVLIN_MASKS,
     RECIPES,
@@ -29,7 +30,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)
 GPU = World(0, 1, torch.device("cuda", 0))
 #: What small runs have beside their recipe, and keep.
-KEPT = {"log_every", "save_every", "keep"}
+KEPT = {"log_every", "save_every", "keep", "unpadded"}
 
 
 def plan(shards, out, *, world=ALONE, **changes):
@@ -96,8 +97,8 @@ def test_what_is_given_wins_over_the_run(run, small_folder):
 def test_a_run_keeps_what_is_not_the_default_unless_it_is_unset_or_steps_end_the_run(
     small_folder, tmp_path
 ):
-    out, how = tmp_path / "out", {"for_": "0.5s", "masked_lm_prob": 0.3, "unpadded": True}
-    how |= {name: getattr(SHORT, name) for name in KEPT}
+    out, how = tmp_path / "out", {"for_": "0.5s", "masked_lm_prob": 0.3}
+    how |= {name: getattr(SHORT, name) for name in KEPT} | {"unpadded": True}
     model = preset_of(small_folder)
     train(small_folder, out, model=model, optimizer="muon", **how)
     assert plan(small_folder, out, resume=True).inherited == how
@@ -124,6 +125,30 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
     own = plan(small_folder, run)
     wanted = {name: own.values[name] for name in RECIPE_FIELDS}
     assert found.values == wanted | {"precision": NATIVE}
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "changes", "expected"),
+    [
+        ("cuda", "bf16", {}, True),
+        ("cuda", "fp32", {}, False),
+        ("cuda", "bf16", {"attention_probs_dropout_prob": 0.1}, False),
+        ("cuda", "bf16", {"num_attention_heads": 32}, False),  # of 4: the kernel wants 8, 16, ...
+        ("cpu", "bf16", {}, False),
+    ],
+)
+def test_rows_are_concatenated_by_default_where_a_kernel_is_made_for_that(
+    device, precision, changes, expected
+):
+    model = replace(preset("bert-tiny", vocab_size=64, attention_probs_dropout_prob=0.0), **changes)
+    how = {"precision": precision, "device": torch.device(device)}
+    assert resolve_unpadded(None, model, **how) == expected
+    assert not resolve_unpadded(False, model, **how)
+    if device == "cuda" and precision == "bf16" and model.attention_probs_dropout_prob:
+        with pytest.raises(InputError, match="give --dropout 0 or --no-unpadded"):
+            resolve_unpadded(True, model, **how)
+    else:
+        assert resolve_unpadded(True, model, **how)
 
 
 # --- the command

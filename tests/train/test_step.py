@@ -2,19 +2,23 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from clozeline.model.attention import Packing, position_ids
 from clozeline.model.config import preset
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining, Targets
 from clozeline.train.data.batch import Batch, LoadedBatch
-from clozeline.train.data.unpadded import UnpaddedBatch
+from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_rows
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.pretraining.run_summary import replica_fits
 from clozeline.train.pretraining.step import train_step
-from tests.support.small_models import NO_DROPOUT
+from tests.support.small_models import NO_DROPOUT, narrow
 from tests.support.small_training import STILL, TINY
 
 SMALL = {"vocab_size": TINY.vocab_size, "max_position_embeddings": 16, **NO_DROPOUT}
@@ -70,26 +74,68 @@ def step(model, loaded=None, *, accumulation=1, precision="fp32", clip=0.0, **op
 
 
 def unpadded(batch):
-    """The same rows one after the other, made without the loader."""
-    lengths = batch.attention_mask.sum(1)
-    rows, places = batch.attention_mask.nonzero(as_tuple=True)
+    """The same rows one after the other, made without the loader; packed ones taken apart."""
+    mask, is_packed = batch.attention_mask, batch.attention_mask.dtype != torch.bool
+    rows, places = mask.nonzero(as_tuple=True)
     is_masked = batch.masked_lm_weights > 0
-    starts = F.pad(lengths.cumsum(0), (1, 0))
+    starts = F.pad((mask != 0).sum(1).cumsum(0), (1, 0))
+    sequences, labels, positions = starts, batch.next_sentence_labels, places
+    if is_packed:
+        positions = position_ids(mask)[rows, places]
+        sequences = F.pad((positions == 0).nonzero()[:, 0], (0, 1), value=len(rows))
+        is_first = torch.isin(sequences[:-1], starts)
+        labels = torch.full((len(sequences) - 1,), -1).masked_scatter(is_first, labels)
     return UnpaddedBatch(
         input_ids=batch.input_ids[rows, places],
         token_type_ids=batch.token_type_ids[rows, places],
-        position_ids=places,
-        cu_seqlens=starts.int(),
-        row_starts=None,
+        position_ids=positions,
+        cu_seqlens=sequences.int(),
+        row_starts=starts.int() if is_packed else None,
         max_seqlen=batch.input_ids.shape[1],
+        max_predictions=batch.masked_lm_positions.shape[1],
         masked_lm_positions=(batch.masked_lm_positions + starts[:-1, None])[is_masked],
         masked_lm_labels=batch.masked_lm_labels[is_masked],
         masked_lm_weights=batch.masked_lm_weights[is_masked],
-        next_sentence_labels=batch.next_sentence_labels,
+        next_sentence_labels=labels,
         token_offsets=starts.numpy(),
-        sequence_offsets=starts.numpy(),
+        sequence_offsets=sequences.numpy(),
         masked_offsets=F.pad(is_masked.sum(1).cumsum(0), (1, 0)).numpy(),
     )
+
+
+#: Lengths of pieces, row by row; what follows the last whole one in 12 tokens is left empty.
+PIECES = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=12), min_size=1, max_size=4)
+
+
+@given(PIECES, st.integers(0, 99))
+@settings(max_examples=15)
+def test_dummy_rows_of_packed_rows_have_fixed_shapes_and_change_nothing(lengths, seed):
+    whole = make_batch().batch.slice(0, len(lengths))
+    numbers = [np.repeat(1 + np.arange(len(row)), row)[:12] for row in lengths]
+    mask = torch.from_numpy(np.stack([np.pad(row, (0, 12 - len(row))) for row in numbers]))
+    draw = torch.Generator().manual_seed(seed)
+    is_token = mask.gather(1, whole.masked_lm_positions) > 0
+    weights = is_token * torch.randint(2, is_token.shape, generator=draw)
+    packed = unpadded(replace(whole, attention_mask=mask, masked_lm_weights=weights.float()))
+    filled, size = with_dummy_rows(packed), len(lengths)
+    assert (len(filled.input_ids), len(filled.masked_lm_labels)) == (size * 12, size * 4)
+    sequences = len(filled.cu_seqlens) - 1
+    assert sequences == len(filled.next_sentence_labels)
+    assert sequences in {4 * size, 8 * size, 16 * size}
+    assert filled.cu_seqlens[-1] == size * 12
+    assert 0 <= filled.cu_seqlens.diff().min() <= filled.cu_seqlens.diff().max() <= 12
+    config = replace(narrow("modern-nano"), vocab_size=TINY.vocab_size)
+    model, found = BertForPretraining(config), []
+    for part in (packed, filled):
+        packing = Packing(part.position_ids, part.cu_seqlens, part.max_seqlen, part.row_starts)
+        inputs = part.input_ids, part.token_type_ids, None, part.masked_lm_positions, packing
+        labels = part.masked_lm_labels, part.masked_lm_weights, part.next_sentence_labels
+        losses, hits = model(*inputs, Targets(*labels, None), True)
+        model.zero_grad()
+        losses.sum().backward()
+        gradients = {name: p.grad for name, p in model.named_parameters()}
+        found.append({"losses": losses, "hits": hits, **gradients})
+    torch.testing.assert_close(found[1], found[0], atol=5e-6, rtol=1e-4)
 
 
 def norm_of(gradients):

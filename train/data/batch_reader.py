@@ -282,20 +282,15 @@ class BatchReader:
         ]
 
     def _collate(self, examples: Examples, rows: NDArray[np.int64]) -> Batch | UnpaddedBatch:
-        width = widest = self._shards.max_seq_length
+        widest = self._shards.max_seq_length
+        data = config_at(self._shards.manifest.config, self._layout.masked_lm_prob)
+        sizes = {"max_seq_length": widest, "max_predictions": data.predictions}
         if self._layout.unpadded:
-            return collate_unpadded(examples, rows, max_seq_length=widest)
+            return collate_unpadded(examples, rows, **sizes)
         if self._layout.length_bins:
             longest = int(examples.input_ids.lengths[rows].max())
-            width = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, widest)
-        data = config_at(self._shards.manifest.config, self._layout.masked_lm_prob)
-        return collate(
-            examples,
-            rows,
-            max_seq_length=width,
-            max_predictions=data.predictions,
-            pad_id=self._shards.pad_id,
-        )
+            sizes["max_seq_length"] = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, widest)
+        return collate(examples, rows, **sizes, pad_id=self._shards.pad_id)
 
 
 def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray[Any]]:

@@ -9,9 +9,10 @@ B examples with T tokens and M masked tokens in all.
 
 Packed rows are taken apart: each piece is a sequence of its own, with positions from 0 on.
 
-T and M differ from batch to batch, so compiled code has to allow dynamic shapes; `with_dummy_row`
-limits them. The row offsets are kept on the CPU too, so that splitting a batch on a GPU does not
-synchronize with it.
+T and M differ from batch to batch. Before a forward pass `with_dummy_rows` makes them those of full
+rows where rows are packed, and so nearly full: compiled code has one graph. Elsewhere it rounds
+them up, and compiled code has to allow dynamic shapes. The row offsets are kept on the CPU too, so
+that splitting a batch on a GPU does not synchronize with it.
 """
 
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from clozeline.train.data.batch import TensorBatch
 #: T and M are rounded up to multiples of these before a forward pass: products of whole tiles, and
 #: few different shapes for a compiler, for an allocator and for a cache of kernels.
 TOKENS, PREDICTIONS = 128, 64
+#: A pass over packed rows has room for so many sequences a row, or for 2, 4, 8, ... times as many.
+PIECES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class UnpaddedBatch(TensorBatch):
     cu_seqlens: Tensor  # int32 [N + 1], where each of N sequences (rows or pieces) begins, and T
     row_starts: Tensor | None  # int32 [B + 1], where each packed row begins, and T; else None
     max_seqlen: int  # of the data set, not of the longest row: a constant for the compiler
+    max_predictions: int  # likewise, masked tokens of a row
     masked_lm_positions: Tensor  # int64 [M], among the T tokens
     masked_lm_labels: Tensor  # int64 [M]
     masked_lm_weights: Tensor  # float32 [M], all 1
@@ -77,6 +81,7 @@ class UnpaddedBatch(TensorBatch):
             cu_seqlens=self.cu_seqlens[first : last + 1] - token.start,
             row_starts=None if starts is None else starts - token.start,
             max_seqlen=self.max_seqlen,
+            max_predictions=self.max_predictions,
             masked_lm_positions=self.masked_lm_positions[mask] - token.start,
             masked_lm_labels=self.masked_lm_labels[mask],
             masked_lm_weights=self.masked_lm_weights[mask],
@@ -88,12 +93,13 @@ class UnpaddedBatch(TensorBatch):
 
 
 def collate_unpadded(
-    examples: Examples, rows: NDArray[np.int64], *, max_seq_length: int
+    examples: Examples, rows: NDArray[np.int64], *, max_seq_length: int, max_predictions: int
 ) -> UnpaddedBatch:
     """The given rows, in the given order, as one batch in new memory."""
     examples = examples.take(rows)
     ids, masked, pieces = examples.input_ids, examples.flat_positions(), examples.piece_lengths
     assert not len(rows) or ids.lengths.max() <= max_seq_length
+    assert not len(rows) or examples.masked_lm_positions.lengths.max() <= max_predictions
     is_b = ordinals(ids.lengths) >= np.repeat(examples.length_a, ids.lengths)
     labels_of_rows = examples.next_sentence_label.astype(np.int64)
     sequences, row_starts = ids.offsets, None
@@ -108,6 +114,7 @@ def collate_unpadded(
         cu_seqlens=torch.from_numpy(sequences.astype(np.int32)),
         row_starts=row_starts,
         max_seqlen=max_seq_length,
+        max_predictions=max_predictions,
         masked_lm_positions=torch.from_numpy(masked),
         masked_lm_labels=torch.from_numpy(examples.masked_lm_labels.values.astype(np.int64)),
         masked_lm_weights=torch.ones(len(masked)),
@@ -118,28 +125,37 @@ def collate_unpadded(
     )
 
 
-def with_dummy_row(batch: UnpaddedBatch) -> UnpaddedBatch:
-    """The batch with one more row, of at least one [PAD], that rounds T and M up.
+def with_dummy_rows(batch: UnpaddedBatch) -> UnpaddedBatch:
+    """The batch with rows of [PAD] at its end, for shapes that compiled code has seen before.
 
-    The row has no label, and its slots for masked tokens have weight 0.
+    They have no label, and their slots for masked tokens have weight 0; the offsets on the CPU
+    leave them out. Without packed rows there is one, of at least one token, which rounds T and M
+    up. With packed rows T is that of full ones, M the most that they can have, and sequences
+    without tokens fill `cu_seqlens` up.
     """
-    multiple = min(TOKENS, batch.max_seqlen)
-    tokens = multiple - batch.num_tokens % multiple
-    slots = -len(batch.masked_lm_labels) % PREDICTIONS
-    total = batch.num_tokens + tokens
-    dummy, starts = torch.arange(tokens, device=batch.position_ids.device), batch.row_starts
+    total, masks, longest = batch.num_tokens, len(batch.masked_lm_labels), batch.max_seqlen
+    width = min(TOKENS, longest)
+    tokens, slots, rows, sequences = width - total % width, -masks % PREDICTIONS, 1, 1
+    if batch.row_starts is not None:
+        tokens = len(batch) * longest - total
+        slots = len(batch) * batch.max_predictions - masks
+        rows, found = max(1, -(-tokens // longest)), len(batch.cu_seqlens) - 1
+        places = PIECES * len(batch)
+        while places < found + rows:
+            places *= 2
+        sequences = places - found
+    place = torch.arange(tokens, device=batch.position_ids.device)
+    ends = torch.arange(1, sequences + 1, dtype=torch.int32, device=place.device) * longest + total
+    ends, starts = ends.clamp(max=total + tokens), batch.row_starts
     return replace(
         batch,
         input_ids=F.pad(batch.input_ids, (0, tokens)),
         token_type_ids=F.pad(batch.token_type_ids, (0, tokens)),
-        position_ids=torch.cat([batch.position_ids, dummy]),
-        cu_seqlens=F.pad(batch.cu_seqlens, (0, 1), value=total),
-        row_starts=None if starts is None else F.pad(starts, (0, 1), value=total),
+        position_ids=torch.cat([batch.position_ids, place % longest]),
+        cu_seqlens=torch.cat([batch.cu_seqlens, ends]),
+        row_starts=None if starts is None else torch.cat([starts, ends[:rows]]),
         masked_lm_positions=F.pad(batch.masked_lm_positions, (0, slots)),
         masked_lm_labels=F.pad(batch.masked_lm_labels, (0, slots)),
         masked_lm_weights=F.pad(batch.masked_lm_weights, (0, slots)),
-        next_sentence_labels=F.pad(batch.next_sentence_labels, (0, 1), value=NO_PAIR),
-        token_offsets=np.append(batch.token_offsets, total),
-        sequence_offsets=np.append(batch.sequence_offsets, total),
-        masked_offsets=np.append(batch.masked_offsets, len(batch.masked_lm_labels) + slots),
+        next_sentence_labels=F.pad(batch.next_sentence_labels, (0, sequences), value=NO_PAIR),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -274,7 +274,7 @@ def share_out(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor)
 
         assert isinstance(x, DTensor)
         dealt = x.redistribute(placements=[Shard(0)] * x.device_mesh.ndim)
-        how = {"run_check": False, "shape": x.shape, "stride": x.stride()}
+        how: dict[str, Any] = {"run_check": False, "shape": x.shape, "stride": x.stride()}
         mine = function(dealt.to_local()).contiguous()
         computed = DTensor.from_local(mine, x.device_mesh, dealt.placements, **how)
         return computed.redistribute(placements=x.placements)

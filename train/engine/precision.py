@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.train.engine.distributed import World
@@ -44,6 +45,26 @@ def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "
     """
     is_bf16 = _has_bf16(device) if precision == "auto" else precision == "bf16"
     return "bf16" if is_bf16 else "fp32"
+
+
+def resolve_unpadded(
+    wanted: bool | None, model: BertConfig, *, precision: str, device: torch.device
+) -> bool:
+    """Whether rows are concatenated: as `wanted`, by default where a kernel is made for that.
+
+    CUDA has one for bf16, without dropout. Raises InputError where rows are to be concatenated
+    there and attention has dropout.
+    """
+    has_kernel = device.type == "cuda" and precision == "bf16"
+    dropout = model.attention_probs_dropout_prob
+    if wanted and has_kernel and dropout:
+        raise InputError(
+            "--unpadded: attention over unpadded rows has no dropout on CUDA, but the model uses "
+            f"{dropout}; give --dropout 0 or --no-unpadded."
+        )
+    if wanted is None:
+        return has_kernel and not dropout and model.head_size in range(8, 257, 8)
+    return wanted
 
 
 def products_dtype(world: World) -> torch.dtype:

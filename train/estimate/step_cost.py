@@ -68,7 +68,7 @@ def step_cost(
     device: torch.device,
 ) -> StepCost:
     """The cost of a step with this many passes of `rows` of the longest examples each."""
-    loaded = longest_batch(rows * passes, data, unpadded=training.unpadded)
+    loaded = longest_batch(rows * passes, data, unpadded=bool(training.unpadded))
     warnings.filterwarnings("ignore", message="CUDA is not available or torch_xla")
     memory = Memory()
 
@@ -283,11 +283,11 @@ def longest_batch(rows: int, data: DataConfig, *, unpadded: bool) -> LoadedBatch
         piece_lengths=repeated([length], np.uint16) if data.is_packed else None,
         piece_documents=Ragged(documents, pieces) if data.is_packed else None,
     )
+    sizes = {"max_seq_length": length, "max_predictions": data.predictions}
     if unpadded:
-        batch: Any = collate_unpadded(examples, number, max_seq_length=length)
+        batch: Any = collate_unpadded(examples, number, **sizes)
     else:
-        sizes = {"max_seq_length": length, "max_predictions": data.predictions, "pad_id": 0}
-        batch = collate(examples, number, **sizes)
+        batch = collate(examples, number, **sizes, pad_id=0)
     # With 0 tokens, as if most were padding, so that a step does not leave the mask out.
     return LoadedBatch(
         batch=batch, next_position=0, num_tokens=0, num_predictions=1, num_pairs=1, digest=0

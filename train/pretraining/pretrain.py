@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.config_checks import check_keywords, counted, with_fields
 from clozeline.pipeline.common.errors import InputError, out_of_memory_in_one_line
@@ -30,7 +28,11 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import PhasedLoader, data_sets_of
 from clozeline.train.data.shard_set import ShardCache, ShardSet
 from clozeline.train.engine.distributed import World, join_world
-from clozeline.train.engine.precision import deterministic_kernels, resolve_precision
+from clozeline.train.engine.precision import (
+    deterministic_kernels,
+    resolve_precision,
+    resolve_unpadded,
+)
 from clozeline.train.pretraining.initial_weights import ResumePoint
 from clozeline.train.pretraining.recipes import Origin
 from clozeline.train.pretraining.resume import (
@@ -151,8 +153,10 @@ def train_run(
     """
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
-    training = replace(training, precision=resolve_precision(training.precision, world.device))
-    _check_options(model, training, start)
+    precision, device = resolve_precision(training.precision, world.device), world.device
+    unpadded = resolve_unpadded(training.unpadded, model, precision=precision, device=device)
+    training = replace(training, precision=precision, unpadded=unpadded)
+    _check_word_vectors(training, start)
     training.accumulation(world.size)  # raises InputError for batches that cannot be divided
     config = RunConfig.of(model, training, manifest, shards)
     point = world.broadcast_from_main(lambda: find_resume_point(start, config, shards))
@@ -208,7 +212,7 @@ def open_loader(
             seed=training.seed,
             masked_lm_prob=training.masked_lm_prob,
             length_bins=training.length_bins,
-            unpadded=training.unpadded,
+            unpadded=bool(training.unpadded),
             device=world.device,
             masking=masking,
             **checks,
@@ -274,17 +278,11 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
         )
 
 
-def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
-    """Raise InputError for options that do not fit the model, the device or the start."""
+def _check_word_vectors(training: PretrainConfig, start: Start) -> None:
+    """Raise InputError for word vectors where the model is not new."""
     is_new = start.existing is None or start.existing.training.word_vectors
     if training.word_vectors and (start.other or start.model_folder or not is_new):
         raise InputError(
             f"--word-vectors initializes a new model, and this one starts from "
             f"{start.origin or start.out}; give --no-word-vectors."
-        )
-    has_kernel = torch.cuda.is_available() and training.precision != "fp32"
-    if training.unpadded and has_kernel and model.attention_probs_dropout_prob:
-        raise InputError(
-            "--unpadded: attention over unpadded rows has no dropout on CUDA, but the model uses "
-            f"{model.attention_probs_dropout_prob}; give --dropout 0 or --no-unpadded."
         )

@@ -22,7 +22,7 @@ from clozeline.model.config import BertConfig
 from clozeline.model.heads import Targets, WordSample
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.train.data.batch import Batch, LoadedBatch
-from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_row
+from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_rows
 from clozeline.train.engine.distributed import World, full_tensor
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.precision import autocast
@@ -99,7 +99,7 @@ def forward_losses(
     """The losses and hits of `BertForPretraining.forward`."""
     mask, packing = None, None
     if isinstance(part, UnpaddedBatch):
-        part = with_dummy_row(part)
+        part = with_dummy_rows(part)
         packing = Packing(part.position_ids, part.cu_seqlens, part.max_seqlen, part.row_starts)
     elif not is_full or part.attention_mask.dtype != torch.bool:  # packed rows: numbered pieces
         mask = part.attention_mask
