@@ -324,6 +324,7 @@ PRESETS: dict[str, BertConfig] = {
     "modern-nano": _modern(6, 320),
     "modern-mini": _modern(4, 256),
     "modern-small": _modern(4, 512),
+    "modern-medium": _modern(12, 512),
     "modern-base": _modern(22, 768, 1152),  # ModernBERT-base (Warner et al. 2024)
 }
 

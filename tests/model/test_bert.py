@@ -209,6 +209,7 @@ SIZES = {
     "modern-nano": (6, 320, 5, 896, 0.0, 512),  # 8/3 hidden, rounded up to a multiple of 64
     "modern-mini": (4, 256, 4, 704, 0.0, 512),
     "modern-small": (4, 512, 8, 1408, 0.0, 512),
+    "modern-medium": (12, 512, 8, 1408, 0.0, 512),
     "modern-base": (22, 768, 12, 1152, 0.0, 512),  # ModernBERT-base's
 }
 

@@ -249,6 +249,7 @@ def test_an_encoder_of_another_shape_is_refused_by_name():
         ("modern-nano", 17_389_760, 17_523_644),  # F 896, six layers of 1,270,400
         ("modern-mini", 11_027_200, 11_124_028),  # F 704, four layers of 803,328
         ("modern-small", 28_476_928, 28_771_132),  # F 1408, four layers of 3,212,288
+        ("modern-medium", 54_175_232, 54_469_436),  # twelve of these layers
         ("modern-base", 133_772_544, 134_395_196),  # F 1152, 22 layers of 5,015,040
     ],
 )

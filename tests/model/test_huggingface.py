@@ -75,14 +75,15 @@ def assert_same_gradients(model, reference):
         replace(SMALL, hidden_act="relu", type_vocab_size=3),
         replace(SMALL, hidden_act="gelu-tanh"),
         MODERN,
+        replace(MODERN, num_hidden_layers=PRESETS["modern-medium"].num_hidden_layers),
     ],
-    ids=["gelu", "relu", "gelu-tanh", "modern"],
+    ids=["gelu", "relu", "gelu-tanh", "modern", "as deep as modern-medium"],
 )
 def test_pretraining_gives_the_outputs_and_gradients_of_transformers(
     config, is_padded, tmp_path, caplog
 ):
     """The next-sentence head of ModernBERT takes no part: `transformers` has none."""
-    is_modern = config is MODERN
+    is_modern = not config.type_vocab_size
     architecture = "ModernBertForMaskedLM" if is_modern else "BertForPreTraining"
     model, batch = shaken(config).eval(), batch_of()
     saved = save_folder(tmp_path / "saved", model)

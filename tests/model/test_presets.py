@@ -167,6 +167,7 @@ REFERENCES = {
     "modern-nano": (modern, {"heads": 5}),
     "modern-mini": (modern, {"heads": 4}),
     "modern-small": (modern, {"heads": 8}),
+    "modern-medium": (modern, {"heads": 8}),
     "modern-base": (modern, {"heads": 12}),
 }
 OF_GOOGLE = {f"bert-{size}" for size in ("tiny", "mini", "small", "medium", "base", "large")}

@@ -64,6 +64,7 @@ LIU = "Liu et al. 2019"
 GURURANGAN = "Gururangan et al. 2020"
 MEASURED = "measured on 2 cores"
 MEASURED_ON_GPU = "measured on one H200"
+AS_SMALL = "as modern-small, which is as wide; not measured"
 
 #: The learning rate rises for this many steps, but not for more than a fraction of the run.
 WARMUP_STEPS = Setting(10_000, DEVLIN)
@@ -118,6 +119,14 @@ _MODERN_SMALL = {
     **_from(MEASURED_ON_GPU, batch_size=256, learning_rate=3e-3, optimizer="muon"),
     **_from(MEASURED_ON_GPU, word_vectors=True, masked_lm_prob=0.3),
 }
+# 256 examples of 512 tokens, or 1,024 of 128.
+_MODERN_MEDIUM = {
+    **_MODERN,
+    **_from(DEVLIN, batch_size=256),
+    **_from(AS_SMALL, learning_rate=3e-3, optimizer="muon", word_vectors=True),
+    **_from("Hägele et al. 2024", schedule="wsd-sqrt"),
+    **_from(WARNER, pairs="packed"),
+}
 
 RECIPES: dict[str, Recipe] = {
     "nano": _MEASURED,
@@ -134,6 +143,7 @@ RECIPES: dict[str, Recipe] = {
     "modern-nano": _SMALL_MODERN,
     "modern-mini": _MEASURED | _from(MEASURED, learning_rate=7e-3),
     "modern-small": _MODERN_SMALL,
+    "modern-medium": _MODERN_MEDIUM,
     "modern-base": _MODERN | _from(WARNER, learning_rate=8e-4),
 }
 
