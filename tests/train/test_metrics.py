@@ -161,7 +161,7 @@ def summed(*steps, running=None, **costs):
 
 
 def line_of(running, last, hits=(0.0, 0.0)):
-    return running.line(running.sums(last, torch.tensor(hits)))
+    return running.begin_line(running.sums(last, torch.tensor(hits)), torch.tensor(0.5))()
 
 
 def test_losses_are_means_over_all_tokens_and_pairs_since_the_line_before():
@@ -172,6 +172,17 @@ def test_losses_are_means_over_all_tokens_and_pairs_since_the_line_before():
     assert (line["mlm_loss"], line["nsp_loss"]) == (47 / 10, 2 / 4)
     line = line_of(summed((small, [3.0, 0.25]), running=running), small)
     assert (line["mlm_loss"], line["nsp_loss"]) == (3.0, 0.25)
+
+
+def test_a_line_that_is_read_later_has_the_numbers_of_when_it_was_begun():
+    """A GPU computes the next steps meanwhile, and their sums belong to the next line."""
+    last, later = loaded(predictions=2, pairs=1), loaded(predictions=4, pairs=2)
+    running = summed((last, [3.0, 0.5]))
+    read = running.begin_line(running.sums(last, torch.zeros(2)), torch.tensor(0.25))
+    summed((later, [10.0, 4.0]), running=running)
+    line = read()
+    assert (line["mlm_loss"], line["nsp_loss"], line["gradient_norm"]) == (1.5, 0.5, 0.25)
+    assert line_of(running, later)["mlm_loss"] == 2.5
 
 
 def test_accuracies_and_the_digest_are_those_of_the_last_batch():
@@ -191,7 +202,7 @@ def test_the_terms_of_processes_add_up_to_the_line_of_one():
         running = RunningMetrics(world, peak_flops=None)
         part = loaded(digest=digest)
         total += summed((part, losses[rank]), running=running).sums(part, torch.tensor([1.0, 0.0]))
-    line = running.line(total)
+    line = running.begin_line(total, torch.tensor(0.5))()
     assert line["mlm_loss"] == pytest.approx(losses[:, 0].sum().item() / (3 * 4))
     assert line["mlm_accuracy"] == 3 / (3 * 4)
     assert line["nsp_pairs"] == 3 * 2

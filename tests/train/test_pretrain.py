@@ -53,7 +53,7 @@ def test_a_run_writes_its_configs_checkpoints_metrics_and_summary(finished):
     assert sorted(path.name for path in finished.iterdir()) == names
     assert steps(finished) == [4, 8, 12]
     config, tokenizer, _ = load_run(finished)
-    assert (config.model, config.training) == (TINY, replace(SHORT, eval_every=6))
+    assert (config.model, config.training) == (TINY, replace(SHORT, eval_every=6, unpadded=False))
     assert tokenizer.digest == small_tokenizer().digest
 
 
@@ -207,7 +207,7 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     assert rates() == sorted(rates()[:peak]) + sorted(rates()[peak:], reverse=True)
     assert not train(small_folder, tmp_path, for_="1s", **options).is_new
     for name, value in {"learning_rate": 0.5, "for_": "0.5s"}.items():
-        said = f"{tmp_path} is finished, so these options would have no effect: {name} "
+        said = f"{tmp_path} is finished, so these options would have no effect: {name.strip('_')} "
         with pytest.raises(InputError, match=re.escape(said)):
             train(small_folder, tmp_path, resume=True, **{"for_": "1s", **options, name: value})
 

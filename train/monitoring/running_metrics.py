@@ -4,7 +4,7 @@ Each process collects those of its part of the batches; a line adds them up over
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +46,23 @@ class StepTimer:
         return lap
 
 
+def _begin_read(values: Tensor) -> Callable[[], list[float]]:
+    """What returns the values; a GPU copies them behind its steps, and is waited for only then."""
+    if not values.is_cuda:
+        return values.tolist
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    copy.copy_(values, non_blocking=True)
+    is_there = torch.cuda.Event()
+    is_there.record()
+
+    def read() -> list[float]:
+        is_there.synchronize()
+        numbers: list[float] = copy.tolist()
+        return numbers
+
+    return read
+
+
 class RunningMetrics:
     """Loss sums, counts, seconds and FLOPs since the last line of metrics.
 
@@ -54,7 +71,8 @@ class RunningMetrics:
             loaded = next(batches)
         running.add(loaded, losses, flops=2e9, slots=64)  # every step; does not wait for the GPU
         totals = world.sum(running.sums(loaded, hits))    # every line: its only collective
-        running.line(totals)  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
+        line = running.begin_line(totals, norm)           # does not wait, either
+        line()  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
 
     Losses are means over all masked tokens and pairs since the last line. Accuracies and the data
     digest are those of its last batch alone. Tokens are real ones; slots are tokens and padding,
@@ -98,11 +116,21 @@ class RunningMetrics:
         rest = torch.tensor([*counts, *of_last, *digest], dtype=torch.float64)
         return torch.cat([self._losses, hits.double(), rest.to(self._losses.device)])
 
-    def line(self, totals: Tensor) -> dict[str, Any]:
-        """The line of metrics, from the `sums` of all processes; starts anew."""
-        mlm, nsp, token_hits, pair_hits, *counts = totals.tolist()
-        predictions, pairs, flops, slots, tokens, last_predictions, last_pairs, high, low = counts
+    def begin_line(self, totals: Tensor, norm: Tensor) -> Callable[[], dict[str, Any]]:
+        """What returns the line, from the `sums` of all processes and the gradient norm.
+
+        The sums start anew at once. A GPU is waited for by what is returned, so that it has steps
+        to compute while an earlier line is read.
+        """
+        read = _begin_read(torch.cat([totals, norm.to(totals).view(1)]))
         seconds, waited, _ = self.timer.lap()
+        self._losses.zero_()
+        self._predictions, self._pairs, self._flops, self._slots = 0, 0, 0.0, 0
+        return lambda: self._line(read(), seconds, waited)
+
+    def _line(self, numbers: list[float], seconds: float, waited: float) -> dict[str, Any]:
+        mlm, nsp, token_hits, pair_hits, *counts, norm = numbers
+        predictions, pairs, flops, slots, tokens, last_predictions, last_pairs, high, low = counts
         line = {
             "mlm_loss": mlm / max(predictions, 1),
             "mlm_accuracy": token_hits / max(last_predictions, 1),
@@ -110,6 +138,7 @@ class RunningMetrics:
             "slots_per_second": round(slots / seconds, 1),
             "data_wait": round(waited / seconds, 4),
             "data_digest": digest_text(int(high) << 32, int(low)),
+            "gradient_norm": norm,
         }
         devices = self._world.size
         used = mfu(flops, seconds=seconds, peak=self._peak_flops, devices=devices)
@@ -124,8 +153,6 @@ class RunningMetrics:
         if last_pairs:
             line["nsp_accuracy"] = pair_hits / last_pairs
             line["nsp_pairs"] = int(last_pairs)
-        self._losses.zero_()
-        self._predictions, self._pairs, self._flops, self._slots = 0, 0, 0.0, 0
         return line
 
     def state(self) -> list[float]:

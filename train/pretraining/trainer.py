@@ -59,6 +59,9 @@ class Trainer:
     built; a failure before that leaves `out` unchanged.
     """
 
+    #: A line of metrics that was begun: step, learning rate, and what reads the numbers.
+    _unread: tuple[int, float, Callable[[], dict[str, Any]]] | None = None
+
     def __init__(
         self,
         out: Path,
@@ -130,7 +133,7 @@ class Trainer:
 
                 if is_logged:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
-                    self._log(self.running.line(totals), norm)
+                    self._begin_line(self.running.begin_line(totals, norm))
                 self.log.advance()
 
                 is_bad_ahead = self.loader.is_bad_ahead
@@ -216,23 +219,38 @@ class Trainer:
             sample=self.sampler.at(self.step),
         )
 
-    def _log(self, line: dict[str, Any], norm: Tensor) -> None:
-        """Write a line of metrics. Raises DivergedError where a loss or the norm is not finite."""
-        line |= {
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "gradient_norm": norm.item(),
-        }
-        if self.step == 1:
+    def _begin_line(self, read: Callable[[], dict[str, Any]]) -> None:
+        """Write the line before; on a GPU, this one's numbers are read only where the next begins.
+
+        Or where the GPU is waited for anyway: before an evaluation and a checkpoint.
+        """
+        self._write_line()
+        self._unread = self.step, self.optimizer.param_groups[0]["lr"], read
+        if self.world.device.type != "cuda":
+            self._write_line()
+
+    def _write_line(self) -> None:
+        """Write a line of metrics that was begun, if there is one.
+
+        Raises DivergedError where a loss or the norm is not finite.
+        """
+        if self._unread is None:
+            return
+        step, rate, read = self._unread
+        self._unread = None
+        line = read() | {"learning_rate": rate}
+        if step == 1:
             line["unigram_loss"] = self.manifest.unigram_loss  # read by the health checks
         for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
             if not math.isfinite(line.get(name, 0.0)):
                 raise DivergedError(
-                    f"{name} is {line[name]} after step {self.step}. {after_divergence(self.out)}"
+                    f"{name} is {line[name]} after step {step}. {after_divergence(self.out)}"
                 )
-        self.log.write(self.step, line)
+        self.log.write(step, line)
 
     def _evaluate(self) -> None:
         """Measure the model on held-out examples, if there are any and no stop is requested."""
+        self._write_line()
         if self.validation is None:
             return
         training, world = self.training, self.world
@@ -277,6 +295,7 @@ class Trainer:
 
     def _save(self, loader: dict[str, Any] | None = None) -> None:
         """Write a checkpoint in the background, unless this step has one."""
+        self._write_line()
         if self.step == self.saved_step:
             return
         self.saved_step = self.step
