@@ -91,7 +91,7 @@ def curated(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 3)
         folder = tmp_path_factory.mktemp("curated")
-        blocks, context = work(folder, NEAR, text=TEXT + "\n\n" + TEXT[:3000], block_bytes=600)
+        blocks, context = work(folder, NEAR, text=TEXT + "\n\n" + TEXT[:3000])
         named = [replace(block, share="all", tokens=2000) for block in blocks]
         context = context.reading(named)
     run_graph(context)

@@ -393,12 +393,19 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
 
 
 STREAMED_SCRIPT = f"""{HUB}
-blocks = list_blocks([f"{{source}}?limit=30&text=text"], block_bytes=200)
-texts = [text for chunk in chunks(blocks) for text in chunk.texts]
+from pathlib import Path
+from clozeline.pipeline.sources.tables import load_hub_dataset
 queries = "", "?limit=0", "?limit=x", "?split=nosuch&limit=3"
-errors = [refused(source + query) for query in queries]
-print(json.dumps([len(blocks), len({{block.version for block in blocks}}) == 1, texts,
-    labels("?limit=3"), errors]))
+found = [[refused(source + query) for query in queries]]
+for change in ("Row 0 of a data set.", "Another."):
+    file = Path(sys.argv[1], "train-0.jsonl")
+    file.write_text(file.read_text().replace("Row 0 of a data set.", change))
+    load_hub_dataset.cache_clear()  # as in another process
+    blocks = list_blocks([f"{{source}}?limit=30&text=text"], block_bytes=200)
+    texts = [text for chunk in chunks(blocks) for text in chunk.texts]
+    is_one_version = len({{block.version for block in blocks}}) == 1
+    found.append([len(blocks), is_one_version, texts, labels("?limit=3")])
+print(json.dumps(found))
 """
 
 
@@ -409,17 +416,16 @@ def test_the_first_rows_of_a_hub_dataset_are_read_without_the_rest(tmp_path):
     write(tmp_path / "data" / "train-0.jsonl", "\n".join(map(json.dumps, rows)))
     write(tmp_path / "data" / "train-1.jsonl", "{damaged")
     home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    for text in ("Row 0 of a data set.", "Another."):  # also after a change of the file
-        said = json.loads(python("-c", STREAMED_SCRIPT, tmp_path / "data", **home))
-        blocks, is_one_version, texts, labels, errors = said
+    errors, *read = json.loads(python("-c", STREAMED_SCRIPT, tmp_path / "data", **home))
+    assert "cannot be loaded" in errors[0]
+    assert errors[1].endswith("limit is 0; give at least 1")
+    assert "limit is a whole number" in errors[2]
+    assert "nosuch" in errors[3]
+    for first, (blocks, is_one_version, texts, labels) in zip(
+        ("Row 0 of a data set.", "Another."), read, strict=True
+    ):  # also after a change of the file
         assert (blocks, is_one_version, labels) == (3, True, [0, 1, 0])
-        assert texts == [text, *(row["text"] for row in rows[1:30])]
-        assert "cannot be loaded" in errors[0]
-        assert errors[1].endswith("limit is 0; give at least 1")
-        assert "limit is a whole number" in errors[2]
-        assert "nosuch" in errors[3]
-        changed = [{"text": "Another.", "label": 0}, *rows[1:]]
-        write(tmp_path / "data" / "train-0.jsonl", "\n".join(map(json.dumps, changed)))
+        assert texts == [first, *(row["text"] for row in rows[1:30])]
 
 
 @needs_data

@@ -22,7 +22,7 @@ from tests.support.files import times
 from tests.support.small_jobs import (
     articles,
     clozeline,
-    clozeline_ok,
+    clozeline_in_turn,
     in_own_group,
     shard_digests,
     without_sources,
@@ -62,10 +62,17 @@ class Corpus:
         return [*files, "--tokenizer", self.tokenizer, "--out", out, *fixed, "--", *runner]
 
     def build(self, out, *options, **more):
-        """Make a data set: in this process, or with a runner in another one."""
-        make = clozeline_ok if "runner" in more else output_of
-        make("shards", *self.line(out, *options, **more))
+        """Make a data set in this process."""
+        output_of("shards", *self.line(out, *options, **more))
         return read_manifest(out)
+
+    def check_in_turn(self, folder, jobs):
+        """Jobs of another process give the same bytes: by name, the runner and options of each."""
+        lines = (self.line(folder / name, *job[1:], runner=job[0]) for name, job in jobs.items())
+        done = clozeline_in_turn(*(["shards", *line] for line in lines))
+        for name, (code, said) in zip(jobs, done, strict=True):
+            assert code == 0, said
+            self.assert_same_bytes(folder / name)
 
     def assert_same_bytes(self, out):
         """Shards and manifest are those of the finished data set, to the last byte."""
@@ -96,11 +103,12 @@ def test_the_corpus_leaves_no_part_out(corpus):
     assert all(shard.rows > 50 for shard in manifest.shards)
 
 
-@pytest.mark.parametrize("name", RUNNERS)
-def test_every_runner_writes_the_same_bytes(name, corpus, tmp_path):
-    workers = f"--workers={2 if name == 'two workers' else 1}"
-    corpus.build(tmp_path / "out", "--block-bytes=20000", workers, runner=RUNNERS[name])
-    corpus.assert_same_bytes(tmp_path / "out")
+def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
+    jobs = {
+        name: (runner, "--block-bytes=20000", f"--workers={2 if name == 'two workers' else 1}")
+        for name, runner in RUNNERS.items()
+    }
+    corpus.check_in_turn(tmp_path, jobs)
 
 
 @pytest.fixture(params=["clozeline-worker", pytest.param("python", marks=pytest.mark.slow)])
@@ -132,10 +140,8 @@ def worker_pool(request, tmp_path):
 def test_an_external_pool_of_workers_writes_the_same_bytes(worker_pool, corpus, tmp_path):
     environment = ("--environment_type=EXTERNAL", f"--environment_config={worker_pool}")
     runner = ("--runner=PortableRunner", "--job_endpoint=embed", *environment)
-    corpus.build(tmp_path / "out", "--block-bytes=20000", runner=runner)
-    corpus.assert_same_bytes(tmp_path / "out")
-    corpus.build(tmp_path / "texts", "--token-cache=none", runner=runner)
-    corpus.assert_same_bytes(tmp_path / "texts")
+    jobs = {"out": (runner, "--block-bytes=20000"), "texts": (runner, "--token-cache=none")}
+    corpus.check_in_turn(tmp_path, jobs)
 
 
 @pytest.fixture
@@ -151,20 +157,20 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     dask_cluster, corpus, tmp_path
 ):
     runner = (DASK, f"--dask_client_address={dask_cluster}", "--dask_partition_size=1")
-    options = ("--block-bytes=20000", "--token-cache", tmp_path / "cache")
-    corpus.build(tmp_path / "out", *options, runner=runner)
-    corpus.assert_same_bytes(tmp_path / "out")
-
-    corpus.build(tmp_path / "texts", "--block-bytes=20000", "--token-cache=none", runner=runner)
-    corpus.assert_same_bytes(tmp_path / "texts")
-    min((tmp_path / "cache").glob("*.tokens")).write_bytes(b"ARROW1")  # is made again
-    corpus.build(tmp_path / "again", *options, runner=runner)
-    corpus.assert_same_bytes(tmp_path / "again")
+    blocks, kept = "--block-bytes=20000", f"--token-cache={tmp_path / 'kept'}"
+    corpus.build(tmp_path / "whole", blocks, kept)
+    min((tmp_path / "kept").glob("*.tokens")).write_bytes(b"ARROW1")  # is made again
+    jobs = {
+        "out": (runner, blocks),
+        "texts": (runner, blocks, "--token-cache=none"),
+        "again": (runner, blocks, kept),
+    }
+    corpus.check_in_turn(tmp_path, jobs)
 
     cut = tmp_path / "cut.jsonl.gz"
     lines = "".join(json.dumps({"text": text}) + "\n" for text in corpus.texts)
     cut.write_bytes(gzip.compress(lines.encode())[:-8])  # the end, which workers read
-    line = corpus.line(tmp_path / "other", *options, sources=[cut], runner=runner)
+    line = corpus.line(tmp_path / "other", blocks, sources=[cut], runner=runner)
     failed = clozeline("shards", *line)
     assert failed.returncode == 2
     assert failed.stderr.splitlines()[-1].startswith(f"Error: {cut} is not whole: truncated")

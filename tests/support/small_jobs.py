@@ -52,6 +52,20 @@ def python(*words: object, stdin: str | None = None, **variables: str) -> str:
     return done.stdout
 
 
+IN_TURN = """
+import json, sys
+from tests.support.command import invoke
+done = [invoke(*line) for line in json.loads(sys.argv[1])]
+print(json.dumps([[one.exit_code, one.output] for one in done]))
+"""
+
+
+def clozeline_in_turn(*lines: Iterable[object], **variables: str) -> list[tuple[int, str]]:
+    """Exit code and output of each command; one process runs all, since imports take long."""
+    words = json.dumps([[str(word) for word in line] for line in lines])
+    return [tuple(done) for done in json.loads(python("-c", IN_TURN, words, **variables))]
+
+
 @contextmanager
 def no_survivors(group: int) -> Iterator[None]:
     """Whatever happens in the block, the process group is gone after it."""

@@ -8,7 +8,7 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.command import refused
 from tests.support.small import small_tokenizer
 from tests.support.small_huggingface import save_folder
-from tests.support.small_jobs import python
+from tests.support.small_jobs import clozeline_in_turn
 from tests.support.small_training import TINY
 
 
@@ -68,12 +68,11 @@ def test_a_model_in_the_local_cache_is_read(tmp_path):
     folder.mkdir(parents=True)
     small_tokenizer().save(folder, max_seq_length=16, has_segments=True)
     save_folder(folder, BertForPretraining(TINY))
-    filled = python(
-        *("-m", "clozeline", "fill", "some/tiny-bert", "A [MASK]."),
-        HF_HOME=str(tmp_path / "home"),
-    )
-    assert "\n  1  " in filled
     (tmp_path / "a.txt").write_text("A cat sat. A dog ran.\n" * 20)
     words = ("tokenizer", tmp_path / "a.txt", "--vocab", "some/tiny-bert", "--out", tmp_path / "t")
-    python("-m", "clozeline", *words, HF_HOME=str(tmp_path / "home"))
+    (code, filled), made = clozeline_in_turn(
+        ("fill", "some/tiny-bert", "A [MASK]."), words, HF_HOME=str(tmp_path / "home")
+    )
+    assert (code, made[0]) == (0, 0), (filled, made)
+    assert "\n  1  " in filled
     assert load_tokenizer(tmp_path / "t").tokens == small_tokenizer().tokens
