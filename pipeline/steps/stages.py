@@ -90,7 +90,6 @@ FILES: Final = {
         lambda context: [name for name, _ in context.excluded][:1],
         lambda context, _: context.excluded_path,
         lambda steps, _: write_excluded(steps.context.excluded_texts),
-        has_counts=True,
     ),
     ".merged": CacheFile(
         lambda context: context.merged,

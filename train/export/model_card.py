@@ -74,13 +74,12 @@ def run_card(
 def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     """The card of a classifier, from the contents of classifier.json and report.json."""
     job, plan, finetuned = metadata["job"], report["plan"], report["finetuned"]
-    lost = metadata["truncate"]
     trained: Values = {
         "classes": ", ".join(metadata["names"]),
         "text column": metadata["text"],
         "second text column": metadata["text_pair"] or "none",
         "maximum sequence length": metadata["max_seq_length"],
-        "longer texts": "are read in parts" if lost == "nothing" else f"lose their {lost}",
+        "longer texts": f"lose their {metadata['truncate']}",
         "training examples": report["examples"],
         "epochs": plan["epochs"],
         "batch size": rows_per_step(report["examples"], job["batch_size"]),
