@@ -25,7 +25,10 @@ PREDICTED = Predictions(
     ["the cat", '<script>"a",\nb', "long " * 300] + 97 * ["the cat"],
     np.array([1, 1, 0] + 97 * [1]),
 )
-TRIAL = Trial(learning_rate=1e-3, epochs=6, rows=200, accuracy=0.8, loss=0.5, temperature=1.5)
+TRIAL = Trial(
+    **{"learning_rate": 1e-3, "epochs": 6, "training_losses": [0.7, 0.6, 0.5, 0.4, 0.3, 0.2]},
+    **{"rows": 200, "accuracy": 0.8, "loss": 0.5, "temperature": 1.5},
+)
 
 
 def result(start: ModelName, examples: int, seed: int, right: int) -> Result:

@@ -15,6 +15,7 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import (
     build_optimizer,
+    loss_sum,
     predict_logits,
     rows_per_step,
     train_classifier,
@@ -92,11 +93,28 @@ def test_a_telling_token_is_learned_in_either_precision(precision):
     config = FinetuneConfig(batch_size=8, precision=precision)
     with tqdm(disable=True) as progress:
         how = {"seed": 3, "progress": progress, "world": ALONE, "learning_rate": 3e-3, "epochs": 8}
-        train_classifier(model, rows, labels, config, **how)
+        losses = train_classifier(model, rows, labels, config, **how)
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] / 2
     found = predict_logits(model, rows, precision=precision)
     assert found.dtype == np.float32
     assert (found.argmax(1) == labels).mean() > 0.9
     assert model.training  # as it was
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+def test_the_loss_of_an_epoch_is_the_mean_over_its_rows(kind):
+    """Of a model that learns nothing, in batches of 8, 8 and 4 rows."""
+    rows, labels = some_rows(20)
+    labels = labels.astype(kind)
+    model = small_model()
+    config = FinetuneConfig(batch_size=8, precision="fp32")
+    with tqdm(disable=True) as progress:
+        how = {"seed": 3, "progress": progress, "world": ALONE, "learning_rate": 0.0, "epochs": 2}
+        losses = train_classifier(model, rows, labels, config, **how)
+    logits = torch.from_numpy(predict_logits(model, rows))
+    expected = float(loss_sum(logits, torch.from_numpy(labels))) / 20
+    assert losses == pytest.approx([expected, expected], rel=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mask"])

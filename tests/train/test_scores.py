@@ -47,8 +47,11 @@ def test_scores_are_those_of_scikit_learn(counts):
     np.testing.assert_allclose(scores.precision, precision)
     np.testing.assert_allclose(scores.recall, recall)
     np.testing.assert_allclose(scores.f1, f1)
-    macro = metrics.f1_score(labels, predicted, average="macro", zero_division=0)
-    assert scores.macro_f1 == pytest.approx(macro)
+    found = metrics.classification_report(labels, predicted, output_dict=True, zero_division=0)
+    for name in ("macro", "weighted"):
+        *expected, _ = found[f"{name} avg"].values()
+        np.testing.assert_allclose(scores.means[f"{name} mean"], expected)
+    assert scores.macro_f1 == pytest.approx(found["macro avg"]["f1-score"])
 
 
 def test_macro_f1_of_no_rows_is_zero():

@@ -10,7 +10,7 @@ are numbers gives a model with one output. All processes of a world train the mo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -75,7 +75,8 @@ class Finetuning:
             trial = for_all_rows(best_of(tried), rows, job.config)
         trained, held = final_split(self._labels, seed=job.config.seed)
         with self._progress() as progress:
-            model = self._trained(trial, trained, progress)
+            model, losses = self._trained(trial, trained, progress)
+        trial = replace(trial, training_losses=losses)
         self._check_finite(model, trial)
         if len(held):
             logits = self._logits(model, self._rows.take(held))
@@ -104,13 +105,16 @@ class Finetuning:
         folds = selection_folds(self._labels, seed=self.job.config.seed)
         logits = []
         for train, held in folds:
-            model = self._trained(trial, train, progress)
+            model, _ = self._trained(trial, train, progress)
             logits.append(self._logits(model, self._rows.take(held)))
         labels = self._labels[np.concatenate([held for _, held in folds])]
         tried = trial.with_results(np.concatenate(logits), labels)
         return self.world.broadcast_from_main(lambda: tried)  # all processes choose the same
 
-    def _trained(self, trial: Trial, chosen: Rows, progress: tqdm) -> BertForClassification:
+    def _trained(
+        self, trial: Trial, chosen: Rows, progress: tqdm
+    ) -> tuple[BertForClassification, list[float]]:
+        """A model, and its training loss in each epoch."""
         rows = self._rows.take(chosen)
         model = new_model(self.job, self.key.start, self.key.seed).to(self.world.device)
         if self.job.label_ids and self.key.start == "pretrained":
@@ -118,7 +122,7 @@ class Finetuning:
             some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
             ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
             model.classifier.bias.data -= ahead.to(self.world.device)
-        train_classifier(
+        losses = train_classifier(
             model,
             rows,
             self._labels[chosen],
@@ -129,7 +133,7 @@ class Finetuning:
             progress=progress,
             world=self.world,
         )
-        return model
+        return model, losses
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
         precision = self.job.config.precision

@@ -20,7 +20,7 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class Trial:
     accuracy: float = 0.0  # for a regression: Pearson's correlation
     loss: float = 0.0  # cross-entropy in nats, at the best temperature; or the squared error
     temperature: float = 1.0  # fitted on these rows, or 1 where it may not help
+    #: Mean loss of the training rows in each epoch of the final training, with dropout.
+    training_losses: list[float] = field(default_factory=list)
 
     def with_results(self, logits: Logits, labels: Labels) -> "Trial":
         """With those of held-out rows, logits [N, C] and labels [N]; the worst if it diverged."""

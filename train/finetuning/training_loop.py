@@ -42,8 +42,10 @@ def train_classifier(
     seed: int,
     progress: tqdm,
     world: World,
-) -> None:
+) -> list[float]:
     """Train in place, on the model's device; one tick of `progress` per step.
+
+    Returns the mean loss of the rows in each epoch, with dropout, as they were read.
 
     The learning rate warms up to `learning_rate` and decays to 0 over the epochs. The loss is
     cross-entropy for classes and squared error for real numbers (float `labels`).
@@ -57,6 +59,7 @@ def train_classifier(
     size, lengths = rows_per_step(len(rows), config.batch_size), rows.lengths
     epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
     batches = [batch for epoch in range(epochs) for batch in epoch_batches(epoch=epoch)]
+    losses = torch.zeros(epochs, device=device)
     model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
@@ -71,12 +74,14 @@ def train_classifier(
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
             loss = loss_sum(logits.float(), targets[own].to(device))
             (loss / len(batch)).backward()
+            losses[step * epochs // len(batches)] += loss.detach()
         sum_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         progress.update()
     same_weights(model, world)
+    return [loss / len(rows) for loss in world.sum(losses).tolist()]
 
 
 def rows_per_step(rows: int, batch_size: int | Auto) -> int:

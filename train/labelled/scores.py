@@ -72,6 +72,16 @@ class Scores:
         return float(self.f1[is_there].mean()) if is_there.any() else 0.0
 
     @property
+    def means(self) -> dict[str, Floats]:
+        """Precision, recall and F1, [3]: of the classes as in `macro_f1`, and weighted by rows.
+
+        Those of scikit-learn's `classification_report`.
+        """
+        scores, rows = np.stack([self.precision, self.recall, self.f1]), self.confusion.sum(1)
+        weights = {"macro mean": self.confusion.sum(0) + rows > 0, "weighted mean": rows}
+        return {name: _ratio(scores @ of, np.full(3, of.sum())) for name, of in weights.items()}
+
+    @property
     def matthews(self) -> float:
         """Matthews' correlation coefficient, for C classes (Gorodkin 2004); 0 if undefined."""
         counts = self.confusion.astype(np.float64)
