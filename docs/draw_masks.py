@@ -7,7 +7,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from clozeline.train.report.folders import page_of, sorted_by_kind
+from clozeline.train.report.cli import page_of, sorted_by_kind
 from tests.support.browser import chromium
 
 ROWS = 3

@@ -143,18 +143,19 @@ def shards(
     if not (beam_args or dry_run):
         fork_server()  # it imports Beam meanwhile
     from clozeline.pipeline.job.job import build_shards, draw, plan_job
-    from clozeline.pipeline.report.dry_run import plan_shards
 
     asked: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "config": config, "options": job}
     if dry_run:
+        from clozeline.pipeline.report.dry_run import dry_run as plan_lines
+
         if beam_args:
             raise InputError("--dry-run runs on this machine; leave out -- and what follows it.")
-        plan = plan_shards(sources, **asked)
-        if plan is None:
+        planned = plan_job(sources, tokenizer, out, config, job)
+        if planned.finished():
             click.echo(f"nothing to do: {out} is already complete")
             print_next_for(out)
             return
-        for line in plan:
+        for line in plan_lines(planned):
             click.echo(escaped(line))
         click.echo("Next: the same command without --dry-run", err=True)
         return

@@ -1,6 +1,6 @@
 """A finished data set in words, numbers and charts, for a terminal and a page.
 
-    work/shards  ->  statistics of all rows  ->  Chapter("Data set", ...)  ->  report.html
+    work/shards  ->  Chapter("Data set", ...)  ->  report.html
     work/shards  ->  lines of `clozeline inspect`
 
 A page is a list of chapters, a chapter a list of sections (`page.py`): tables, charts, examples.

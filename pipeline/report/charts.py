@@ -6,22 +6,19 @@ random ids, and no settings of the user's matplotlib.
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from xml.etree import ElementTree
 
 from numpy.typing import ArrayLike
 
-from clozeline.pipeline.report.page import Chart, printable
+from clozeline.pipeline.report.page import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SVG = "http://www.w3.org/2000/svg"
-XLINK = "http://www.w3.org/1999/xlink"
-LONGEST_LABEL = 24  # characters
 WIDTH, HEIGHT = 4.2, 2.3  # inches: 302 units of the SVG, so a font of 9 can be read on a phone
 
 # matplotlib accepts no CSS variables: these colours are replaced once the chart is drawn.
@@ -38,7 +35,6 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.formatter.use_mathtext": False,
     "axes.xmargin": 0.02,
     "grid.color": FAINT,
     "grid.linewidth": 0.5,
@@ -46,6 +42,8 @@ STYLE: dict[str, Any] = {
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
 }
+#: What a chart in a page does not need: metadata, and ids that other charts have, too.
+UNNEEDED = re.compile(r'<metadata>.*?</metadata>|(?<=<g) id="[^"]*"', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,8 +57,6 @@ class Line:
     style: Literal["-", "--", ":"] = "-"
     marker: Literal["", "o", "s", "^"] = ""
     deviation: ArrayLike | None = None  # [N]
-    is_faint: bool = False  # behind the others
-    is_stepped: bool = False  # a value holds until the next x
 
 
 def draw_lines(
@@ -69,16 +65,24 @@ def draw_lines(
     *,
     caption: str,
     x_label: str,
-    y_label: str = "",
     log_x: bool = False,
     percent: bool = False,
-    from_zero: bool = False,
-) -> Chart:
-    """At least one line, each of at least one point.
+) -> tuple[str, str]:
+    """SVG and caption. At least one line, each of at least one point.
 
-    `percent`: the y values are fractions. `from_zero`: the y axis starts at 0.
+    `percent`: the y values are fractions.
     """
-    with _drawing(name) as (axes, svg):
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    file = io.StringIO()
+    style = matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}])
+    with style, warnings.catch_warnings():
+        # The reader's browser has the fonts for the letters of every name.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xlabel(x_label)
         for line in lines:
             axes.errorbar(
                 line.x,
@@ -86,75 +90,30 @@ def draw_lines(
                 line.deviation,
                 color=SERIES[line.number],
                 linestyle=line.style,
-                linewidth=1 if line.is_faint else 1.5,
-                alpha=0.3 if line.is_faint else 1,
                 marker=line.marker,
                 markersize=4,
                 capsize=3,
-                label=_in_legend(line.label) or None,
-                drawstyle="steps-post" if line.is_stepped else "default",
+                # One that begins with "_" would be left out.
+                label=re.sub("^_", " _", printable(line.label)) or None,
             )
-        if log_x:
-            axes.set_xscale("log")
-        if from_zero:
-            axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
-        _label(axes, x_label, y_label, percent=percent)
-    return Chart(svg=svg(), caption=caption)
-
-
-def _in_legend(label: str) -> str:
-    """The start of a label, which matplotlib would leave out if it began with "_"."""
-    label = printable(label)
-    label = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
-    return f" {label}" if label.startswith("_") else label
-
-
-@contextmanager
-def _drawing(name: str) -> Iterator[tuple["Axes", Callable[[], str]]]:
-    """Axes to draw on, and a function that returns the SVG once the block has ended."""
-    import warnings
-
-    import matplotlib.style
-    from matplotlib.figure import Figure
-
-    file = io.BytesIO()
-    style = matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}])
-    with style, warnings.catch_warnings():
-        # The reader's browser has the fonts for the letters of every name.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-        yield figure.add_subplot(), lambda: _clean_svg(file.getvalue())
+        _write_ticks(axes, log_x=log_x, percent=percent)
+        if len(axes.get_legend_handles_labels()[1]) > 1:  # one series needs no legend
+            # Above the axes, where no line can be.
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
         figure.savefig(file, format="svg", transparent=True)
+    svg = UNNEEDED.sub("", file.getvalue())
+    for colour, variable in NAMES.items():
+        svg = svg.replace(colour, variable)
+    return svg[svg.index("<svg") :], caption
 
 
-def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
+def _write_ticks(axes: "Axes", *, log_x: bool, percent: bool) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    if len(axes.get_legend_handles_labels()[1]) > 1:  # one series needs no legend
-        # Above the axes, where no line can be.
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
-    axes.set(xlabel=x_label, ylabel=y_label)
-    if axes.get_xscale() == "log":  # matplotlib's own labels are formulas, and few
+    if log_x:  # matplotlib's own labels are formulas, and few
+        axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
     scale, unit = (100, "%") if percent else (1, "")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{scale * y:,.6g}{unit}"))
-
-
-def _clean_svg(svg: bytes) -> str:
-    """The SVG without size, metadata and unused ids, and with the page's colours."""
-    for prefix, uri in (("", SVG), ("xlink", XLINK)):
-        ElementTree.register_namespace(prefix, uri)
-    root = ElementTree.fromstring(svg)
-    for metadata in root.findall(f"{{{SVG}}}metadata"):
-        root.remove(metadata)
-    for unwanted in ("width", "height", "version"):
-        root.attrib.pop(unwanted, None)
-    for element in root.iter():
-        if element.tag in (f"{{{SVG}}}g", f"{{{SVG}}}svg"):
-            element.attrib.pop("id", None)
-        for colour, name in NAMES.items():
-            for attribute, value in element.attrib.items():
-                element.set(attribute, value.replace(colour, name))
-    return ElementTree.tostring(root, encoding="unicode")

@@ -8,28 +8,27 @@ from dataclasses import replace
 
 from clozeline.pipeline.common.config_checks import counted, size_in_words
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath, names_in
-from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.job.job import plan_job
-from clozeline.pipeline.job.options import JobOptions
+from clozeline.pipeline.job.job import Job
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents, Rejected
 from clozeline.pipeline.sources.formats import read_block
-from clozeline.pipeline.steps.context import JobContext, scratch_context
+from clozeline.pipeline.steps.context import scratch_context
 from clozeline.pipeline.steps.stages import choose
 from clozeline.pipeline.steps.steps import Steps, punkt_of
 from clozeline.pipeline.steps.token_cache import TokenFile
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 SAMPLED_BLOCKS, SAMPLE_BYTES = 256, 8 << 20  # at most, of all blocks together
 
 
-def dry_run(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Iterator[str]:
+def dry_run(job: Job) -> Iterator[str]:
     """The plan, as lines of text. Nothing is written.
 
-    Raises InputError if a source cannot be read, or if the sample contains no text.
+    Raises InputError if a source or the tokenizer cannot be used, or the sample contains no text.
     """
+    punkt_of(job.tokenizer)
+    blocks, context = job.blocks, job.context
     cached = names_in(context.cache_dir)
     done = sum(all(f.name in cached for f in context.files_of(block)) for block in blocks)
     text_bytes, files = sum(b.text_bytes for b in blocks), len({b.path for b in blocks})
@@ -47,7 +46,7 @@ def dry_run(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) 
         f"{context.buckets.num_validation:,} for validation, {context.config.format}, in "
         f"{context.out_dir}"
     )
-    for reason, count in sorted(_dropped(sample, context, tokenizer).items()):
+    for reason, count in sorted(_dropped(sample, job).items()):
         part = f"{count:,} of {sampled:,} documents sampled ({count / sampled:.1%})"
         yield f"dropped    {part}: {reason}"
     if rejected:
@@ -66,12 +65,10 @@ def read_sample(blocks: Sequence[Block]) -> Iterator[Documents]:
         yield next(iter(read_block(block, chunk_bytes=SAMPLE_BYTES // count)), Documents())
 
 
-def _dropped(
-    sample: Sequence[Documents], context: JobContext, tokenizer: Tokenizer
-) -> dict[str, int]:
+def _dropped(sample: Sequence[Documents], job: Job) -> dict[str, int]:
     """What curation drops of the sample, by reason; of near copies, those of sampled documents."""
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
-    with scratch_context(tokenizer, context.config, one_shard) as scratch:
+    with scratch_context(job.tokenizer, job.context.config, one_shard) as scratch:
         name = "sample.tokens"
         steps = Steps(replace(scratch, inputs=(TokenFile(name),), tokenized=(name,)))
         steps.cache_tokens(scratch.cache_dir / name, iter(sample))
@@ -93,22 +90,3 @@ def _no_text(rejected: Sequence[Rejected]) -> str:
         f"{rejected[0].where} ({rejected[0].reason}); check --text-columns and the format "
         "of the sources."
     )
-
-
-def plan_shards(
-    sources: Sequence[str],
-    *,
-    tokenizer: AnyPath,
-    out: AnyPath,
-    config: DataConfig,
-    options: JobOptions,
-) -> Iterator[str] | None:
-    """Lines that say what `build_shards` would do; None where the data set is complete.
-
-    Raises InputError where it would.
-    """
-    job = plan_job(sources, tokenizer, out, config, options)
-    if job.finished():
-        return None
-    punkt_of(job.tokenizer)
-    return dry_run(job.blocks, job.context, job.tokenizer)

@@ -40,24 +40,16 @@ class ShownToken:
 
     text: str  # as the model sees it: "##ing"
     spaced: str  # the same in running text, with the space before it: " the", "ing"
-    is_special: bool = False
-    mask: Literal["masked", "random", "kept"] | None = None
-    original: str = ""
-
-    @property
-    def classes(self) -> str:
-        """CSS classes: its kind, and how it was masked."""
-        continues = (self.original or self.text).startswith(CONTINUATION)
-        names = ["token", "special" * self.is_special, "continues" * continues, self.mask or ""]
-        return " ".join(filter(None, names))
+    is_special: bool
+    mask: Literal["masked", "random", "kept"] | None
+    original: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownExample:
     """One row: where it is, what it is, and its spans, named A and B or piece 1, piece 2, ..."""
 
-    title: str
-    notes: Sequence[str]  # "64 tokens", "B is random"
+    title: str  # "train-00000-of-00004.arrow, row 12: 27 tokens, B follows A"
     spans: Sequence[tuple[str, Sequence[ShownToken]]]
     documents: Sequence[str]  # hashes of its spans' documents, 16 hexadecimal digits each
 
@@ -82,12 +74,22 @@ def shown_example(
 ) -> ShownExample:
     """A row of a shard."""
     example = examples.slice(row, row + 1)
-    kind, lengths = _parts_of(example, negative_pairs)
-    tokens = _tokens(example, tokenizer)
+    tokens, length_a = list(_tokens(example, tokenizer)), int(example.length_a[0])
+    if example.piece_lengths is not None:
+        lengths = example.piece_lengths.values.tolist()
+        kind, names = (
+            counted(len(lengths), "piece"),
+            [f"piece {n + 1}" for n in range(len(lengths))],
+        )
+    else:
+        kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
+        kind, names = kinds[int(example.next_sentence_label[0])], ["A", "B"]
+        lengths = [length_a, len(tokens) - length_a]
+    rest = iter(tokens)
+    spans = [(name, list(islice(rest, n))) for name, n in zip(names, lengths, strict=True) if n]
     return ShownExample(
-        title=title,
-        notes=[f"{len(example.input_ids.values)} tokens", kind],
-        spans=[(name, list(islice(tokens, length))) for name, length in lengths.items()],
+        title=f"{title}: {len(tokens)} tokens, {kind}",
+        spans=spans,
         documents=[f"{document:016x}" for document in documents_of(examples, row)],
     )
 
@@ -100,18 +102,6 @@ def documents_of(examples: Examples, row: int) -> list[int]:
         has_b = bool(examples.next_sentence_label[row] != NO_PAIR)
         documents = [int(examples.document_a[row]), *([int(examples.document_b[row])] * has_b)]
     return list(dict.fromkeys(documents))
-
-
-def _parts_of(example: Examples, negative_pairs: str) -> tuple[str, dict[str, int]]:
-    """What one row is, and the tokens of its parts: "B follows A", {"A": 12, "B": 8}."""
-    if example.piece_lengths is not None:
-        pieces = example.piece_lengths.values.tolist()
-        return counted(len(pieces), "piece"), {f"piece {n}": x for n, x in enumerate(pieces, 1)}
-    kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
-    length_a = int(example.length_a[0])
-    length_b = len(example.input_ids.values) - length_a
-    parts = {"A": length_a} | ({"B": length_b} if length_b else {})
-    return kinds[int(example.next_sentence_label[0])], parts
 
 
 def _tokens(example: Examples, tokenizer: Tokenizer) -> Iterator[ShownToken]:
@@ -158,7 +148,7 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 
 def example_lines(example: ShownExample, *, width: int) -> Iterator[str]:
     """One row: its spans, masked tokens numbered, and the original tokens below."""
-    yield f"{example.title}: {', '.join(example.notes)}"
+    yield example.title
     originals: list[str] = []
     for name, tokens in example.spans:
         texts = []

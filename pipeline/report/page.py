@@ -3,20 +3,21 @@
     [Chapter(name="Data set", figures=[("shards", "8")], sections=[...])]  ->  html_page  ->  HTML
 
 Text is escaped wherever it comes from; only charts, which `charts.py` draws, are inserted as they
-are.
+are. A page can be served to the browsers of this machine alone, made again whenever it is loaded.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, Final
 
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import AnyPath, is_file, is_local
 from clozeline.pipeline.report.inspect import ShownExample
 
-PAGE_START = b"<!doctype html"
-Summary = TypeVar("Summary")
+PAGE_START: Final = b"<!doctype html"
+ADDRESS: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +31,13 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart:
-    """An SVG and what it shows, in words."""
-
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Section:
-    """One question about the data or the run, and its answer."""
+    """One question about the data or the run, and its answer. Empty tables are left out."""
 
     heading: str
     sentence: str
     warnings: Sequence[str] = ()
-    charts: Sequence[Chart] = ()
+    charts: Sequence[tuple[str, str]] = ()  # SVG, and what it shows in words
     tables: Sequence[Table] = ()
     examples: Sequence[ShownExample] = ()
 
@@ -56,19 +49,6 @@ class Chapter:
     name: str
     figures: Sequence[tuple[str, str]]  # key figures, by name
     sections: Sequence[Section]
-
-    @property
-    def anchor(self) -> str:
-        """The id of its element: "data-set"."""
-        return self.name.lower().replace(" ", "-")
-
-
-def make_sections(
-    functions: Iterable[Callable[[Summary], Section | None]], summary: Summary
-) -> list[Section]:
-    """The sections of a chapter in order; a function returns None if it has nothing to show."""
-    sections = (function(summary) for function in functions)
-    return [section for section in sections if section is not None]
 
 
 def html_page(title: str, chapters: Sequence[Chapter]) -> str:
@@ -104,3 +84,34 @@ def check_page_file(path: AnyPath) -> None:
 def printable(text: str) -> str:
     """The text with unprintable characters, except line ends, escaped."""
     return "\n".join(map(escaped, text.split("\n")))
+
+
+def page_server(make: Callable[[], str], *, port: int = 0) -> HTTPServer:
+    """A server that answers every request with a page of `make`; port 0 is a free one.
+
+    An InputError of `make` is shown in its place. Raises InputError for a port that is taken.
+    """
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            names = [f"{name}:{server.server_port}" for name in (ADDRESS, "localhost")]
+            if self.headers.get("Host") not in names:  # a name that was pointed here: DNS rebinding
+                return self.send_error(403, "The Host header is not this server's address")
+            try:
+                page = make().encode()
+            except InputError as error:
+                return self.send_error(500, explain=str(error))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(page)
+            return None
+
+        def log_message(self, format: str, *values: Any) -> None:
+            """Requests are not printed."""
+
+    try:
+        server = HTTPServer((ADDRESS, port), Page)
+    except OSError as error:
+        raise InputError(f"{ADDRESS}:{port}: {error.strerror}; give another --port.") from error
+    return server

@@ -67,7 +67,7 @@ WARM = [
     "clozeline.train.export.model_card",
     "clozeline.pipeline.verify.verify",
     "clozeline.pipeline.report.inspect",
-    "clozeline.pipeline.report.sections",
+    "clozeline.pipeline.report.dataset_chapter",
     "torch.utils.tensorboard",
     "torch.distributed",
     "regex",

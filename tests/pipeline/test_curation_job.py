@@ -26,9 +26,7 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, read_manife
 from clozeline.pipeline.job.graph import run_graph
 from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.tasks import TaskShare
-from clozeline.pipeline.report.page import make_sections
-from clozeline.pipeline.report.sections import SECTIONS
-from clozeline.pipeline.report.statistics import summarize_dataset
+from clozeline.pipeline.report.dataset_chapter import dataset_chapter
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.steps.context import excluded_blocks
 from clozeline.pipeline.steps.stages import choose
@@ -445,9 +443,8 @@ def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated)
         one, other = by_hash[line["document"]], by_hash[line["kept"]]
         assert (line["text"], line["kept_text"]) == (one[:500], other[:500])
         assert line["value"] == round(similarity(one, other), 4)
-    sections = make_sections(SECTIONS, summarize_dataset(curated.folder))
-    [section] = [section for section in sections if section.heading == "Dropped documents"]
-    rows = [(row[0].partition(":")[0], *row[1:]) for row in section.tables[0].rows]
+    *_, section = dataset_chapter(curated.folder, "").sections
+    rows = [(row[0].partition(":")[0], *row[1:]) for row in section.tables[-1].rows]
     assert {row[0] for row in rows} > {"near duplicate", "excluded", "quality min words"}
     shown = [row[1:] for row in rows if row[0] == "near duplicate"]
     assert shown == [(x["text"], x["kept_text"]) for x in near]

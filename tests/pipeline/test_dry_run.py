@@ -26,9 +26,8 @@ def tokenizer(tmp_path_factory):
 
 
 def facts(tokenizer, out, config=CONFIG, source=SOURCE, block_bytes=1 << 20):
-    """Blocks, context and tokenizer of a job."""
-    job = plan_job([source], tokenizer, out, config, JobOptions(block_bytes=block_bytes))
-    return job.blocks, job.context, job.tokenizer
+    """A job."""
+    return plan_job([source], tokenizer, out, config, JobOptions(block_bytes=block_bytes))
 
 
 def by_name(lines):
@@ -41,7 +40,7 @@ def test_the_sample_is_spread_over_all_files_and_a_large_one_is_not_read_whole(t
         key = "body" if number % 75 == 0 else "text"
         write(tmp_path / f"{number:03}.jsonl", json.dumps({key: text}))
     job = facts(tokenizer, tmp_path / "out", source=str(tmp_path / "*.jsonl"))
-    found = re.match(r"([1-4]) of 256 documents sampled", by_name(dry_run(*job))["rejected"])
+    found = re.match(r"([1-4]) of 256 documents sampled", by_name(dry_run(job))["rejected"])
     assert found
     source = "sample:articles?size=60MB"
     [large] = list_blocks([source], block_bytes=1 << 30)
@@ -52,16 +51,17 @@ def test_the_sample_is_spread_over_all_files_and_a_large_one_is_not_read_whole(t
 
 def test_finished_blocks_are_counted(tokenizer, tmp_path):
     source = "sample:articles?size=1MB"
-    blocks, context, loaded = facts(tokenizer, tmp_path / "out", source=source, block_bytes=300_000)
+    job = facts(tokenizer, tmp_path / "out", source=source, block_bytes=300_000)
+    blocks, context = job.blocks, job.context
     context.cache_dir.mkdir(parents=True)
     for block in blocks[:2]:
         context.cache_path(block).touch()
-    lines = by_name(dry_run(blocks, context, loaded))
+    lines = by_name(dry_run(job))
     assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 2 already tokenized; about ")
     assert lines["shards"] == f"1 for training and 0 for validation, arrow, in {tmp_path / 'out'}"
     near = replace(context, config=replace(CONFIG, deduplicate="near"))
     near.near.paths(near.cache_path(blocks[0]).name)[0].touch()  # one of the two that it needs
-    lines = by_name(dry_run(blocks, near, loaded))
+    lines = by_name(dry_run(replace(job, context=near)))
     assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 0 already tokenized; about ")
 
 
@@ -93,15 +93,15 @@ def test_a_sample_without_text_names_the_first_reason(tokenizer, tmp_path):
         r"\(no 'text' in the JSON object; its keys are content\); check --text-columns"
     )
     with pytest.raises(InputError, match=message):
-        list(dry_run(*facts(tokenizer, tmp_path / "out", source=source)))
+        list(dry_run(facts(tokenizer, tmp_path / "out", source=source)))
     (tmp_path / "b.txt").write_text(" \n" * 9)
     with pytest.raises(InputError, match="the sampled parts of the sources have no text; give"):
-        list(dry_run(*facts(tokenizer, tmp_path / "out", source=str(tmp_path / "b.txt"))))
+        list(dry_run(facts(tokenizer, tmp_path / "out", source=str(tmp_path / "b.txt"))))
 
 
 def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer, tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *["text", "text", "content", "text"] * 10)
-    lines = by_name(dry_run(*facts(tokenizer, tmp_path / "out", source=source)))
+    lines = by_name(dry_run(facts(tokenizer, tmp_path / "out", source=source)))
     shown = "10 of 40 documents sampled (25.0%, more than --max-rejected 0.01); the first is "
     assert lines["rejected"].startswith(f"{shown}{source}:3 (no 'text' in the JSON object; its ")
 
@@ -112,7 +112,7 @@ def test_near_copies_and_bad_documents_of_the_sample_are_in_the_plan(tokenizer, 
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     config = replace(CONFIG, deduplicate="near", quality=("min_words=45",))
     job = facts(tokenizer, tmp_path / "out", config, str(tmp_path / "a.jsonl"))
-    dropped = [line for line in dry_run(*job) if line.startswith("dropped")]
+    dropped = [line for line in dry_run(job) if line.startswith("dropped")]
     assert any("10 of 51 documents sampled (19.6%): near_duplicate" in line for line in dropped)
     assert any(line.endswith(": quality_min_words") for line in dropped)
 

@@ -20,9 +20,7 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.job.options import JobOptions
-from clozeline.pipeline.report.page import make_sections
-from clozeline.pipeline.report.sections import SECTIONS
-from clozeline.pipeline.report.statistics import summarize_dataset
+from clozeline.pipeline.report.dataset_chapter import dataset_chapter
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_curation_job import NEAR, make, planted
@@ -106,7 +104,7 @@ def test_each_source_gives_its_tokens(mixed):
     lines = list(mixture_lines(manifest))
     assert f"first.jsonl gives {wiki.used:,} tokens: " in lines[0]
     assert f"{wiki.more:,} of {wiki.documents:,} documents once" in lines[0]
-    sections = make_sections(SECTIONS, summarize_dataset(mixed))
+    sections = dataset_chapter(mixed, "").sections
     rows = [[row[0] for row in table.rows] for part in sections for table in part.tables]
     assert lines in rows
 

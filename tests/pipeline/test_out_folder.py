@@ -18,7 +18,7 @@ from clozeline.pipeline.job.job import _run, plan_job
 from clozeline.pipeline.job.out_folder import begin_job
 from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.job.workers import Outcome
-from clozeline.pipeline.report.dry_run import plan_shards
+from clozeline.pipeline.report.dry_run import dry_run
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify
@@ -99,7 +99,8 @@ def planned(folder, options):
     """The dry run of the same command."""
     folders = {"tokenizer": folder / "tokenizer", "out": folder / "out"}
     source = [str(folder / "corpus.txt")]
-    return list(plan_shards(source, config=CONFIG, options=options, **folders))
+    job = plan_job(source, folders["tokenizer"], folders["out"], CONFIG, options)
+    return None if job.finished() else list(dry_run(job))
 
 
 def save_other_tokenizer(folder):

@@ -14,8 +14,8 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, example_schema
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
 from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
+from clozeline.pipeline.report.dataset_chapter import count_rows
 from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, shown_example
-from clozeline.pipeline.report.statistics import count_rows
 from tests.pipeline.test_examples import TALK, documents_of, examples_of
 from tests.pipeline.test_pairs import SHAPE, tokens_of_documents
 from tests.pipeline.test_row_checks import findings_of
@@ -161,9 +161,8 @@ def test_a_packed_row_is_shown_piece_by_piece():
         "  piece 2  dog ran",
         "  masked   1 cat",
     ]
-    counted = count_rows(one, 8, TOKENIZER)
-    assert counted.pieces.tolist() == [2]
-    assert counted.unknown.tolist() == [0]
+    counted = count_rows(one, TOKENIZER)
+    assert (counted["pieces"], counted["unknown"]) == (2, 0)
 
 
 # ---- what verify finds --------------------------------------------------------------------------

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clozeline.pipeline.report.page import make_sections
 from clozeline.train.finetuning.report import FinetuneReport, report_of
 from clozeline.train.labelled.predictions import PREDICTIONS
 from clozeline.train.labelled.scores import Scores
-from clozeline.train.report.classifier_chapter import SECTIONS, ClassifierSummary
+from clozeline.train.report.classifier_chapter import sections_of
 from tests.support.command import invoke, refused
 from tests.support.small_classifier import PREDICTED, report
 
@@ -36,16 +35,17 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     assert invoke("report", folder).stdout == f"{folder / 'report.html'}\n"
     html = (folder / "report.html").read_text()
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
-        *("Classes", "Confusion matrix", "Label efficiency", "Calibration", "Mistakes"),
+        *("Classes", "Confusion matrix", "Training", "Label efficiency", "Calibration"),
+        "Mistakes",
     ]
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert html.count("<svg") == 2  # label efficiency, calibration
+    assert html.count("<svg") == 3  # loss, label efficiency, calibration
     write_folder(tmp_path / "one", report((1000,)))
     invoke("report", tmp_path / "one")
     html = (tmp_path / "one" / "report.html").read_text()
     assert "Label efficiency" not in html
-    assert html.count("<svg") == 1
+    assert html.count("<svg") == 2
 
 
 def reported(found, results):
@@ -56,8 +56,8 @@ def reported(found, results):
 def sections(found, predictions=PREDICTED):
     """The sections of the page by heading."""
     values = json.loads(json.dumps(found.values))
-    summary = ClassifierSummary(report=values, predictions=predictions)
-    return {section.heading: section for section in make_sections(SECTIONS, summary)}
+    scores = Scores.from_dict(values["finetuned"])
+    return {section.heading: section for section in sections_of(values, scores, predictions)}
 
 
 def test_compared_models_have_their_means_over_the_seeds_on_each_test_set():
@@ -82,7 +82,7 @@ def test_a_matrix_of_too_many_classes_is_left_out():
     scores = Scores(names, 9 * np.eye(40, dtype=np.int64))
     shown = sections(reported(found, [replace(x, scores=scores) for x in found.results]))
     assert "Confusion matrix" not in shown
-    assert len(shown["Classes"].tables[0].rows) == 40
+    assert len(shown["Classes"].tables[0].rows) == 40 + 2  # and their means
 
 
 def test_a_temperature_that_was_not_fitted_is_not_named():

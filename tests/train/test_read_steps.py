@@ -121,7 +121,7 @@ def test_a_run_that_read_other_examples_is_named(shards, tmp_path):
     run = write_run_of(tmp_path / "run", shards)
     (run / "metrics.jsonl").write_text('{"step": 4, "data_digest": "0123456789abcdef"}\n')
     read = ReadSteps(run, shards)
-    assert read.rows(3).start == 24
+    assert read.rows(3)[0] == 24
     with pytest.raises(InputError, match="at step 4 other examples were read"):
         read.rows(4)
     other = write_data_set(tmp_path / "other", train=(20, 30))
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_training_removes_while_it_is_read_gives_way_to_the_ne
         training.submit(train_on)
         read = ReadSteps(run, shards)
     assert [state.step for state in read.states] == [9]
-    assert read.rows(3).start == 24
+    assert read.rows(3)[0] == 24
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])
@@ -165,7 +165,7 @@ def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tm
     pretrain(shards, out=tmp_path / "out", from_=f"{run}@8", **more)
     read = ReadSteps(tmp_path / "out", shards)
     assert (read.first_step, read.last_step) == (9, 10)
-    assert [read.rows(step).start for step in (9, 10)] == [64, 80]
+    assert [read.rows(step)[0] for step in (9, 10)] == [64, 80]
     with pytest.raises(InputError, match="the run has steps 9 to 10"):
         parse_steps("8", read.first_step, read.last_step)
 

@@ -70,7 +70,7 @@ def page(*arguments):
 
 
 def series(folder, metric="mlm_loss"):
-    """Steps and values of the lines of a metric's chart, by their labels; "" is behind."""
+    """Steps and values of the lines of a metric's chart, by their labels."""
     lines = lines_of(metric, [RunHistory.of(folder, "run")])
     return {line.label: (line.x.tolist(), line.y.tolist()) for line in lines}
 
@@ -94,16 +94,6 @@ def test_the_page_is_in_the_run_and_has_a_line_for_each_metric(run):
         "token frequencies alone": ([50], [4.5]),
     }
     assert not list(run.glob(".*"))
-
-
-def test_a_noisy_metric_is_smoothed_and_its_values_are_behind_it(tmp_path):
-    values = [4.0 + (-1) ** step for step in range(40)]
-    folder = make_run(tmp_path / "a", [line(i + 1, mlm_loss=v) for i, v in enumerate(values)])
-    found = series(folder)
-    assert found[""][1] == values
-    assert found["training"][1][0] == pytest.approx(values[0])  # without the bias of the start
-    assert max(abs(value - 4) for value in found["training"][1][20:]) < 0.2
-    assert list(series(folder, "learning_rate")) == ["training"]
 
 
 def test_the_key_figures_are_those_of_the_run(run):
@@ -154,9 +144,9 @@ def test_a_value_that_is_not_finite_is_left_out(tmp_path):
 
 def test_thousands_of_lines_fit_on_a_page(tmp_path):
     folder = make_run(tmp_path / "long", [line(step) for step in range(1, 3001)])
-    steps, values = series(folder)[""]
-    assert len(steps) == len(values) == 300
-    assert (steps[0], values[0]) == (5.5, pytest.approx(3.945))  # means of the first ten
+    steps, values = series(folder)["training"]
+    assert len(steps) == len(values) == 100
+    assert (steps[0], values[0]) == (15.5, pytest.approx(3.845))  # means of the first thirty
     assert len(page(folder)) < 500_000
 
 
@@ -164,28 +154,10 @@ def test_several_runs_are_plotted_together_on_the_page_of_the_first(run, tmp_pat
     other = make_run(tmp_path / "two", LINES[:3], learning_rate=0.25)
     assert invoke("report", run, other).stdout == f"{run / REPORT}\n"
     html = (run / REPORT).read_text()
-    assert {"one, training", "two, training", "one, held out"} <= {
-        *re.findall(">([^<]*)</text>", html)
-    }
+    assert {"one", "two"} <= {*re.findall(">([^<]*)</text>", html)}
+    assert "Dashed lines are of held-out examples." in html
     assert "<td>training: learning_rate</td><td>0.001</td><td>0.25</td>" in html
-    assert "<td>last logged step</td><td>50</td><td>20</td>" in html
-
-
-def test_the_page_names_the_step_from_which_the_data_differ(run, tmp_path):
-    names = {"same": {}, "late": {30: "f" * 16}, "early": {1: "f" * 16}}
-    made = {
-        name: make_run(
-            tmp_path / name,
-            [values | {"data_digest": other.get(values["step"], values["data_digest"])}
-             for values in LINES],
-        )
-        for name, other in names.items()
-    }  # fmt: skip
-    apart = make_run(tmp_path / "apart", [line(7)])
-    html = page(run, made["same"], made["late"], made["early"])
-    data = "<td>data read</td><td>-</td><td>the same up to step 50</td>"
-    assert f"{data}<td>differs from one at step 30</td><td>differs from one at step 1</td>" in html
-    assert "<td>data read</td><td>-</td><td>not known</td>" in page(run, apart)
+    assert "<td>last logged step</td><td>50 of 50</td><td>20 of 50</td>" in html
 
 
 def test_runs_of_the_same_name_are_distinguished(run, tmp_path):

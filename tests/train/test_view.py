@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.report.page_server import page_server
+from clozeline.pipeline.report.page import page_server
 from clozeline.train.monitoring.metrics import METRICS, read_metrics
-from clozeline.train.report.folders import page_of, sorted_by_kind
+from clozeline.train.report.cli import page_of, sorted_by_kind
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
 from tests.support.command import invoke, refused
 from tests.support.http_clients import ask_once

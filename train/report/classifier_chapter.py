@@ -3,18 +3,18 @@
 Read from report.json and predictions.csv alone, as `clozeline finetune` wrote them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import refuse_malformed
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.page import Chapter, Chart, Section, Table, make_sections
+from clozeline.pipeline.report.page import Chapter, Section, Table
 from clozeline.train.artifacts.classifier_folder import REPORT, read_report
-from clozeline.train.finetuning.results import SHOWN
+from clozeline.train.finetuning.results import SHOWN, ModelName
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
@@ -23,64 +23,61 @@ MISTAKES = 12  # as many as a page shows without a click
 MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
 
 
-class ClassifierSummary(NamedTuple):
-    """What the chapter is about."""
-
-    report: Mapping[str, Any]  # report.json
-    predictions: Predictions
-
-    @property
-    def scores(self) -> Scores:
-        """Those of the classifier on the test rows."""
-        return Scores.from_dict(self.report["finetuned"])
-
-
 def classifier_chapter(folder: Path) -> Chapter:
     """Raises InputError if the folder is not a classifier, or its files do not fit together."""
-    summary = ClassifierSummary(read_report(folder), Predictions.read(folder / PREDICTIONS))
+    report, predictions = read_report(folder), Predictions.read(folder / PREDICTIONS)
     with refuse_malformed(folder / REPORT, "make it again with `clozeline finetune`"):
-        rows, tested = len(summary.predictions.texts), summary.scores.examples
-        if rows != tested:
+        scores = Scores.from_dict(report["finetuned"])
+        if len(predictions.texts) != scores.examples:
             raise InputError(
-                f"{folder / PREDICTIONS} has {rows:,} rows, but {tested:,} test rows are in the "
-                "report; restore it, or make it again with `clozeline finetune`."
+                f"{folder / PREDICTIONS} has {len(predictions.texts):,} rows, but "
+                f"{scores.examples:,} test rows are in the report; restore it, or make it again "
+                "with `clozeline finetune`."
             )
-        return Chapter(
-            name="Classifier",
-            figures=list(_figures(summary)),
-            sections=make_sections(SECTIONS, summary),
-        )
+        figures = [
+            ("accuracy", f"{scores.accuracy:.4f}"),
+            ("macro F1", f"{scores.macro_f1:.4f}"),
+            ("training rows", f"{report['examples']:,}"),
+            ("test rows", f"{scores.examples:,}"),
+            ("learning rate", f"{report['plan']['learning_rate']:g}"),
+            ("epochs", str(report["plan"]["epochs"])),
+        ]
+        sections = list(sections_of(report, scores, predictions))
+    return Chapter(name="Classifier", figures=figures, sections=sections)
 
 
-def _figures(summary: ClassifierSummary) -> Iterator[tuple[str, str]]:
-    scores, report = summary.scores, summary.report
-    yield "accuracy", f"{scores.accuracy:.4f}"
-    yield "macro F1", f"{scores.macro_f1:.4f}"
-    yield "training rows", f"{report['examples']:,}"
-    yield "test rows", f"{scores.examples:,}"
-    yield "learning rate", f"{report['plan']['learning_rate']:g}"
-    yield "epochs", str(report["plan"]["epochs"])
+def sections_of(
+    report: Mapping[str, Any], scores: Scores, predictions: Predictions
+) -> Iterator[Section]:
+    """In the order of the page, from report.json, the classifier's scores and its predictions."""
+    yield _classes(scores)
+    if len(scores.names) <= MOST_IN_MATRIX:  # more are too wide to read
+        yield _confusion(scores)
+    yield _training(report)
+    yield _label_efficiency(report["label_efficiency"])
+    yield _calibration(report["calibration"], classes=len(scores.names))
+    yield _mistakes(predictions)
 
 
-def _classes(summary: ClassifierSummary) -> Section:
-    scores = summary.scores
-    columns = (scores.names, scores.precision, scores.recall, scores.f1, scores.confusion.sum(1))
+def _classes(scores: Scores) -> Section:
+    columns = (scores.precision, scores.recall, scores.f1)
+    by_class = dict(zip(scores.names, np.transpose(columns), strict=True))
+    support = [*scores.confusion.sum(1), scores.examples, scores.examples]
     rows = [
-        (name, *(f"{score:.4f}" for score in of_class), f"{count:,}")
-        for name, *of_class, count in zip(*columns, strict=True)
+        (name, *(f"{score:.4f}" for score in of_row), f"{count:,}")
+        for (name, of_row), count in zip(
+            [*by_class.items(), *scores.means.items()], support, strict=True
+        )
     ]
-    heads = ("class", "precision", "recall", "F1", "rows")
+    heads = ("class", "precision", "recall", "F1", "support")
     return Section(
         heading="Classes",
-        sentence=f"On {scores.examples:,} test rows. Macro F1 is {scores.macro_f1:.4f}.",
-        tables=[Table(heads=heads, rows=rows)],
+        sentence=f"On {scores.examples:,} test rows; support is the number of rows of a class.",
+        tables=[Table(title="scores by class", heads=heads, rows=rows)],
     )
 
 
-def _confusion(summary: ClassifierSummary) -> Section | None:
-    scores = summary.scores
-    if len(scores.names) > MOST_IN_MATRIX:  # too wide to read
-        return None
+def _confusion(scores: Scores) -> Section:
     rows = [
         (name, *(f"{count:,}" for count in counts))
         for name, counts in zip(scores.names, scores.confusion, strict=True)
@@ -93,9 +90,31 @@ def _confusion(summary: ClassifierSummary) -> Section | None:
     )
 
 
-def _label_efficiency(summary: ClassifierSummary) -> Section:
+def _line(start: ModelName, x: Sequence[int], y: Sequence[float], **deviation: Any) -> Line:
+    number = list(SHOWN).index(start)
+    title, marker = SHOWN[start], MARKERS[number]
+    return Line(x=x, y=y, label=title, number=number, marker=marker, **deviation)
+
+
+def _training(report: Mapping[str, Any]) -> Section:
+    """The loss by epoch of the classifier, and of the same model from random weights."""
+    chosen = (report["examples"], report["seed"])
+    losses = {
+        result["start"]: result["trial"]["training_losses"]
+        for result in report["results"]
+        if result["trial"] and (result["examples"], result["seed"]) == chosen
+    }
+    lines = [_line(start, range(1, len(y) + 1), y) for start, y in losses.items()]
+    return Section(
+        heading="Training",
+        sentence="The mean loss of the training rows in each epoch, with dropout, as they were "
+        "read.",
+        charts=[draw_lines("training", lines, caption="training loss in nats", x_label="epoch")],
+    )
+
+
+def _label_efficiency(points: Sequence[Mapping[str, Any]]) -> Section:
     """One table for each test set, and a curve where there are several numbers of rows."""
-    points = summary.report["label_efficiency"]
     sources = (None, *points[0]["also"])
     has_curve = len({point["examples"] for point in points}) > 1
     return Section(
@@ -123,33 +142,26 @@ def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Tabl
     return Table(title=f"on {source or 'the test rows'}", heads=heads, rows=rows)
 
 
-def _curves(points: Sequence[Mapping[str, Any]]) -> Chart:
+def _curves(points: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     lines = []
-    for number, (start, title) in enumerate(SHOWN.items()):
-        if of_model := [point for point in points if point["start"] == start]:
-            line = Line(
-                x=[point["examples"] for point in of_model],
-                y=[point["mean"] for point in of_model],
-                deviation=[point["deviation"] for point in of_model],
-                label=title,
-                number=number,
-                marker=MARKERS[number],
-            )
-            lines.append(line)
+    for start in dict.fromkeys(point["start"] for point in points):
+        of_model = [point for point in points if point["start"] == start]
+        x, y, deviation = (
+            [point[name] for point in of_model] for name in ("examples", "mean", "deviation")
+        )
+        lines.append(_line(start, x, y, deviation=deviation))
     return draw_lines(
         "label efficiency",
         lines,
-        caption="accuracy on the test rows",
+        caption="accuracy on the test rows, mean and deviation over the seeds",
         x_label="labelled training rows",
-        y_label="accuracy",
         log_x=True,
         percent=True,
     )
 
 
-def _calibration(summary: ClassifierSummary) -> Section:
-    found = summary.report["calibration"]
-    lowest = 1 / len(summary.scores.names)
+def _calibration(found: Mapping[str, Any], *, classes: int) -> Section:
+    lowest = 1 / classes
     lines = [
         Line(x=found["confidences"], y=found["accuracies"], label="test rows", marker="o"),
         Line(x=[lowest, 1], y=[lowest, 1], label="perfectly calibrated", number=1, style="--"),
@@ -157,9 +169,8 @@ def _calibration(summary: ClassifierSummary) -> Section:
     chart = draw_lines(
         "calibration",
         lines,
-        caption="accuracy of the predictions of each bin of confidence",
+        caption="accuracy of the predictions in each bin of confidence",
         x_label="confidence",
-        y_label="accuracy",
         percent=True,
     )
     fitted = "no temperature lowers it reliably, so none is applied"
@@ -173,8 +184,7 @@ def _calibration(summary: ClassifierSummary) -> Section:
     )
 
 
-def _mistakes(summary: ClassifierSummary) -> Section:
-    found = summary.predictions
+def _mistakes(found: Predictions) -> Section:
     wrong = np.flatnonzero(found.predicted != found.labels)
     shown = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:MISTAKES]
     rows = [
@@ -191,15 +201,5 @@ def _mistakes(summary: ClassifierSummary) -> Section:
         heading="Mistakes",
         sentence=f"{len(wrong):,} of {len(found.texts):,} test rows are wrong; the {len(rows):,} "
         f"most confident ones are listed. {PREDICTIONS} has all predictions.",
-        tables=[Table(heads=heads, rows=rows, is_numeric=False)] if rows else [],
+        tables=[Table(heads=heads, rows=rows, is_numeric=False)],
     )
-
-
-#: In the order of the page.
-SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
-    _classes,
-    _confusion,
-    _label_efficiency,
-    _calibration,
-    _mistakes,
-)

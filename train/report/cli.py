@@ -1,8 +1,12 @@
-"""The commands that show folders in a browser: a live page, and a report in one file."""
+"""The commands that show folders: examples in a terminal, and pages for a browser.
 
-from collections.abc import Iterator
+{"data set": [work/shards], "run": [work/run], "classifier": []}  ->  HTML with two chapters
+
+A data set alone needs no torch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,11 +15,17 @@ from clozeline.pipeline.commandline.command import Command
 from clozeline.pipeline.commandline.config_options import PathOrUrl, grouped_option
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.config_checks import counted
-from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.errors import InputError, check_packages, escaped
 from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
-from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.dataset.manifest import REPORT, TOKENIZER, read_manifest
 from clozeline.train.store.local_folder import local_copy
+
+#: How many folders of each kind a page can show together.
+MOST = {"data set": 1, "run": 4, "classifier": 1}
+FOLDERS = click.argument(
+    "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
+)
 
 
 @click.command(cls=Command, example="clozeline inspect work/shards -n 5")
@@ -58,7 +68,11 @@ def inspect(folder: AnyPath, text: str | None, number: int, seed: int, **of_run:
     if kind_of(folder) == "run":
         if seed:
             raise InputError("--seed chooses rows of a data set; leave it out for a run.")
-        lines = _lines_of_run(local_copy(folder), number, width, **of_run)
+        from clozeline.train.report.read_steps import step_lines
+
+        if None in of_run.values():
+            raise click.UsageError("for a run, give --shards and --steps A-B.")
+        lines = step_lines(local_copy(folder), **of_run, number=number, width=width)
     elif any(of_run.values()):
         raise wrong_folder(folder, "a run of `clozeline pretrain`")
     else:
@@ -80,22 +94,8 @@ def _print_tokens(folder: AnyPath, text: str) -> None:
     click.echo(f"{counted(len(ids), 'token')} of {counted(len(text.split()), 'word')}")
 
 
-def _lines_of_run(
-    run: Path, number: int, width: int, *, steps: str | None, shards: AnyPath | None
-) -> Iterator[str]:
-    from clozeline.train.report.read_steps import ReadSteps, parse_steps, step_lines
-
-    if shards is None or steps is None:
-        raise click.UsageError("for a run, give --shards and --steps A-B.")
-    read = ReadSteps(run, shards)
-    chosen = parse_steps(steps, read.first_step, read.last_step)
-    return step_lines(read, chosen, number=number, width=width)
-
-
 @click.command(cls=Command, example="clozeline report work/run")
-@click.argument(
-    "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
-)
+@FOLDERS
 @grouped_option("--out", type=PathOrUrl(), help="Write the page to this file.", group="Output")
 def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     """Write a page about a data set, runs and a classifier.
@@ -104,9 +104,7 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     classifier: scores, label efficiency, calibration, mistakes. The page is one file that loads
     nothing, report.html in the first folder.
     """
-    from clozeline.pipeline.dataset.manifest import REPORT
     from clozeline.pipeline.report.page import check_page_file
-    from clozeline.train.report.folders import page_of, sorted_by_kind
 
     by_kind = sorted_by_kind(folders)
     page = out or folders[0] / REPORT
@@ -119,9 +117,7 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
 
 
 @click.command(cls=Command, example="clozeline view work/shards work/run")
-@click.argument(
-    "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
-)
+@FOLDERS
 @grouped_option(
     "--port",
     default=0,
@@ -134,8 +130,7 @@ def view(folders: tuple[AnyPath, ...], port: int) -> None:
 
     Only for the browsers of this machine (127.0.0.1). Ctrl-C ends it.
     """
-    from clozeline.pipeline.report.page_server import page_server
-    from clozeline.train.report.folders import page_of, sorted_by_kind
+    from clozeline.pipeline.report.page import page_server
 
     by_kind, title = sorted_by_kind(folders), _title(folders)
     page_of(by_kind, title=title)  # what cannot be shown is reported here
@@ -150,3 +145,43 @@ def _title(folders: tuple[AnyPath, ...]) -> str:
     return ", ".join(
         folder.resolve().name if is_local(folder) else folder.name for folder in folders
     )
+
+
+def sorted_by_kind(folders: Iterable[AnyPath]) -> dict[str, list[Any]]:
+    """The folders by the keys of MOST; runs and classifiers of a store as local copies.
+
+    Raises InputError for another folder, or for too many of a kind.
+    """
+    by_kind: dict[str, list[Any]] = {kind: [] for kind in MOST}
+    for folder in folders:
+        kind = kind_of(folder)
+        if kind not in MOST:
+            raise wrong_folder(folder, "a data set, a run or a classifier")
+        by_kind[kind].append(folder if kind == "data set" else local_copy(folder))
+    for kind, most in MOST.items():
+        if len(by_kind[kind]) > most:
+            raise InputError(
+                f"{len(by_kind[kind])} folders are a {kind}; a page shows at most {most}."
+            )
+    return by_kind
+
+
+def page_of(by_kind: Mapping[str, Sequence[Any]], *, title: str) -> str:
+    """The page as its folders are now. Raises InputError for what cannot be read."""
+    check_packages("a report", "jinja2", "matplotlib")
+    from clozeline.pipeline.report.page import Chapter, html_page
+
+    chapters: list[Chapter] = []
+    for folder in by_kind["data set"]:
+        from clozeline.pipeline.report.dataset_chapter import dataset_chapter
+
+        chapters.append(dataset_chapter(folder, read_manifest(folder).dataset_digest))
+    if by_kind["run"]:
+        from clozeline.train.report.run_chapter import run_chapter
+
+        chapters.append(run_chapter(by_kind["run"]))
+    for folder in by_kind["classifier"]:
+        from clozeline.train.report.classifier_chapter import classifier_chapter
+
+        chapters.append(classifier_chapter(folder))
+    return html_page(title, chapters)

@@ -13,7 +13,6 @@ has the data digest of a step, it is compared.
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,14 +30,6 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Located
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.start import cool_down_origin
-
-
-class StepRows(NamedTuple):
-    """The examples of a step, in the order of the global batch."""
-
-    start: int  #: its first position
-    located: Located
-    examples: Examples  #: with the masks that the model saw, and the ids of their documents
 
 
 class ReadSteps:
@@ -67,7 +58,7 @@ class ReadSteps:
         )
         if state := self.states[-1].loader:
             self.loader.load_state_dict(state)
-        self.shards = self.loader.shards
+        self.shards, self.reader = self.loader.shards, self.loader.reader()
         digests = ((line["step"], line.get("data_digest")) for line in read_metrics(run))
         self.digests = {step: digest for step, digest in digests if digest}
         self._stored = lru_cache(maxsize=8)(self._read)
@@ -77,8 +68,11 @@ class ReadSteps:
         """The last step that the run's files know."""
         return int(max([self.states[-1].step, *self.digests]))
 
-    def rows(self, step: int) -> StepRows:
-        """The examples of a step. Raises InputError if the run read others there."""
+    def rows(self, step: int) -> tuple[int, Located, Examples]:
+        """The first position of a step, and its rows, as the model saw them and with document ids.
+
+        Raises InputError if the run read others there.
+        """
         near = next((state for state in self.states if state.step >= step), self.states[-1])
         size, position = self.training.batch_size, near.loader.get("next_position", 0)
         start = int(position - size * (near.step - step + 1))
@@ -87,41 +81,40 @@ class ReadSteps:
                 f"{self.run}: step {step} cannot be found: it was read with another batch size or "
                 "in an earlier run whose checkpoints are gone."
             )
-        self.loader.next_position = start
-        reader = self.loader.reader()
-        located = reader.located(np.array([start]))
-        digest = digest_text(int(reader.order.hashes(located, start + np.arange(size)).sum()))
+        located = self.reader.located(np.array([start]))
+        hashes = self.reader.order.hashes(located, start + np.arange(size))
+        digest = digest_text(int(hashes.sum()))
         if self.digests.get(step, digest) != digest:
             raise InputError(
                 f"{self.run}: at step {step} other examples were read (data digest "
                 f"{self.digests[step]}, here {digest}); was it resumed with another batch size?"
             )
-        return StepRows(start, located, self._examples(located))
+        return start, located, self._examples(located)
 
     def _read(self, shard: int) -> Examples:
+        """The rows with the ids of their documents, which the loader does not read."""
         entry = self.shards.entries[shard]
         return read_shard(self.shards.folder / entry.name, expected=entry.checksum)
 
     def _examples(self, located: Located) -> Examples:
-        parts, order = [], []
-        rate = self.training.masked_lm_prob
+        parts, rate = [], self.training.masked_lm_prob
         is_redrawn = (located.epochs > 0) | (rate is not None)
-        for shard in np.unique(located.shards).tolist():
-            for redraw in (False, True):
-                here = np.flatnonzero((located.shards == shard) & (is_redrawn == redraw))
-                epochs, shards, rows = (x[here] for x in located)
-                part = self._stored(shard).take(rows)
-                if redraw:
-                    part = self.shards.remasked(part, shards, rows, epochs, masked_lm_prob=rate)
-                parts.append(part)
-                order.append(here)
-        return concatenate_examples(parts).take(np.argsort(np.concatenate(order)))
+        kinds = 2 * located.shards + is_redrawn
+        order = np.argsort(kinds, kind="stable")
+        for here in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
+            epochs, shards, rows = (x[here] for x in located)
+            part = self._stored(int(shards[0])).take(rows)
+            if is_redrawn[here[0]]:
+                part = self.shards.remasked(part, shards, rows, epochs, masked_lm_prob=rate)
+            parts.append(part)
+        return concatenate_examples(parts).take(np.argsort(order))
 
 
-def step_lines(read: ReadSteps, steps: range, *, number: int, width: int) -> Iterator[str]:
+def step_lines(run: Path, *, shards: AnyPath, steps: str, number: int, width: int) -> Iterator[str]:
     """Each step, its first `number` examples, and the hashes of their documents."""
+    read = ReadSteps(run, shards)
     tokenizer = load_tokenizer(read.shards.folder / TOKENIZER)
-    for step in steps:
+    for step in parse_steps(steps, read.first_step, read.last_step):
         start, located, examples = read.rows(step)
         every = {hash for row in range(len(examples)) for hash in documents_of(examples, row)}
         last, epochs = start + len(examples) - 1, sorted(set(located.epochs.tolist()))

@@ -1,28 +1,21 @@
-"""The chapter of one to four runs: curves, health warnings, comparison.
+"""The chapter of one to four runs: health warnings, comparison, curves.
 
-A run may be in any state: complete, still training or killed. A section function gets all runs,
-and returns None to leave its section out.
+A run may be in any state: complete, still training or killed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.page import Chapter, Section, Table, make_sections
+from clozeline.pipeline.report.page import Chapter, Section, Table
 from clozeline.train.monitoring.run_history import UNIGRAM, Points, RunHistory
 
 LONGEST_NAME = 20  # characters
-POINTS = 300  # of a line; longer histories are averaged
-SMOOTHING = 0.8  # weight of the values before, of a noisy metric with this many points at least
-LEAST_TO_SMOOTH = 20
-
-Runs = Sequence[RunHistory]
-
+POINTS = 100  # of a line, at most
 
 #: Metrics in the order of the page: caption, and whether it is a fraction.
 CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
@@ -38,36 +31,25 @@ CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
 }
 
 
-def run_chapter(runs: Sequence[Path]) -> Chapter:
+def run_chapter(folders: Sequence[Path]) -> Chapter:
     """Raises InputError if a folder is not a run, or a file of it cannot be read."""
-    histories = [RunHistory.of(run, name) for run, name in zip(runs, _names(runs), strict=True)]
-    return Chapter(
-        name="Run" if len(runs) == 1 else "Runs",
-        figures=_key_figures(histories),
-        sections=make_sections(SECTIONS, histories),
-    )
+    runs = [RunHistory.of(run, name) for run, name in zip(folders, _names(folders), strict=True)]
+    if len(runs) > 1:
+        return Chapter(name="Runs", figures=[], sections=list(_sections(runs)))
+    figures, config = _results(runs[0]), runs[0].config
+    figures |= {"dataset digest": config.dataset_digest}
+    figures |= {"tokenizer digest": config.tokenizer_digest}
+    measured = [(name, value) for name, value in figures.items() if value != "-"]
+    return Chapter(name="Run", figures=measured, sections=list(_sections(runs)))
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
+def _names(folders: Sequence[Path]) -> list[str]:
     """The names of the folders, cut to what fits beside a chart, and numbered if two are equal."""
-    names = [run.resolve().name for run in runs]
+    names = [folder.resolve().name for folder in folders]
     end = slice(1 - LONGEST_NAME, None)
     short = [name if len(name) <= LONGEST_NAME else "…" + name[end] for name in names]
     is_unique = len({*short}) == len(short)
     return short if is_unique else [f"{i}: {name}" for i, name in enumerate(short, start=1)]
-
-
-def _key_figures(runs: Runs) -> list[tuple[str, str]]:
-    """Name and value of what matters most; empty for several runs, which have a table."""
-    if len(runs) > 1:
-        return []
-    [run] = runs
-    training = run.config.training
-    figures = _results(run)
-    figures["last logged step"] += f" of {training.for_ or f'{training.max_steps:,}'}"
-    figures["dataset digest"] = run.config.dataset_digest
-    figures["tokenizer digest"] = run.config.tokenizer_digest
-    return [(name, value) for name, value in figures.items() if value != "-"]
 
 
 def _results(run: RunHistory) -> dict[str, str]:
@@ -77,10 +59,10 @@ def _results(run: RunHistory) -> dict[str, str]:
         value = run.last(name, number)
         return "-" if value is None else format(value, form)
 
-    speeds = run.points("tokens_per_second")[1]
+    speeds, training = run.points("tokens_per_second")[1], run.config.training
     return {
         "state": "complete" if run.is_complete else "not complete",
-        "last logged step": f"{run.step:,}",
+        "last logged step": f"{run.step:,} of {training.for_ or f'{training.max_steps:,}'}",
         "parameters": f"{count_parameters(run.config.model):,}",
         "masked-LM loss": last("mlm_loss", ".3f"),
         "masked-LM loss, held out": last("heldout/mlm_loss", ".3f", 1),
@@ -94,121 +76,86 @@ def _results(run: RunHistory) -> dict[str, str]:
     }
 
 
-def _health(runs: Runs) -> Section | None:
+def _sections(runs: Sequence[RunHistory]) -> Iterator[Section]:
+    """In the order of the page."""
     warnings = [
         f"{run.name}, step {warning.step:,}: {warning.words}"
         for run in runs
         for warning in run.warnings
     ]
-    if not warnings:
-        return None
-    sentence = "What the metrics warn of, once for each cause."
-    return Section(heading="Health", sentence=sentence, warnings=warnings)
+    if warnings:
+        sentence = "What the metrics warn of, once for each cause."
+        yield Section(heading="Health", sentence=sentence, warnings=warnings)
+    if len(runs) > 1:
+        sentence = "Training metrics are means over the last ten logged steps."
+        table = _table("metric", runs, [_results(run) for run in runs])
+        yield Section(heading="Results", sentence=sentence, tables=[table])
+    yield _curves(runs)
+    if len(runs) > 1:
+        table = _table("setting", runs, [run.settings() for run in runs], differing=True)
+        sentence = "All other settings are equal." if table.rows else "All settings are equal."
+        yield Section(heading="Differences", sentence=sentence, tables=[table])
 
 
-def _curves(runs: Runs) -> Section:
+def _table(
+    head: str,
+    runs: Sequence[RunHistory],
+    columns: Sequence[Mapping[str, str]],
+    *,
+    differing: bool = False,
+) -> Table:
+    """A row for each name; of settings those that differ."""
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [(name, *(column.get(name, "-") for column in columns)) for name in names]
+    return Table(
+        heads=(head, *(run.name for run in runs)),
+        rows=[row for row in rows if not differing or len({*row[1:]}) > 1],
+        is_numeric=not differing,
+    )
+
+
+def _curves(runs: Sequence[RunHistory]) -> Section:
     charts = []
     for metric, (caption, is_percent) in CHARTS.items():
         if lines := list(lines_of(metric, runs)):
             chart = draw_lines(metric, lines, caption=caption, x_label="step", percent=is_percent)
             charts.append(chart)
+    dashed = "" if len(runs) == 1 else "Dashed lines are of held-out examples. "
     return Section(
         heading="Curves",
-        sentence="Noisy metrics are smoothed; behind the lines are the values themselves.",
+        sentence=f"{dashed}Where a run has logged more than {POINTS} steps, each point is the mean "
+        "of neighbours.",
         charts=charts,
     )
 
 
-def lines_of(metric: str, runs: Runs) -> Iterator[Line]:
+def lines_of(metric: str, runs: Sequence[RunHistory]) -> Iterator[Line]:
     """Training, dashed held-out and dotted unigram lines of each run; none that has no values."""
     is_alone = len(runs) == 1
     kinds = {"training": metric, "held out": f"heldout/{metric}"}
     if metric == "mlm_loss" and is_alone:
         kinds["token frequencies alone"] = UNIGRAM
     for number, run in enumerate(runs):
-        for kind, name in kinds.items():
-            steps, values = _thinned(run.points(name))
+        for kind_number, (kind, name) in enumerate(kinds.items()):
+            steps, values = _averaged(run.points(name))
             if not len(steps):
                 continue
-            colour = list(kinds).index(kind) if is_alone else number
-            is_noisy = kind == "training" and metric != "learning_rate"
-            if is_noisy and len(steps) >= LEAST_TO_SMOOTH:
-                yield Line(x=steps, y=values, number=colour, is_faint=True)
-                values = _smooth(values)
+            of_run = run.name if kind == "training" else ""
             yield Line(
                 x=steps,
                 y=values,
-                label=kind if is_alone else f"{run.name}, {kind}",
-                number=colour,
-                style="-" if kind == "training" else "--" if kind == "held out" else ":",
+                label=kind if is_alone else of_run,
+                number=kind_number if is_alone else number,
+                style=("-", "--", ":")[kind_number],
                 marker="o" if kind == "held out" or len(steps) == 1 else "",
             )
 
 
-def _thinned(points: Points) -> Points:
-    """At most POINTS points, means of neighbours, so that a long run fits on a page."""
+def _averaged(points: Points) -> Points:
+    """At most POINTS points, means of neighbours: a noisy metric is smooth, a long run fits."""
     steps, values = points
     if len(steps) <= POINTS:
         return points
     starts = np.arange(0, len(steps), -(-len(steps) // POINTS))
     counts = np.diff(np.append(starts, len(steps)))
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
-
-
-def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Exponential mean without the bias of its start (Kingma & Ba 2015, section 3)."""
-    total, weight, means = 0.0, 0.0, []
-    for value in values:
-        total = SMOOTHING * total + (1 - SMOOTHING) * value
-        weight = SMOOTHING * weight + 1 - SMOOTHING
-        means.append(total / weight)
-    return np.array(means)
-
-
-def _comparison(runs: Runs) -> Section | None:
-    if len(runs) == 1:
-        return None
-    columns = [_results(run) for run in runs]
-    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
-    return Section(
-        heading="Results",
-        sentence="Training metrics are means over the last ten logged steps.",
-        tables=[Table(heads=("metric", *(run.name for run in runs)), rows=rows)],
-    )
-
-
-def _settings(runs: Runs) -> Section | None:
-    if len(runs) == 1:
-        return None
-    configs = [run.settings() for run in runs]
-    names = list(dict.fromkeys(name for config in configs for name in config))
-    rows = [(name, *(config.get(name, "-") for config in configs)) for name in names]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    rows.append(("data read", "-", *(_data_against(runs[0], run) for run in runs[1:])))
-    return Section(
-        heading="Differences",
-        sentence="All other settings are equal.",
-        tables=[Table(heads=("setting", *(run.name for run in runs)), rows=rows, is_numeric=False)],
-    )
-
-
-def _data_against(first: RunHistory, other: RunHistory) -> str:
-    """The first step that is known to have read other data, by the digests that both logged."""
-    in_first, in_other = (
-        {line["step"]: line["data_digest"] for line in run.lines if "data_digest" in line}
-        for run in (first, other)
-    )
-    shared = sorted(in_first.keys() & in_other.keys())
-    different = next((step for step in shared if in_first[step] != in_other[step]), None)
-    if different is not None:
-        return f"differs from {first.name} at step {different:,}"
-    return f"the same up to step {shared[-1]:,}" if shared else "not known"
-
-
-#: In the order of the page.
-SECTIONS: Final[tuple[Callable[[Runs], Section | None], ...]] = (
-    _health,
-    _comparison,
-    _curves,
-    _settings,
-)
