@@ -143,11 +143,10 @@ def shards(
     if not (beam_args or dry_run):
         fork_server()  # it imports Beam meanwhile
     from clozeline.pipeline.job.job import build_shards, draw, plan_job
+    from clozeline.pipeline.report.dry_run import dry_run as plan_lines
 
     asked: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "config": config, "options": job}
     if dry_run:
-        from clozeline.pipeline.report.dry_run import dry_run as plan_lines
-
         if beam_args:
             raise InputError("--dry-run runs on this machine; leave out -- and what follows it.")
         planned = plan_job(sources, tokenizer, out, config, job)

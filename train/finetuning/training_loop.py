@@ -45,12 +45,11 @@ def train_classifier(
 ) -> list[float]:
     """Train in place, on the model's device; one tick of `progress` per step.
 
-    Returns the mean loss of the rows in each epoch, with dropout, as they were read.
-
-    The learning rate warms up to `learning_rate` and decays to 0 over the epochs. The loss is
-    cross-entropy for classes and squared error for real numbers (float `labels`).
-    The order of rows depends on the seed only, and so does dropout in one process. The processes
-    of the world share the rows of each step, and end with the same weights.
+    Returns the mean loss of the rows in each epoch, with dropout. The learning rate warms up to
+    `learning_rate` and decays to 0 over the epochs. The loss is cross-entropy for classes and
+    squared error for real numbers (float `labels`). The order of rows depends on the seed only, and
+    so does dropout in one process. The processes of the world share the rows of each step, and end
+    with the same weights.
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
