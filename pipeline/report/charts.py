@@ -55,7 +55,7 @@ class Line:
     label: str = ""
     number: int = 0  # of its colour, 0 to 3
     style: Literal["-", "--", ":"] = "-"
-    marker: Literal["", "o", "s", "^"] = ""
+    marker: str = ""  # as matplotlib names them
     deviation: ArrayLike | None = None  # [N]
 
 
