@@ -34,7 +34,7 @@ from clozeline.pipeline.dataset.shards import read_batches
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.inspect import random_examples
 from clozeline.pipeline.report.page import Chapter, Section, Table
-from clozeline.pipeline.sources.documents import TRUNCATED, Rejected
+from clozeline.pipeline.sources.documents import Rejected
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 EXAMPLES_SHOWN, REJECTED_SHOWN = 10, 10
@@ -232,12 +232,10 @@ def _dropped(summary: DatasetSummary) -> Section:
     by_number = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
     listed = [(entry.where, entry.reason) for entry in rejected[:REJECTED_SHOWN]]
     budgets = [(line,) for line in mixture_lines(manifest)]
-    truncated = sum(entry.kind == TRUNCATED for entry in rejected)
-    early = f"; sources that end early: {truncated:,}" if truncated else ""
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="Dropped and rejected",
-        sentence=f"Documents read: {read:,}; rejected: {len(rejected) - truncated:,}{early}{more}. "
+        sentence=f"Documents read: {read:,}; rejected: {len(rejected):,}{more}. "
         "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
         tables=[
             _count_table("read", manifest.counts),
