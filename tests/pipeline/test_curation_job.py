@@ -29,6 +29,7 @@ from clozeline.pipeline.job.tasks import TaskShare
 from clozeline.pipeline.report.dataset_chapter import dataset_chapter
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.steps.context import excluded_blocks
+from clozeline.pipeline.steps.finish import finish_dataset
 from clozeline.pipeline.steps.stages import choose
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
@@ -91,15 +92,21 @@ def make(folder, config, texts, **context):
     return job_context(folder, config, tokenizer, text_bytes=1, **context)
 
 
-def build(context, *sources, block_bytes=1 << 20, query=""):
-    """The graph, in this process, over the corpus of `make` or other sources.
-
-    As the only task of a job, which looks for the files of each element after it is done.
-    """
+def reading(context, *sources, block_bytes=1 << 20, query=""):
+    """The context of a job over the corpus of `make` or other sources."""
     corpus = f"{context.out_dir.parent}/corpus.jsonl{query}"
-    blocks = list_blocks(sources or [corpus], block_bytes=block_bytes)
-    run_graph(context.reading(blocks), TaskShare(Task(0, 1), 0.0))
-    return read_manifest(context.out_dir)
+    return context.reading(list_blocks(sources or [corpus], block_bytes=block_bytes))
+
+
+def build(context, *sources, **given):
+    """The steps of the graph, without Beam."""
+    steps = Steps(reading(context, *sources, **given))
+    for block in steps.context.blocks:
+        steps.tokenize_block(block)
+    choose(steps)
+    for bucket in range(len(context.buckets)):
+        steps.build_shard(bucket)
+    return finish_dataset(steps)
 
 
 class Curated(NamedTuple):
@@ -213,12 +220,13 @@ def test_whatever_files_are_lost_are_made_again(curated, tmp_path, seed):
     """A killed job leaves any of its files, each of them whole."""
     given = {"partitions": 2, "excluded": excluded_blocks(curated.config)}
     context = make(tmp_path / "work", curated.config, planted(), **given)
-    build(context, block_bytes=50_000, query=BUDGET)
+    job, share = reading(context, block_bytes=50_000, query=BUDGET), TaskShare(Task(0, 1), 0.0)
+    run_graph(job, share)  # a task looks for the files of each element after it is done
     files = [*sorted(context.cache_dir.iterdir()), *sorted(context.out_dir.glob("*-of-*"))]
     for file in random.Random(seed).sample(files, len(files) // 2):
         file.unlink()
     (context.out_dir / MANIFEST).unlink()
-    build(context, block_bytes=50_000, query=BUDGET)
+    run_graph(job, share)
     curated.assert_same_bytes(context.out_dir)
 
 

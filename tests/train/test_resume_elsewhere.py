@@ -2,7 +2,9 @@
 
 import runpy
 from dataclasses import replace
+from functools import cache
 from itertools import islice, product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +21,12 @@ from tests.train.test_loader import ORDER, joined, load, rows_of
 transformers = pytest.importorskip("transformers", reason="pip install transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the other trainers are their own
 STEPS, BATCH = 6, 4
-EXAMPLE = runpy.run_path(str(ROOT / "examples" / "other_trainers.py"))
-Batches, inputs_of, IGNORED = (EXAMPLE[name] for name in ("Batches", "inputs_of", "IGNORED"))
+
+
+@cache
+def example():
+    """Not imported to list the tests: it takes seconds."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "other_trainers.py")))
 
 
 def loader(folder, **options):
@@ -34,35 +40,35 @@ def ids_of(batches, number):
 @pytest.fixture(scope="module")
 def wanted(small_folder):
     """The ids of the first batches."""
-    return ids_of(Batches(loader(small_folder)), STEPS)
+    return ids_of(example().Batches(loader(small_folder)), STEPS)
 
 
 def test_labels_are_the_masked_tokens_and_nothing_else(small_folder):
     for _, loaded in zip(range(STEPS), loader(small_folder), strict=False):
-        batch, inputs = loaded.batch, inputs_of(loaded.batch)
+        batch, inputs = loaded.batch, example().inputs_of(loaded.batch)
         assert {tensor.dtype for tensor in inputs.values()} == {torch.int64}
         rows, slots = batch.masked_lm_weights.nonzero(as_tuple=True)
-        labels = torch.full_like(batch.input_ids, IGNORED)
+        labels = torch.full_like(batch.input_ids, -100)
         labels[rows, batch.masked_lm_positions[rows, slots]] = batch.masked_lm_labels[rows, slots]
         assert torch.equal(inputs["labels"], labels)
         pairs = batch.next_sentence_labels
-        assert torch.equal(inputs["next_sentence_label"], pairs.where(pairs >= 0, IGNORED))
+        assert torch.equal(inputs["next_sentence_label"], pairs.where(pairs >= 0, -100))
     with pytest.raises(InputError, match="other models do not read packed or unpadded rows"):
-        Batches(loader(small_folder, unpadded=True))
+        example().Batches(loader(small_folder, unpadded=True))
 
 
 def test_it_ends_after_its_steps_also_after_a_stop(small_folder, wanted):
-    source = Batches(loader(small_folder), steps=STEPS)
+    source = example().Batches(loader(small_folder), steps=STEPS)
     assert len(source) == STEPS
     first = [next(batches)["input_ids"].tolist() for batches in [iter(source)]]
     rest = [inputs["input_ids"].tolist() for inputs in source]
     assert first + rest == wanted
     with pytest.raises(TypeError, match="has no end; give Batches `steps`"):
-        len(Batches(loader(small_folder)))
+        len(example().Batches(loader(small_folder)))
 
 
 def test_several_workers_have_as_many_batches(small_folder):
-    source = Batches(loader(small_folder), steps=STEPS - 1)
+    source = example().Batches(loader(small_folder), steps=STEPS - 1)
     assert len([*DataLoader(source, batch_size=None, num_workers=3)]) == STEPS - 1
 
 
@@ -75,7 +81,7 @@ def stateful(source, **options):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_stateful_data_loader_resumes_at_the_next_example(small_folder, wanted, workers):
     batches, again = (
-        stateful(Batches(loader(small_folder)), num_workers=workers) for _ in range(2)
+        stateful(example().Batches(loader(small_folder)), num_workers=workers) for _ in range(2)
     )
     assert ids_of(iter(batches), 2) == wanted[:2]
     again.load_state_dict(batches.state_dict())
@@ -84,7 +90,7 @@ def test_a_stateful_data_loader_resumes_at_the_next_example(small_folder, wanted
 
 def test_several_workers_are_refused_where_a_state_is_saved(small_folder):
     with pytest.raises(InputError, match="give the DataLoader num_workers=0 or 1"):
-        next(iter(stateful(Batches(loader(small_folder)), num_workers=2)))
+        next(iter(stateful(example().Batches(loader(small_folder)), num_workers=2)))
 
 
 def test_a_trainer_of_transformers_resumes_at_the_next_example(
@@ -98,9 +104,9 @@ def test_a_trainer_of_transformers_resumes_at_the_next_example(
         return step(self, model, inputs, *rest)
 
     monkeypatch.setattr(transformers.Trainer, "training_step", training_step)
-    EXAMPLE["main"](small_folder, tmp_path, 2, BATCH, save_steps=2)
+    example().main(small_folder, tmp_path, 2, BATCH, save_steps=2)
     assert seen == wanted[:2]
-    EXAMPLE["main"](small_folder, tmp_path, STEPS, BATCH, save_steps=2)
+    example().main(small_folder, tmp_path, STEPS, BATCH, save_steps=2)
     assert seen == wanted
 
 
@@ -130,7 +136,7 @@ def test_lightning_saves_and_restores_the_position(small_folder, wanted, tmp_pat
             return torch.optim.AdamW(self.parameters())
 
     def train(steps, checkpoint=None):
-        source = Batches(loader(small_folder), steps=STEPS)
+        source = example().Batches(loader(small_folder), steps=STEPS)
         trainer = lightning.Trainer(
             max_steps=steps, accelerator="cpu", default_root_dir=tmp_path, logger=False,
             enable_progress_bar=False, enable_model_summary=False,
