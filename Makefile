@@ -202,6 +202,8 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
+# Also where the environment says otherwise: compiled files save each process of the tests half a second.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts slurm engines engine-kills fuzz stores clean distclean
 test: $(READY)  ## run the tests, without the slow ones
