@@ -108,12 +108,14 @@ def draw_lines(
 
 
 def _write_ticks(axes: "Axes", *, log_x: bool, percent: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if log_x:  # matplotlib's own labels are formulas, and few
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
+    elif not 0 < axes.dataLim.width < 1:  # steps, epochs, tokens; not confidences
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     scale, unit = (100, "%") if percent else (1, "")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{scale * y:,.6g}{unit}"))

@@ -174,7 +174,7 @@ def _statistics(summary: DatasetSummary) -> Section:
     chart = lines and draw_lines(
         "lengths",
         lines,
-        caption="examples that have at most so many tokens",
+        caption="fraction of the examples with at most so many tokens",
         x_label="tokens per example",
         percent=True,
     )

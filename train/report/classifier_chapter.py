@@ -19,7 +19,7 @@ from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MOST_IN_MATRIX = 30  # classes
-MISTAKES = 12  # as many as a page shows without a click
+MISTAKES = 12
 MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
 
 
@@ -73,7 +73,7 @@ def _classes(scores: Scores) -> Section:
     return Section(
         heading="Classes",
         sentence=f"On {scores.examples:,} test rows; support is the number of rows of a class.",
-        tables=[Table(title="scores by class", heads=heads, rows=rows)],
+        tables=[Table(heads=heads, rows=rows)],
     )
 
 
@@ -101,14 +101,13 @@ def _training(report: Mapping[str, Any]) -> Section:
     chosen = (report["examples"], report["seed"])
     losses = {
         result["start"]: result["trial"]["training_losses"]
-        for result in report["results"]
+        for result in reversed(report["results"])  # the fine-tuned one comes last there
         if result["trial"] and (result["examples"], result["seed"]) == chosen
     }
     lines = [_line(start, range(1, len(y) + 1), y) for start, y in losses.items()]
     return Section(
         heading="Training",
-        sentence="The mean loss of the training rows in each epoch, with dropout, as they were "
-        "read.",
+        sentence="The mean loss of the training rows in each epoch, with dropout.",
         charts=[draw_lines("training", lines, caption="training loss in nats", x_label="epoch")],
     )
 
