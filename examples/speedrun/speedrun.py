@@ -1,6 +1,6 @@
 """Time to quality: the CPU minutes of training in which a recipe reaches held-out losses.
 
-    python examples/speedrun/speedrun.py [RECIPE.toml] [--save-every 200] [--seed 1]
+    python examples/speedrun/speedrun.py [RECIPE.toml] [--save-every 200] [--seed 1] [--wall]
 
     held-out loss   CPU minutes   wall minutes   million tokens   PFLOPs
     4.00                   60.1           31.2             15.2     ...
@@ -28,6 +28,12 @@ alone). Checkpoints are evaluated afterwards, in this process, so evaluation cos
 a loss counts as reached at the first checkpoint that has it. CPU minutes are those of the
 `pretrain` processes, user and system, with their start-up and checkpoints; a stage's are spread
 over its steps by the time that these took.
+
+On a GPU, --wall counts seconds of wall time instead, from the start of `pretrain`: start-up, word
+vectors, compiling and checkpoints are in them, and what no step took counts before the first one.
+
+    held-out loss   wall seconds   million tokens    PFLOPs   device
+    2.60                   201.3            176.2     49.10   NVIDIA H100 80GB HBM3
 
 The model of a stage with shorter examples may have too few positions for the held-out ones: its
 checkpoints cost, and are not measured.
@@ -61,7 +67,7 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights, step_of
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.loader import evaluation_batches
-from clozeline.train.engine.distributed import join_world
+from clozeline.train.engine.distributed import device_name, join_world
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.schedule import phase_at
 from clozeline.train.evaluation.evaluate import evaluate_model
@@ -71,6 +77,7 @@ RECIPE = Path(__file__).with_name("nano.toml")
 SOURCE = f"{DATA}/wikipedia/train-*.parquet" if DATA else "sample:articles?size=20MB"
 VOCABULARY, LENGTH = 16384, 256  # of the held-out examples, and of every recipe
 TARGETS = (4.0, 3.75, 3.5, 3.3, 3.15)
+GPU_TARGETS = (2.6, 2.3, 2.1)
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,9 @@ class Cost:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("work/speedrun"))
 @click.option("--save-every", default=200, help="Steps between the losses that can be reached.")
 @click.option("--examples", type=int, help="Measure only so many held-out examples.")
-@click.option("--target", "targets", type=float, multiple=True, default=TARGETS)
+@click.option("--target", "targets", type=float, multiple=True, help="Losses to reach.")
 @click.option("--seed", default=0, help="Added to the seed of every stage.")
+@click.option("--wall", is_flag=True, help="Count seconds of wall time, on a GPU.")
 def main(
     recipe: Path,
     folder: Path,
@@ -100,6 +108,7 @@ def main(
     examples: int | None,
     targets: tuple[float, ...],
     seed: int,
+    wall: bool,
 ) -> None:
     """Train a recipe and print when it reaches which loss."""
     values = tomllib.loads(recipe.read_text())
@@ -122,10 +131,10 @@ def main(
         ]
         options = [*_flags(stage["pretrain"]), *(part for p in phases for part in ("--phase", p))]
         _train(run, shards, *source, *options, "--save-every", save_every)
-        costs = _costs(run)
+        costs = _costs(run, wall=wall)
         points += [(loss, spent + costs[step]) for loss, step in _losses(run, held_out, examples)]
         start, spent = run, spent + costs[max(costs)]
-    print("\n".join(_table(points, targets)))
+    print("\n".join(_table(points, targets, _device() if wall else None)))
     count = read_manifest(held_out).num_examples("validation")
     print(
         f"recipe {sha256(_as_text(values)).hexdigest()[:12]}, {examples or count:,} held-out "
@@ -165,20 +174,23 @@ def _check(digests: dict[str, str], expected: dict[str, str]) -> None:
             )
 
 
-def _table(points: list[tuple[float, Cost]], targets: tuple[float, ...]) -> Iterator[str]:
-    yield "held-out loss   CPU minutes   wall minutes   million tokens    PFLOPs"
-    for target in targets:
+def _table(
+    points: list[tuple[float, Cost]], targets: tuple[float, ...], device: str | None
+) -> Iterator[str]:
+    """The lines of the table; with a `device`, of its wall time."""
+    columns = "wall seconds" if device else "CPU minutes   wall minutes"
+    yield f"held-out loss   {columns}   million tokens    PFLOPs{'   device' if device else ''}"
+    for target in targets or (GPU_TARGETS if device else TARGETS):
         reached = next((cost for loss, cost in points if loss <= target), None)
-        yield f"{target:<13.2f} " + (_row(reached) if reached else f"{'not reached':>13}")
+        yield f"{target:<13.2f} " + (_row(reached, device) if reached else f"{'not reached':>13}")
     loss, cost = points[-1]
-    yield f"{f'{loss:.3f}, end':<13} {_row(cost)}"
+    yield f"{f'{loss:.3f}, end':<13} {_row(cost, device)}"
 
 
-def _row(cost: Cost) -> str:
-    return (
-        f"{cost.cpu / 60:13.1f} {cost.wall / 60:14.1f} {cost.tokens / 1e6:16.1f} "
-        f"{cost.flops / 1e15:9.2f}"
-    )
+def _row(cost: Cost, device: str | None) -> str:
+    spent = f"{cost.wall:14.1f}" if device else f"{cost.cpu / 60:13.1f} {cost.wall / 60:14.1f}"
+    row = f"{spent} {cost.tokens / 1e6:16.1f} {cost.flops / 1e15:9.2f}"
+    return f"{row}   {device}" if device else row
 
 
 def _shards(folder: Path, options: dict[str, Any]) -> Path:
@@ -211,8 +223,11 @@ def _seconds(run: Path) -> dict[str, float]:
     return json.loads(file.read_text()) if file.exists() else {"cpu": 0.0, "wall": 0.0}
 
 
-def _costs(run: Path) -> dict[int, Cost]:
-    """What a stage has cost after each of its steps."""
+def _costs(run: Path, *, wall: bool = False) -> dict[int, Cost]:
+    """What a stage has cost after each of its steps.
+
+    What no step took is spread over all of them or, of `wall` time, comes before the first.
+    """
     config, lines = read_run(run), read_metrics(run)
     speeds = {line["step"]: line["slots_per_second"] for line in lines if "mlm_loss" in line}
     spent, found = Cost(), {}
@@ -231,6 +246,9 @@ def _costs(run: Path) -> dict[int, Cost]:
         spent += Cost(wall=slots / speed, tokens=slots, flops=flops)
         found[step] = spent
     seconds = _seconds(run)
+    if wall:
+        before = seconds["wall"] - spent.wall
+        return {step: replace(cost, wall=before + cost.wall) for step, cost in found.items()}
     return {
         step: replace(cost, **{name: seconds[name] * cost.wall / spent.wall for name in seconds})
         for step, cost in found.items()
@@ -254,6 +272,11 @@ def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[f
                 precision=config.training.precision,
             )
             yield found.mlm_loss, step_of(checkpoint)
+
+
+def _device() -> str:
+    with join_world() as world:
+        return device_name(world.device)
 
 
 def _flags(options: dict[str, Any]) -> list[object]:

@@ -2,8 +2,9 @@
 
     python tests/benchmarks/gpu_report.py OUT.md [--dry-run]
 
-A dry run has the CPU in the GPU's place and shows that everything but the GPU is ready. Exits with
-1 where a test or the table failed; the file is written all the same.
+The file grows with each row, so a machine that is taken away leaves what it had measured. A dry run
+the CPU in the GPU's place and shows that everything but the GPU is ready. Exits with 1 where a test
+or the table failed; the file is written all the same.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 from xml.etree import ElementTree
 
 import torch
@@ -24,8 +26,8 @@ SPEED = "tests/benchmarks/training_speed.py"
 OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 
 
-def run(*words: str, is_dry: bool) -> tuple[int, str]:
-    """The exit code and the standard output, which is shown as well."""
+def run(*words: str, is_dry: bool, copy: TextIO | None = None) -> tuple[int, str]:
+    """The exit code and the standard output, which is shown and written to `copy` as well."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment |= {"CLOZELINE_DRY_RUN": "1"} if is_dry else {}
     lines = []
@@ -36,6 +38,8 @@ def run(*words: str, is_dry: bool) -> tuple[int, str]:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
+            if copy:
+                print(line, end="", file=copy, flush=True)
     return process.returncode, "".join(lines)
 
 
@@ -79,12 +83,12 @@ def main() -> int:
         tested, _ = run("-m", "pytest", *options, *files, is_dry=is_dry)
         rows = sorted(rows_of(results)) if results.exists() else []
     options = ["--device", "cuda", "--rounds", "2", *["--dry-run"] * is_dry]
-    measured, table = run(SPEED, *options, is_dry=is_dry)
-    tests = ["| test | outcome | seconds | why |", "|---|---|---:|---|", *rows]
-    text = "\n".join([*heading(is_dry), *tests, "", table])
+    tests = ["| test | outcome | seconds | why |", "|---|---|---:|---|", *rows, ""]
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(text)
-    print(f"\n{text}\nwritten to {given.out}; hand in this file")
+    with given.out.open("w") as file:
+        print(*heading(is_dry), *tests, sep="\n", file=file, flush=True)
+        measured, table = run(SPEED, *options, is_dry=is_dry, copy=file)
+    print(f"\n{given.out.read_text()}\nwritten to {given.out}; hand in this file")
     return int(bool(tested or measured or "failed:" in table))
 
 

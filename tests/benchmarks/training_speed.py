@@ -78,6 +78,7 @@ CUDA_CASES = {
     "bert-base unpadded": Case("bert-base", 512, 128, unpadded=True),
     "bert-large": Case("bert-large", 512, 64),
     "modern-base packed": Case("modern-base", 1024, 64, unpadded=True, packed=True),
+    "modern-medium packed": Case("modern-medium", 128, 1024, True, True, by_recipe=True),
     "nano": Case("nano", 64, 4096),
     "nano by its recipe": Case("nano", 64, 4096, by_recipe=True),
 }

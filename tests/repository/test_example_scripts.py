@@ -6,10 +6,12 @@ import io
 import json
 import re
 import runpy
+import shlex
 import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from contextlib import contextmanager
 from dataclasses import fields
 
@@ -26,6 +28,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.finetuning.classifier import load_classifier
 from tests.support.command import output_of, refused
 from tests.support.http_clients import ask_once
+from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT
@@ -233,6 +236,44 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
     assert 0 < second[2].wall < second[4].wall
     assert table[2].split() == ["0.10", "not", "reached"]
     assert table[3].split()[1:2] == ["end"]
+
+
+@pytest.mark.slow
+def test_the_recipe_of_a_gpu_is_timed_by_the_seconds_of_its_command(tmp_path):
+    """Its stages and options, with fewer layers, rows and steps."""
+    text = (ROOT / "examples" / "speedrun" / "gpu.toml").read_text()
+    start, _, stages = text.partition("[digests]")
+    stages = stages[stages.index("[[stage]]") :].replace("batch-size = 256", "batch-size = 4")
+    recipe = tmp_path / "gpu.toml"
+    recipe.write_text(
+        start.replace("modern-medium", "modern-nano")
+        + stages.replace('for = "22m"', "max-steps = 4")
+    )
+    script = [sys.executable, str(ROOT / "examples" / "speedrun" / "speedrun.py"), str(recipe)]
+    script += ["--folder", str(tmp_path / "runs"), "--save-every", "2", "--examples", "8"]
+    script += ["--wall", "--target", "99", "--target", "0.1"]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    header, first, never, end, *_ = done.stdout.splitlines()[-9:]
+    assert header.split()[-4:] == ["million", "tokens", "PFLOPs", "device"]
+    assert (first.split()[0], first.split()[-1], end.split()[-1]) == ("99.00", "cpu", "cpu")
+    assert never.split() == ["0.10", "not", "reached"]
+    (seconds,) = (tmp_path / "runs").glob("run-*.json")
+    whole = json.loads(seconds.read_text())["wall"]
+    assert float(end.split()[2]) == pytest.approx(whole, abs=0.1)
+    costs = runpy.run_path(script[1])["_costs"](seconds.with_suffix(""), wall=True)
+    assert 0 < costs[2].wall < costs[4].wall == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", ["nano", "gpu"])
+def test_recipes_of_the_speedrun_have_options_that_the_commands_take(name):
+    flags = runpy.run_path(str(ROOT / "examples" / "speedrun" / "speedrun.py"))["_flags"]
+    recipe = tomllib.loads((ROOT / "examples" / "speedrun" / f"{name}.toml").read_text())
+    for stage in recipe["stage"]:
+        line = ["pretrain", "S", "--out=R", "--preset", recipe["preset"], *flags(stage["pretrain"])]
+        parse(shlex.join(["clozeline", *map(str, line)]))
+        for part in (*stage.get("phase", ()), stage):
+            line = ["shards", "T", "--tokenizer=K", "--out=S", *flags(part["shards"])]
+            parse(shlex.join(["clozeline", *map(str, line)]))
 
 
 def _tokens(costs):
