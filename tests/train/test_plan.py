@@ -189,6 +189,8 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
 
 def test_print_recipe_wants_neither_shards_nor_a_folder():
     done = invoke("pretrain", "--preset=bert-base", "--print-recipe")
+    assert "\nreached    not measured\n" in done.stdout
+    assert "\nreached    held-out loss 3.67 nats" in output_of("pretrain", "--print-recipe")
     assert done.exit_code == 0
     assert done.stderr == (
         "note: without SHARDS, 30,522 tokens in the vocabulary and examples of 128 tokens are "

@@ -43,6 +43,7 @@ from clozeline.train.engine.signals import handled
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
+    REACHED,
     Origin,
     check_cool_down,
     resolve,
@@ -186,7 +187,7 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
         )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe or not shards:
-            _print_recipe(shards, plan, training, world)
+            _print_recipe(run, shards, plan, training, world)
             return
         outcome = train_run(
             shards,
@@ -273,7 +274,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _print_recipe(
-    shards: Path | None, plan: "Plan", training: PretrainConfig, world: "World"
+    run: RunOptions, shards: Path | None, plan: "Plan", training: PretrainConfig, world: "World"
 ) -> None:
     from clozeline.train.data.phases import find_phases
     from clozeline.train.pretraining.run_summary import layer_lines, phase_lines
@@ -283,7 +284,10 @@ def _print_recipe(
     if world.is_main:
         if not shards:
             click.echo(ASSUMED_NOTE, err=True)
-        lines = [*plan.lines(), *phase_lines(phases, training), *layer_lines(plan.model)]
+        lines = [*plan.lines(), *phase_lines(phases, training)]
+        if not (run.from_ or run.resume or run.set_):
+            lines.append(f"reached    {REACHED.get(run.preset or DEFAULT_PRESET, 'not measured')}")
+        lines += layer_lines(plan.model)
         click.echo("\n".join(lines))
 
 
