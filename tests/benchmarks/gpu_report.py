@@ -3,8 +3,8 @@
     python tests/benchmarks/gpu_report.py OUT.md [--dry-run]
 
 The file grows with each row, so a machine that is taken away leaves what it had measured. A dry run
-the CPU in the GPU's place and shows that everything but the GPU is ready. Exits with 1 where a test
-or the table failed; the file is written all the same.
+has the CPU in the GPU's place and shows that everything but the GPU is ready. Exits with 1 where a
+test or the table failed; the file is written all the same.
 """
 
 import argparse
