@@ -4,8 +4,9 @@
 
 A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
 `small_training.train`, `model` with changes of the model; with `copy_of` and `step` it resumes from
-that step of another run; `folder`, also with "{rank}", is where relative paths begin; `signal` is
-sent to rank 1 before its first restart; pools of examples have `pool_rows`.
+that step of another run; `machine` is the number of processes of a machine, all by default;
+`folder`, also with "{rank}", is where relative paths begin; `signal` is sent to rank 1 before its
+first restart; pools of examples have `pool_rows`.
 If rank r refuses, its message is in `OUT.refused.r`.
 """
 
@@ -55,6 +56,7 @@ def do(job: dict[str, Any]) -> None:
     rank, out = int(os.environ["RANK"]), Path(job["out"])
     if "folder" in job:
         os.chdir(job["folder"].format(rank=rank))
+    os.environ["LOCAL_WORLD_SIZE"] = str(job.get("machine", os.environ["WORLD_SIZE"]))
     if "copy_of" in job and rank == 0:  # the other process waits for the result
         go_back(shutil.copytree(job["copy_of"], out), job["step"])
     is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"

@@ -189,15 +189,19 @@ def test_a_sharded_model_in_bf16_trains_as_autocast_does(runs):
     "name", [f"muon-{x}" for x in ("ddp", "fsdp", "ddp-resumed", "fsdp-resumed")]
 )
 def test_muon_of_two_processes_updates_matrices_as_one_does(name, runs):
+    assert_same_updates(runs / name, runs / "muon-one")
+    moments = [load_moments(latest_checkpoint(runs / run)) for run in (name, "muon-one")]
+    shapes = [{key: value.shape for key, value in part.items()} for part in moments]
+    assert shapes[0] == shapes[1]
+
+
+def assert_same_updates(ours, theirs):
     """To rounding: where a CPU has bfloat16 products, each update is rounded to that."""
-    wanted, found = moved(runs / "muon-one"), moved(runs / name)
+    found, wanted = moved(ours), moved(theirs)
     assert found.keys() == wanted.keys()
     for key, way in wanted.items():
         if key.startswith("encoder.layers.") and way.ndim == 2:
             assert torch.linalg.norm(found[key] - way) < 0.2 * torch.linalg.norm(way), key
-    moments = [load_moments(latest_checkpoint(runs / run)) for run in (name, "muon-one")]
-    shapes = [{key: value.shape for key, value in part.items()} for part in moments]
-    assert shapes[0] == shapes[1]
 
 
 def moved(run):
@@ -336,13 +340,21 @@ def test_after_a_failure_torchrun_goes_on_by_itself(folder, tmp_path):
 @pytest.mark.slow
 def test_four_processes_go_on_from_two_and_two_and_one_from_four(runs, folder, tmp_path):
     job = {"shards": folder, "changes": OPTIONS}
-    four = {"copy_of": runs / "ddp", "step": 6, "out": tmp_path / "four"}
-    run_jobs([{**job, **four}], tmp_path, "--nproc-per-node=4")
+    four = {"copy_of": runs / "ddp", "step": 6}
+    fsdp = {"changes": {**OPTIONS, "parallel": "fsdp"}, "machine": 2}  # on two machines of two
+    muon = {"changes": {**MUON, "parallel": "fsdp"}, "machine": 2, "model": THREE}
+    jobs = [
+        {**job, **four, "out": tmp_path / "four"},
+        {**job, **four, **fsdp, "out": tmp_path / "hybrid"},
+        {**job, **muon, "out": tmp_path / "muon"},
+    ]
+    run_jobs(jobs, tmp_path, "--nproc-per-node=4")
+    assert_same_updates(tmp_path / "muon", runs / "muon-one")
     two = {"copy_of": tmp_path / "four", "step": 12, "out": tmp_path / "two"}
     run_jobs([{**job, **two}], tmp_path)
     one = go_back(shutil.copytree(tmp_path / "four", tmp_path / "one"), 12)
     train(folder, one, model=MODEL, resume=True, **OPTIONS)
-    for name in ("four", "two", "one"):
+    for name in ("four", "hybrid", "two", "one"):
         assert_same_training(numbers(tmp_path / name), numbers(runs / "one"))
 
 

@@ -291,15 +291,21 @@ def share_out(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor)
 def _shard(model: BertForPretraining, world: World, *, precision: str, compile: bool) -> nn.Module:
     """FSDP2: weights are gathered, used and freed layer by layer.
 
-    Each process keeps its shards in float32. With bf16, weights are rounded before they are
-    gathered, which halves what is sent; gradients are added up in float32. The embeddings belong to
-    the root, as a tied decoder needs them from the first to the last product; an untied decoder,
-    used once, is a unit of its own.
+    On several machines each holds the whole model (HSDP): weights are gathered inside a machine,
+    and only the gradients of shards cross the network. Each process keeps its shards in float32.
+    With bf16, weights are rounded before they are gathered, which halves what is sent; gradients
+    are added up in float32. The embeddings belong to the root, as a tied decoder needs them from
+    the first to the last product; an untied decoder, used once, is a unit of its own.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes a second to import
 
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    of_machine = _number("LOCAL_WORLD_SIZE", "1")
+    is_uneven = world.any(of_machine != world.min(of_machine))
+    shape = {"processes": world.size}
+    if 1 < of_machine < world.size and not is_uneven:
+        shape = {"machines": world.size // of_machine, "processes": of_machine}
+    mesh = init_device_mesh(world.device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
     if world.device.type == "cpu" and not compile:
         # DTensor's caches keep the mesh, and it the group; only the compiler asks the mesh for it.
         getattr(mesh, "_pg_registry", {}).clear()

@@ -63,7 +63,8 @@ class Estimate:
     def memory(self, rows: int) -> float:
         """Bytes of a rank with passes of so many rows; FSDP2's gathered layers are not counted."""
         cost = self._cost(rows)
-        shards = self.gpus if self.training.parallel == "fsdp" else 1
+        # Several machines hold a copy each.
+        shards = min(self.gpus, GPUS_OF_A_MACHINE) if self.training.parallel == "fsdp" else 1
         return cost.peak - cost.state * (1 - 1 / shards)
 
     @property

@@ -30,6 +30,7 @@ from clozeline.train.data.shard_set import ShardCache, ShardSet
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.precision import (
     deterministic_kernels,
+    newest_flash_attention,
     resolve_precision,
     resolve_unpadded,
 )
@@ -163,7 +164,10 @@ def train_run(
     data = open_loader(shards, config, world, state=point.state.loader, masking=masking)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
-    with deterministic_kernels(training.deterministic):
+    with (
+        deterministic_kernels(training.deterministic),
+        newest_flash_attention(model, device, is_wanted=not training.deterministic) as attention,
+    ):
         recorded = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, options=recorded)
         with out_of_memory_in_one_line(_step_in_words(config, world), LESS_MEMORY):
@@ -176,7 +180,9 @@ def train_run(
                 prepare=lambda: _write_folder(start, point, config, shards),
             )
             if world.is_main:
-                print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))
+                kernel = f"note: FlashAttention {attention[-1]} is used." if attention else None
+                lines = [note, kernel, *run_summary(trainer, config)]
+                print_progress("\n".join(filter(None, lines)))
             return trainer.train()
 
 
