@@ -118,6 +118,22 @@ def test_guesses_are_what_an_h200_took(name, length, predictions, rows, measured
     assert eager.seconds(utilization=1.0) > 1.3 * compiled.seconds(utilization=1.0)
 
 
+def test_with_fsdp_machines_send_each_other_the_gradients_of_shards_alone():
+    model, data = preset("bert-tiny", vocab_size=500), DataConfig(max_seq_length=32)
+    with torch.device("meta"):
+        parameters = sum(weight.numel() for weight in BertForPretraining(model).parameters())
+
+    def sent(gpus, parallel):
+        training = training_config(batch_size=8 * gpus, micro_batch_size=8, parallel=parallel)
+        how = {"gpu": gpu_named("h200"), "model": model, "training": training, "data": data}
+        return Estimate(gpus=gpus, **how).sent
+
+    (inside, none), (same, between) = sent(8, "fsdp"), sent(16, "fsdp")
+    assert (same, none, between) == (inside, 0, parameters * 8 / 8 / 2)
+    assert sent(8, "ddp") == (parameters * 8 * 7 / 8, 0)
+    assert sent(16, "ddp") == (0, parameters * 8 * 15 / 16)
+
+
 # --- the command
 
 

@@ -63,8 +63,7 @@ class Estimate:
     def memory(self, rows: int) -> float:
         """Bytes of a rank with passes of so many rows; FSDP2's gathered layers are not counted."""
         cost = self._cost(rows)
-        # Several machines hold a copy each.
-        shards = min(self.gpus, GPUS_OF_A_MACHINE) if self.training.parallel == "fsdp" else 1
+        shards = self.gpus / self.machines if self.training.parallel == "fsdp" else 1
         return cost.peak - cost.state * (1 - 1 / shards)
 
     @property
@@ -85,9 +84,16 @@ class Estimate:
         return self.training.batch_size * self.data.max_seq_length
 
     @property
-    def sent(self) -> float:
-        """Bytes that a rank sends in a step: a ring's sums, or FSDP2's gathers and sums."""
-        ring = (self.gpus - 1) / self.gpus
+    def machines(self) -> int:
+        """Those that the ranks fill; with FSDP2 each holds the whole model."""
+        return -(-self.gpus // GPUS_OF_A_MACHINE)
+
+    @property
+    def sent(self) -> tuple[float, float]:
+        """Bytes that a rank sends in a step inside its machine, and to other machines.
+
+        A ring's sums; or FSDP2's gathers and sums, and then sums of each shard.
+        """
         with torch.device("meta"):
             model = BertForPretraining(self.model)
         layers = sum(weight.numel() for weight in model.encoder.layers.parameters())
@@ -96,11 +102,14 @@ class Estimate:
         # In bfloat16: whole updates gathered, or shards sent to who computes an update and back.
         updates = is_muon * layers * (2 if is_ddp else 4 / self.gpus)
         if is_ddp:
-            return ring * ((layers + others) * 8 + updates)
+            sums = (1 - 1 / self.gpus) * ((layers + others) * 8 + updates)
+            return (sums, 0.0) if self.machines == 1 else (0.0, sums)
         number = 2 if self.training.precision == "bf16" else 4
         # A layer is gathered again for its backward pass; the embeddings and heads stay.
         gathered = (2 * layers + others) * number * self.passes
-        return ring * (gathered + updates + (layers + others) * 4)
+        shards = self.gpus / self.machines
+        inside = (1 - 1 / shards) * (gathered + updates + (layers + others) * 4)
+        return inside, (1 - 1 / self.machines) * (layers + others) * 8 / shards
 
     def seconds(self, *, utilization: float) -> float:
         """Seconds of a step whose products reach this fraction of the peak; 1.0: the roofline.
@@ -113,8 +122,9 @@ class Estimate:
         if self.training.compile is not False:
             traffic *= FUSED
         computing = self.flops / (peak * utilization) + traffic
-        link = self.gpu.link if self.gpus <= GPUS_OF_A_MACHINE else self.gpu.network
-        return computing + max(0.0, self.sent / link - computing / self.passes * 2 / 3)
+        inside, between = self.sent
+        sending = inside / self.gpu.link + between / self.gpu.network
+        return computing + max(0.0, sending - computing / self.passes * 2 / 3)
 
     def _cost(self, rows: int) -> StepCost:
         passes = 1 if rows == self.share else 2
@@ -167,7 +177,7 @@ def _cells(estimate: Estimate, price: float | None) -> tuple[str, ...]:
         str(estimate.passes),
         f"{estimate.memory(estimate.rows) / 1e9:.1f}",
         f"{estimate.flops * estimate.gpus / estimate.slots / 1e9:.3f}",
-        f"{estimate.sent / 1e6:,.0f}",
+        f"{sum(estimate.sent) / 1e6:,.0f}",
         f"{best * 1e3:,.1f}",
         f"{estimate.slots / best:,.0f}",
         f"{estimate.slots / guessed:,.0f}",
