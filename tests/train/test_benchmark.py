@@ -146,6 +146,8 @@ def test_the_table_ends_with_the_mean_of_the_tasks():
         Score(task="A", test="a", rows=10, metric="f1", values={"pretrained": [0.5, 0.7]}),
         Score(task="A", test="a", rows=10, metric="accuracy", values={"pretrained": [0.8]}),
         Score(task="A", test="b/c.tsv", rows=10, metric="f1", values={"pretrained": [0.1]}),
+        Score(task="A", test="hf://b?split=odd&name=x", rows=10, metric="f1",
+              values={"pretrained": [0.2]}),
         Score(task="B", test="d", rows=2000, metric="pearson",
               values={"pretrained": [0.3], "bag_of_words": [-0.25]}),
     ]  # fmt: skip
@@ -154,6 +156,7 @@ def test_the_table_ends_with_the_mean_of_the_tasks():
         ["A", "10", "f1", "60.0", "±", "14.1", "-", "-"],
         ["A", "10", "accuracy", "80.0", "-", "-"],
         ["c", "10", "f1", "10.0", "-", "-"],
+        ["odd", "10", "f1", "20.0", "-", "-"],
         ["B", "2,000", "pearson", "30.0", "-", "-25.0"],
         ["mean", "50.0", "-", "-25.0"],
     ]

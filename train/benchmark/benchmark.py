@@ -153,7 +153,8 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     yield _row("", "rows", "metric", *SHOWN.values())
     for score in scores:
         is_first = score.test == first_test[score.task]
-        name = score.task if is_first else f"  {Path(score.test).stem}"
+        other = score.test.partition("split=")[2].partition("&")[0] or Path(score.test).stem
+        name = score.task if is_first else f"  {other}"
         shown = (_percent(score.values.get(start, [])) for start in SHOWN)
         yield _row(name, f"{score.rows:,}", score.metric, *shown)
         for start, values in score.values.items() if is_first else ():
