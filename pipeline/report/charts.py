@@ -116,6 +116,6 @@ def _write_ticks(axes: "Axes", *, log_x: bool, percent: bool) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
     elif not 0 < axes.dataLim.width < 1:  # steps, epochs, tokens; not confidences
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     scale, unit = (100, "%") if percent else (1, "")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{scale * y:,.6g}{unit}"))

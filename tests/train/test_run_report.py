@@ -125,6 +125,16 @@ def test_the_unigram_of_the_first_line_is_that_of_the_warnings(tmp_path):
     assert "counting tokens alone gives 6.000" in html
 
 
+def test_the_last_warning_of_each_cause_is_shown(tmp_path):
+    """Here the loss jumps twice."""
+    values = [3.0 + 0.01 * (step % 3) + 9.0 * (step in (60, 100)) for step in range(120)]
+    lines = [line(step, mlm_loss=value) for step, value in enumerate(values, start=1)]
+    shown = re.findall(
+        r"<li>⚠ jumps, step (\d+): .* jumped to", page(make_run(tmp_path / "jumps", lines))
+    )
+    assert shown == ["101"]
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_run_killed_after_a_few_lines_is_drawn_as_far_as_it_got(tmp_path, number):
     folder = make_run(tmp_path / "killed", LINES[:number])

@@ -82,11 +82,10 @@ def _confusion(scores: Scores) -> Section:
         (name, *(f"{count:,}" for count in counts))
         for name, counts in zip(scores.names, scores.confusion, strict=True)
     ]
-    heads = ("label", *(f"predicted {name}" for name in scores.names))
     return Section(
         heading="Confusion matrix",
         sentence="A row for each label, a column for each prediction.",
-        tables=[Table(heads=heads, rows=rows)],
+        tables=[Table(heads=("label", *scores.names), rows=rows)],
     )
 
 

@@ -81,10 +81,10 @@ def _sections(runs: Sequence[RunHistory]) -> Iterator[Section]:
     warnings = [
         f"{run.name}, step {warning.step:,}: {warning.words}"
         for run in runs
-        for warning in run.warnings
+        for warning in {warning.cause: warning for warning in run.warnings}.values()
     ]
     if warnings:
-        sentence = "What the metrics warn of, once for each cause."
+        sentence = "What the metrics warn of: the last warning of each cause."
         yield Section(heading="Health", sentence=sentence, warnings=warnings)
     if len(runs) > 1:
         sentence = "Training metrics are means over the last ten logged steps."
