@@ -9,7 +9,7 @@ differences({"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"})  ->  ["s
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -162,7 +162,7 @@ def with_fields(config: Config, given: Mapping[str, Any]) -> Config:
 
     Raises InputError for something else than a dataclass.
     """
-    if not hasattr(config, "__dataclass_fields__"):
+    if not is_dataclass(type(config)):
         raise InputError(f"a config is {type(config).__name__}; give its values as keywords.")
     own = {field.name: given[field.name] for field in fields(config) if field.name in given}
     return replace(config, **own)

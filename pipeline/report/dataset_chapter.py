@@ -182,12 +182,12 @@ def _statistics(summary: DatasetSummary) -> Section:
         heading="Statistics",
         sentence="Counted over all examples, [CLS] and [SEP] included.",
         charts=[chart] if chart else [],
-        tables=[Table(heads=("number", *splits), rows=rows)],
+        tables=[Table(heads=("statistic", *splits), rows=rows)],
     )
 
 
 def _statistics_of(rows: Counter[str], summary: DatasetSummary) -> dict[str, str]:
-    """Numbers of a split by name."""
+    """The statistics of a split by name."""
     config, tokenizer = summary.manifest.config, summary.tokenizer
     tokens, negative = rows["tokens"], config.negative_pairs
     masked = rows["masked"] + rows["random"] + rows["kept"]

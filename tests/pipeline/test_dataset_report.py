@@ -159,8 +159,8 @@ def test_lengths_are_counted_by_split(small_folder):
 def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
     assert page.text[small_folder.name] == 2  # title and heading
     found = {row[0]: row[1:] for row in page.rows}
-    assert found["number"] == ["train", "validation"]
-    for column, split in enumerate(found["number"]):
+    assert found["statistic"] == ["train", "validation"]
+    for column, split in enumerate(found["statistic"]):
         rows = rows_of(small_folder, split)
         tokens = sum(len(ids) for ids, *_ in rows)
         masked = Counter()

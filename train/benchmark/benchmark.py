@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 
@@ -153,7 +154,8 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     yield _row("", "rows", "metric", *SHOWN.values())
     for score in scores:
         is_first = score.test == first_test[score.task]
-        other = score.test.partition("split=")[2].partition("&")[0] or Path(score.test).stem
+        split = parse_qs(score.test.partition("?")[2]).get("split")
+        other = split[0] if split else Path(score.test).stem
         name = score.task if is_first else f"  {other}"
         shown = (_percent(score.values.get(start, [])) for start in SHOWN)
         yield _row(name, f"{score.rows:,}", score.metric, *shown)

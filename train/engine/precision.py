@@ -145,7 +145,10 @@ def newest_flash_attention(
 
 
 def _activate_flash_attention(head_size: int, device: torch.device) -> str | None:
-    """Its kernels want heads of 8, 16, ... 128 numbers."""
+    """Activate the newest that is installed; returns its name, or None.
+
+    A head must have a size of 8, 16, ... 128.
+    """
     generation, _ = torch.cuda.get_device_capability(device)
     for name, generations in FLASH_ATTENTION.items():
         if generation in generations and head_size in range(8, 129, 8):

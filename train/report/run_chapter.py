@@ -26,8 +26,8 @@ CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
     "learning_rate": ("learning rate", False),
     "gradient_norm": ("gradient norm, before clipping", False),
     "tokens_per_second": ("tokens/s, without padding", False),
-    "data_wait": ("part of the time that waits for data", True),
-    "mfu": ("MFU: part of the device's peak FLOPs", True),
+    "data_wait": ("share of the time spent waiting for data", True),
+    "mfu": ("MFU: share of the device's peak FLOPs", True),
 }
 
 
