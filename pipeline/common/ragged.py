@@ -116,7 +116,7 @@ def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
     """A list column with non-nullable items."""
     item = pa.field("item", value_type, nullable=False)
     offsets = pa.array(rows.offsets.astype(np.int32))
-    values = pa.array(rows.values.astype(value_type.to_pandas_dtype(), copy=False))
+    values = pa.array(rows.values, value_type)
     return pa.ListArray.from_arrays(offsets, values, type=pa.list_(item))
 
 

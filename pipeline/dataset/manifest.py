@@ -8,7 +8,7 @@ is not a finished data set. One of its values is a digest of all others.
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from shlex import quote
 from typing import Any
@@ -133,7 +133,8 @@ class Manifest:
 
 def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
     """Write manifest.json with one line per field and one line per shard."""
-    values = {**asdict(manifest), "config": manifest.config.to_dict()}
+    values = asdict(replace(manifest, token_counts=[]))  # it copies number by number
+    values |= {"config": manifest.config.to_dict(), "token_counts": manifest.token_counts}
     for name in OPTIONAL:
         if not values[name]:
             del values[name]

@@ -219,6 +219,6 @@ def _cut(values: NDArray[Any], bounds: NDArray[np.int64]) -> Iterator[memoryview
 
 def _columns(vocab_size: int) -> list[tuple[int, np.dtype[Any]]]:
     """Which header field is the length of each column of a piece, and its dtype."""
-    ids = np.dtype(id_type(vocab_size).to_pandas_dtype()).newbyteorder("<")
+    ids = np.dtype(str(id_type(vocab_size))).newbyteorder("<")
     columns = (0, "<u8"), (0, "<u8"), (0, "<u4"), (0, "<u4"), (1, "<u4"), (2, "<u4"), (3, ids)
     return [(which, np.dtype(dtype)) for which, dtype in columns]
