@@ -68,9 +68,10 @@ class PredictOptions:
 class ExportOptions:
     """What another library needs."""
 
-    format: Literal["transformers", "onnx"] = option(
+    format: Literal["transformers", "pretraining", "onnx"] = option(
         "transformers",
-        "Library that reads the folder; `onnx` takes every preset.",
+        "What reads the folder; `pretraining` is `transformers` with the next-sentence head of a "
+        "`bert-*` run, for AutoModelForPreTraining.",
         group="Output",
     )
     overwrite: bool = option(
@@ -226,5 +227,5 @@ def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
     click.echo(f"{done}{exported.description}: {as_given(out)}")
     if format == "onnx" and kind_of(folder) == "classifier":
         print_next("predict", as_given(out), "TEXT", "--engine", "onnx")
-    elif format == "transformers":  # the others get no card
+    elif format != "onnx":  # it has no card
         click.echo(f"Next: {as_given(out).rstrip('/')}/README.md shows how to load it", err=True)

@@ -51,19 +51,65 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(run):
     out = run.parent / "exported"
-    assert output_of("export", run, "--out", out) == (
+    assert output_of("export", run, "--format", "pretraining", "--out", out) == (
         f"BertForPreTraining of {parameters(run):,} parameters: {out}\n"
     )
     return out
 
 
-def test_a_run_without_pairs_is_a_masked_lm_without_a_report_of_keys(tmp_path):
-    model = BertForPretraining(TINY, seed=7)
-    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12, pairs="none")
-    said = output_of("export", run, "--out", tmp_path / "out")
+@pytest.mark.parametrize("pairs", ["segments", "order", "sentences", "none", "packed"])
+def test_a_run_is_a_masked_lm_without_a_report_of_keys(pairs, tmp_path, caplog):
+    model = BertForPretraining(preset("bert-mini", vocab_size=TOKENIZER.vocab_size), seed=7)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12, pairs=pairs)
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    said = output_of("export", run, "--out", out)
     assert said.startswith("BertForMaskedLM of ")
-    assert "without the next-sentence head and the pooler: " in said
-    in_transformers(tmp_path / "out", "AutoModelForMaskedLM")
+    found, tokenizer = in_transformers(out, "AutoModelForMaskedLM")
+    assert warned(caplog) == []
+    batch = tokenizer("the cat [MASK]", "on mat", return_tensors="pt")
+    ids, every = batch["input_ids"], torch.arange(8)[None]
+    logits, scores = model.eval()(ids, batch["token_type_ids"], None, every)
+    logits = logits[..., : TOKENIZER.vocab_size]
+    torch.testing.assert_close(found(**batch).logits, logits, atol=1e-5, rtol=1e-5)
+    left = "without the next-sentence head and the pooler"
+    as_pretraining = ("export", run, "--format", "pretraining", "--out", whole)
+    if pairs in ("none", "packed"):
+        assert f"{left}: {out}" in said
+        assert "has no trained next-sentence head" in refused(*as_pretraining)
+        return
+    assert f"{left} (--format pretraining keeps them): {out}" in said
+    assert "--format pretraining` keeps them" in (out / "README.md").read_text()
+    output_of(*as_pretraining)
+    assert "`seq_relationship_logits`" in (whole / "README.md").read_text()
+    found, _ = in_transformers(whole, "AutoModelForPreTraining")
+    torch.testing.assert_close(found(**batch).prediction_logits, logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found(**batch).seq_relationship_logits, scores, atol=1e-5, rtol=1e-5)
+
+
+def test_other_classes_of_transformers_miss_their_own_head_alone(run, bert, tmp_path):
+    """What no folder of a BERT has for another task; nothing of the encoder is missing."""
+    output_of("export", run, "--out", tmp_path / "out")
+    masked, whole = tmp_path / "out", tmp_path / "whole"
+    output_of("export", run, "--format", "pretraining", "--out", whole)
+    wanted = (
+        (masked, "AutoModel", {"pooler"}, {"cls.predictions"}),
+        (
+            masked,
+            "AutoModelForSequenceClassification",
+            {"bert.pooler", "classifier"},
+            {"cls.predictions"},
+        ),
+        (whole, "AutoModel", set(), {"cls.predictions", "cls.seq_relationship"}),
+        (bert, "AutoModel", set(), {"classifier"}),
+        (bert, "AutoModelForSequenceClassification", set(), set()),
+    )
+    for folder, kind, missing, unexpected in wanted:
+        _, info = loaded_by_transformers(folder, kind)
+        for names, parts in (
+            (info["missing_keys"], missing),
+            (info["unexpected_keys"], unexpected),
+        ):
+            assert {next((p for p in parts if n.startswith(p)), n) for n in names} == parts
 
 
 def parameters(run):
@@ -104,11 +150,17 @@ def bert(classifier):
     return exported_classifier(classifier, classifier.with_name("bert"))
 
 
+def loaded_by_transformers(folder, model):
+    import transformers
+
+    return getattr(transformers, model).from_pretrained(folder, output_loading_info=True)
+
+
 def in_transformers(folder, model="AutoModelForPreTraining"):
     """The model and the tokenizer, if no weight is missing and none is left over."""
     import transformers
 
-    found, info = getattr(transformers, model).from_pretrained(folder, output_loading_info=True)
+    found, info = loaded_by_transformers(folder, model)
     assert not any(info.values()), info
     return found.eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
@@ -261,7 +313,8 @@ def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
 def test_an_identical_export_is_kept_and_nothing_else_is_replaced(run, exported, tmp_path):
     out = shutil.copytree(exported, tmp_path / "out")
     (out / "README.md").write_text("edited")
-    assert output_of("export", run, "--out", out).startswith("already complete: ")
+    again = ("export", run, "--format", "pretraining", "--out", out)
+    assert output_of(*again).startswith("already complete: ")
     assert (out / "README.md").read_text() == "edited"
     model = BertForPretraining(TINY, seed=8)
     other = write_small_run(tmp_path / "other", model, TOKENIZER, max_seq_length=12)

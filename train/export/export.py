@@ -2,10 +2,11 @@
 
     transformers   config.json, model.safetensors       see model/huggingface/convert.py
                    and for other models their code      see custom_model.py
+    pretraining    the same, with next-sentence head and pooler: BertForPreTraining
     onnx           model.onnx, onnx.json                see artifacts/onnx_folder.py
-    both           the files of a tokenizer folder, without Punkt; SHA256SUMS
+    all            the files of a tokenizer folder, without Punkt; SHA256SUMS
 
-`transformers` gets a model card, README.md. The folder is complete or absent: it is written under a
+The first two get a model card, README.md. The folder is complete or absent: it is written under a
 temporary name and renamed.
 """
 
@@ -25,6 +26,7 @@ from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import LOCK, check_kind, check_replaceable, kind_of
 from clozeline.pipeline.common.json_files import SUMS, json_values, write_json, write_sums
 from clozeline.pipeline.common.paths import GivenPath
+from clozeline.pipeline.config import PairScheme
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
@@ -41,11 +43,16 @@ from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, read_run_and_weights
 from clozeline.train.config import Truncate
 from clozeline.train.export.custom_model import CODE, add_prompt, card_with_code, save_custom_model
-from clozeline.train.export.model_card import classifier_card, run_card
+from clozeline.train.export.model_card import (
+    NEXT_SENTENCE,
+    NO_NEXT_SENTENCE,
+    classifier_card,
+    run_card,
+)
 from clozeline.train.finetuning.classifier import Classifier, read_classifier
 from clozeline.train.store.local_folder import local_folder
 
-Format = Literal["transformers", "onnx"]
+Format = Literal["transformers", "pretraining", "onnx"]
 
 CARD = "README.md"
 FILES = (
@@ -72,8 +79,14 @@ class _Source:
     pooling: Pooling
     truncate: Truncate = "end"
     classifier: Classifier | None = None  # None: a run
-    has_pairs: bool = True  # without them the next-sentence head and the pooler are as drawn
+    pairs: PairScheme | None = None  # of a run
     card: str
+
+    @property
+    def has_next_sentence(self) -> bool:
+        """Whether next-sentence head and pooler are trained, and `transformers` has them."""
+        has_types = self.model.config.type_vocab_size > 0  # ModernBERT has neither
+        return has_types and self.pairs not in (None, "none", "packed") and _is_plain(self)
 
 
 def export(
@@ -88,7 +101,8 @@ def export(
         >>> export("work/run", out="work/huggingface").is_new
         True
 
-    Raises InputError if `source` is neither, if the library cannot express the model, and if `out`
+    A run becomes a masked LM; with `form="pretraining"` a `BertForPreTraining`. Raises InputError
+    if `source` is neither, if the library cannot express the model, and if `out`
     holds anything but an export.
     """
     with local_folder(source) as source, local_folder(out, writes=True) as out:
@@ -103,7 +117,7 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
     read = _read_run if kind == "run" else _read_classifier
     loaded = read(source, folder=out.name)
     if form != "onnx":
-        _check_expressible(source, loaded)
+        _check_expressible(source, loaded, form)
     with locked_folder(out), partial_folder(out) as partial:
         Tokenizer(loaded.tokenizer.tokens, loaded.tokenizer.normalization).save(  # without Punkt
             partial,
@@ -111,8 +125,10 @@ def _export(source: Path, out: Path, form: Format, *, overwrite: bool) -> Export
             has_segments=loaded.model.config.type_vocab_size > 0,
             cuts_start=loaded.truncate == "start",
         )
-        write = _write_onnx if form == "onnx" else _write_transformers
-        description = write(loaded, partial)
+        if form == "onnx":
+            description = _write_onnx(loaded, partial)
+        else:
+            description = _write_transformers(loaded, partial, form)
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
@@ -135,7 +151,7 @@ def _read_run(run: Path, *, folder: str) -> _Source:
         tokenizer=tokenizer,
         max_seq_length=min(config.data.max_seq_length, config.model.max_position_embeddings),
         pooling="mean",
-        has_pairs=config.data.pairs not in ("none", "packed"),
+        pairs=config.data.pairs,
         card=run_card(config, state, heldout, folder=folder, mask=tokenizer.mask_token),
     )
 
@@ -154,8 +170,13 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
     )
 
 
-def _check_expressible(source: Path, loaded: _Source) -> None:
-    """Raises InputError where no tokenizer of `transformers` reads texts as the classifier does."""
+def _check_expressible(source: Path, loaded: _Source, form: Format) -> None:
+    """Raises InputError where `transformers` has no such head, or no tokenizer like this."""
+    if form == "pretraining" and not loaded.has_next_sentence:
+        raise InputError(
+            f"{source} has no trained next-sentence head of bert-tiny to bert-large, which "
+            "--format pretraining exports; leave --format out."
+        )
     prompt = loaded.classifier and loaded.classifier.prompt
     if prompt and isinstance(loaded.tokenizer.normalization, TokenizerSpec):
         raise InputError(
@@ -183,7 +204,7 @@ def _is_plain(loaded: _Source) -> bool:
     return True
 
 
-def _write_transformers(loaded: _Source, partial: Path) -> str:
+def _write_transformers(loaded: _Source, partial: Path, form: Format) -> str:
     weights, classifier = dict(loaded.model.state_dict()), loaded.classifier
     if classifier:
         for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
@@ -195,7 +216,7 @@ def _write_transformers(loaded: _Source, partial: Path) -> str:
     }
     card = loaded.card
     if _is_plain(loaded):
-        if not loaded.has_pairs and loaded.model.config.type_vocab_size:
+        if form != "pretraining" and not classifier and loaded.model.config.type_vocab_size:
             values["architecture"] = "BertForMaskedLM"
         saved = save_huggingface(partial, loaded.model.config, weights, **values)
     else:
@@ -206,9 +227,13 @@ def _write_transformers(loaded: _Source, partial: Path) -> str:
         )
         if classifier and classifier.prompt:
             add_prompt(partial, classifier.encoder.prompt_ids, loaded.tokenizer)
+    if loaded.has_next_sentence:
+        card += NEXT_SENTENCE if form == "pretraining" else NO_NEXT_SENTENCE
     (partial / CARD).write_text(card, "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
     without = f" without the {' and the '.join(parts)}" if parts else ""
+    if parts and loaded.has_next_sentence:
+        without += " (--format pretraining keeps them)"
     code = "" if _is_plain(loaded) else f", with its code in {CODE} (trust_remote_code=True)"
     return f"{saved.architecture} of {saved.parameters:,} parameters{without}{code}"
 
