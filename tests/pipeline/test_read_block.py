@@ -4,10 +4,10 @@ import bz2
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,9 +20,8 @@ from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.sources.sample.reviews import make_reviews
-from clozeline.pipeline.sources.tables import CHOOSE
-from tests.support.small_jobs import python
-from tests.support.small_sources import PACKERS, page, read, write
+from clozeline.pipeline.sources.tables import CHOOSE, load_hub_dataset
+from tests.support.small_sources import PACKERS, page, read, write, write_multistream
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
@@ -246,30 +245,23 @@ def test_a_dump_whose_xml_is_truncated_is_an_error(ending, tmp_path):
 
 
 def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):
-    streams = [
-        "<mediawiki>\n",
-        *(page(f"T{i}", f"Text {i}.") + page(f"U{i}", f"More {i}.") for i in range(5)),
-        "</mediawiki>\n",
-    ]
-    packed = [bz2.compress(stream.encode()) for stream in streams]
-    source = write(tmp_path / "x-multistream.xml.bz2", b"".join(packed))
-    whole = read(source)
-    offsets = [sum(map(len, packed[:i])) for i in range(1, 6)]
-    index = "".join(f"{offset}:{i}:T\n{offset}:{i}:U\n" for i, offset in enumerate(offsets))
-    write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(index.encode()))
+    pages = (page(f"T{i}", f"Text {i}.") + page(f"U{i}", f"More {i}.") for i in range(5))
+    source, offsets = write_multistream(tmp_path, ["<mediawiki>\n", *pages, "</mediawiki>\n"])
+    whole, index = read(source), tmp_path / "x-multistream-index.txt.bz2"
+    assert len(list_blocks([source])) == 1
     for block_bytes, blocks in ((1, 5), (450, 3)):
         assert len(list_blocks([source], block_bytes=block_bytes)) == blocks
         assert read(source, block_bytes=block_bytes) == whole
     assert len(whole.texts) == 10
-    last = index.index(f"{offsets[1]}:1:U")  # cut there, it would fit the dump
-    cut = bz2.compress(index[:last].encode() + bytes(9_000_000), 9)[:-20]
-    write(tmp_path / "x-multistream-index.txt.bz2", cut)
+    good = index.read_bytes()
+    lines = bz2.decompress(good)
+    last = lines.index(f"{offsets[1]}:1:U".encode())  # cut there, it would fit the dump
+    write(index, bz2.compress(lines[:last] + bytes(9_000_000), 9)[:-20])
     assert len(list_blocks([source], block_bytes=1)) == 1
-    write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(index.encode()))
-    write(Path(source), b"".join(packed)[: offsets[3]])  # cut where a stream begins
-    with pytest.raises(
-        InputError, match=r"after 6 pages .* without a footer.*bzip2 -d -c OLD \| awk"
-    ):
+    write(index, good)
+    write(Path(source), Path(source).read_bytes()[: offsets[3]])  # cut where a stream begins
+    message = r"after 6 pages .* without a footer.*bzip2 -d -c OLD \| awk"
+    with pytest.raises(InputError, match=message):
         read(source, block_bytes=1)
 
 
@@ -330,102 +322,70 @@ def test_samples_are_those_of_the_generator():
     assert read("sample:reviews?rows=30&start=50&seed=4", block_bytes=900).texts == expected
 
 
-def test_remote_files_are_read_in_ranges():
-    with fsspec.open("memory://readers/a.jsonl", "wb") as file:
-        file.write(b'{"text": "One."}\nbad\n{"text": "Two."}\n')
-    found = read("memory://readers/*.jsonl", block_bytes=1)
-    assert found.texts == ["One.", "Two."]
-    assert reasons(found) == [("a.jsonl:2", "not JSON: Expecting value at character 1")]
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder for a data set of the Hub, which `datasets` copies into another one of the test."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "copies")
+    load_hub_dataset.cache_clear()
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
 
 
-HUB = """
-import json, sys
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.sources.labelled_table import read_table
-source = f"hf://{sys.argv[1]}"
-def refused(name, **options):
-    try:
-        list_blocks([name], **options)
-    except InputError as error:
-        return str(error)
-def chunks(blocks):
-    return [chunk for block in blocks for chunk in read_block(block)]
-def labels(query):
-    return read_table(source + query, ["label"]).column("label").to_pylist()
-"""
-HUB_SCRIPT = f"""{HUB}
-blocks = list_blocks([f"{{source}}?split=train"], block_bytes=200)
-texts = [text for chunk in chunks(blocks) for text in chunk.texts]
-rejected = [bad.where for chunk in chunks(blocks) for bad in chunk.rejected]
-errors = refused(f"{{source}}-missing"), refused("hf://nobody/nothing")
-sums = {{sum(b.text_bytes for b in list_blocks([source], block_bytes=n)) for n in (9, 99)}}
-[views] = list_blocks([f"{{source}}-of-views"])
-found = [len(blocks), texts, rejected, labels(""), list(sums), *errors]
-found += [refused(source, text_columns=("body",)), views.text_bytes]
-print(json.dumps([*found, [chunk.texts for chunk in chunks([views])]]))
-"""
-
-
-def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
-    folder = tmp_path / "data"
-    folder.mkdir()
+def test_hub_datasets_are_read_in_ranges_of_rows(hub):
     rows = [
         {"text": f"Row {i} of a data set." if i != 7 else None, "label": i % 2} for i in range(50)
     ]
-    write(folder / "train.jsonl", "\n".join(map(json.dumps, rows)))
-    (tmp_path / "data-of-views").mkdir()
+    write(hub / "train.jsonl", "\n".join(map(json.dumps, rows)))
+    source, kept = f"hf://{hub}", [row["text"] for row in rows if row["text"]]
+    found = read(f"{source}?split=train", block_bytes=200)
+    assert found.texts == kept
+    assert [bad.where for bad in found.rejected] == [f"{source}?split=train: row 8"]
+    assert read_table(source, ["label"]).column("label").to_pylist() == [r["label"] for r in rows]
+    assert len(list_blocks([source], block_bytes=200)) == 5
+    for size in (9, 99):
+        sizes = [block.text_bytes for block in list_blocks([source], block_bytes=size)]
+        assert sum(sizes) == sum(map(len, map(str, kept)))
+    nowhere = " (name None, split train) cannot be loaded: "
+    columns = f"hf://{hub} has no column 'body'; its columns are text, label{CHOOSE}"
+    for name, message in (
+        (f"{source}-missing", f"data-missing{nowhere}"),
+        ("hf://nobody/nothing", f"hf://nobody/nothing{nowhere}"),
+        (f"{source}?text=body", columns),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            list_blocks([name])
+
+
+def test_views_of_text_in_a_hub_dataset_are_text(hub):
     views = pa.array(["One.", None, "Two."], pa.string_view())
-    pq.write_table(pa.table({"text": views}), tmp_path / "data-of-views" / "train.parquet")
-    home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    said = json.loads(python("-c", HUB_SCRIPT, folder, **home))
-    blocks, texts, rejected, labels, sums, missing, offline, column, *of_views = said
-    assert of_views == [8, [["One.", "Two."]]]
-    kept = [row["text"] for row in rows if row["text"]]
-    assert texts == kept
-    assert rejected == [f"hf://{folder}?split=train: row 8"]
-    assert labels == [row["label"] for row in rows]
-    assert blocks == 5
-    assert sums == [sum(map(len, map(str, kept)))]
-    assert "data-missing (name None, split train) cannot be loaded: " in missing
-    assert "hf://nobody/nothing (name None, split train) cannot be loaded: " in offline
-    assert column == f"hf://{folder} has no column 'body'; its columns are text, label{CHOOSE}"
+    pq.write_table(pa.table({"text": views}), hub / "train.parquet")
+    [block] = list_blocks([f"hf://{hub}"])
+    assert block.text_bytes == 8
+    assert read(f"hf://{hub}").texts == ["One.", "Two."]
 
 
-STREAMED_SCRIPT = f"""{HUB}
-from pathlib import Path
-from clozeline.pipeline.sources.tables import load_hub_dataset
-queries = "", "?limit=0", "?limit=x", "?split=nosuch&limit=3"
-found = [[refused(source + query) for query in queries]]
-for change in ("Row 0 of a data set.", "Another."):
-    file = Path(sys.argv[1], "train-0.jsonl")
-    file.write_text(file.read_text().replace("Row 0 of a data set.", change))
-    load_hub_dataset.cache_clear()  # as in another process
-    blocks = list_blocks([f"{{source}}?limit=30&text=text"], block_bytes=200)
-    texts = [text for chunk in chunks(blocks) for text in chunk.texts]
-    is_one_version = len({{block.version for block in blocks}}) == 1
-    found.append([len(blocks), is_one_version, texts, labels("?limit=3")])
-print(json.dumps(found))
-"""
-
-
-def test_the_first_rows_of_a_hub_dataset_are_read_without_the_rest(tmp_path):
+def test_the_first_rows_of_a_hub_dataset_are_read_without_the_rest(hub):
     """The second file is damaged, so reading all of the data set fails."""
     rows = [{"text": f"Row {i} of a data set.", "label": i % 2} for i in range(3000)]
-    (tmp_path / "data").mkdir()
-    write(tmp_path / "data" / "train-0.jsonl", "\n".join(map(json.dumps, rows)))
-    write(tmp_path / "data" / "train-1.jsonl", "{damaged")
-    home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    errors, *read = json.loads(python("-c", STREAMED_SCRIPT, tmp_path / "data", **home))
-    assert "cannot be loaded" in errors[0]
-    assert errors[1].endswith("limit is 0; give at least 1")
-    assert "limit is a whole number" in errors[2]
-    assert "nosuch" in errors[3]
-    for first, (blocks, is_one_version, texts, labels) in zip(
-        ("Row 0 of a data set.", "Another."), read, strict=True
-    ):  # also after a change of the file
-        assert (blocks, is_one_version, labels) == (3, True, [0, 1, 0])
-        assert texts == [first, *(row["text"] for row in rows[1:30])]
+    write(hub / "train-1.jsonl", "{damaged")
+    source = f"hf://{hub}"
+    for first in ("Row 0 of a data set.", "Another."):  # also after a change of the file
+        rows[0]["text"] = first
+        write(hub / "train-0.jsonl", "\n".join(map(json.dumps, rows)))
+        load_hub_dataset.cache_clear()  # as in another process
+        blocks = list_blocks([f"{source}?limit=30&text=text"], block_bytes=200)
+        assert (len(blocks), len({block.version for block in blocks})) == (3, 1)
+        found = read(f"{source}?limit=30&text=text", block_bytes=200)
+        assert found.texts == [row["text"] for row in rows[:30]]
+        assert read_table(f"{source}?limit=3", ["label"]).column(0).to_pylist() == [0, 1, 0]
+    for query, message in {
+        "": "cannot be loaded",
+        "?limit=0": "limit is 0; give at least 1$",
+        "?limit=x": "limit is a whole number",
+        "?split=nosuch&limit=3": "nosuch",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            list_blocks([source + query])
 
 
 @needs_data

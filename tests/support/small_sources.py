@@ -57,3 +57,12 @@ def page(title: str, text: str, *, ns: int = 0, redirect: str = "") -> str:
         f"<page><title>{title}</title><ns>{ns}</ns><id>7</id>{redirect}"
         f"<revision><text>{text}</text></revision></page>\n"
     )
+
+
+def write_multistream(folder: Path, streams: list[str]) -> tuple[str, list[int]]:
+    """A dump of header, pages and footer, each a stream, and its index; where the pages begin."""
+    packed = [bz2.compress(stream.encode()) for stream in streams]
+    offsets = [sum(map(len, packed[:i])) for i in range(1, len(packed) - 1)]
+    index = "".join(f"{offset}:{i}:T\n{offset}:{i}:U\n" for i, offset in enumerate(offsets))
+    write(folder / "x-multistream-index.txt.bz2", bz2.compress(index.encode()))
+    return write(folder / "x-multistream.xml.bz2", b"".join(packed)), offsets
