@@ -217,5 +217,5 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
             f"{counted(len(findings), 'problem')} in {shards}. Rerun `clozeline shards` with "
             "--overwrite, or delete the damaged files and rerun it."
         )
-    click.echo(summary(read_manifest(shards), sources))
+    click.echo(escaped(summary(read_manifest(shards), sources)))
     print_next_for(shards)

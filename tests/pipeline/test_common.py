@@ -23,7 +23,6 @@ from clozeline.pipeline.common.config_checks import (
     check_at_least,
     check_between,
     check_choices,
-    check_field_names,
     check_fraction,
     check_positive,
     differences,
@@ -204,17 +203,11 @@ def test_another_process_is_refused_until_the_holder_is_gone_even_if_it_was_kill
         assert f'"pid": {os.getpid()}' in (out / LOCK).read_text()
 
 
-def test_nothing_is_left_in_the_folder(tmp_path):
-    for _ in range(2):
-        with locked_folder(tmp_path):
+def test_the_lock_and_a_folder_that_was_made_for_nothing_are_removed(tmp_path):
+    for folder in (tmp_path, tmp_path, tmp_path / "deep" / "out"):
+        with locked_folder(folder):
             pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path):
-    with locked_folder(tmp_path / "deep" / "out"):
-        pass
-    assert not (tmp_path / "deep" / "out").exists()
+    assert [path.name for path in tmp_path.rglob("*")] in ([], ["deep"])
     with locked_folder(tmp_path / "out"):
         (tmp_path / "out" / "a").touch()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
@@ -291,54 +284,34 @@ def test_every_command_has_the_same_line(tmp_path, line):
     assert said(tmp_path).startswith(f"Error: {tmp_path} is a folder of a.parquet; give ")
 
 
-# --- Freed memory stays in the process: page faults, counted in a separate process ----------------
-FAULTS = """
-import resource
-from clozeline.pipeline.common.counts import disable_malloc_trim
+# --- Freed memory stays in the process: measured in a separate process ------------------------
+MALLOC = """
+import re, resource
+from pathlib import Path
+import numpy as np
+from clozeline.pipeline.common.counts import disable_malloc_trim, release_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(5):
         b"x" * 40_000_000  # written, then freed
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-given_back, is_glibc, _, kept = faults(), disable_malloc_trim(), faults(), faults()
-print(given_back, is_glibc, kept)
-"""
-
-
-def test_freed_memory_is_used_again_without_page_faults():
-    given_back, is_glibc, kept = python("-c", FAULTS).split()
-    if is_glibc == "False":
-        pytest.skip("needs glibc")
-    assert int(kept) < int(given_back) / 10
-
-
-RELEASED = """
-import re
-from pathlib import Path
-
-import numpy as np
-
-from clozeline.pipeline.common.counts import disable_malloc_trim, release_memory
-
-
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
-
-
-is_glibc = disable_malloc_trim()
+given_back, is_glibc, _, kept = faults(), disable_malloc_trim(), faults(), faults()
 arrays, last = [np.ones(300_000) for _ in range(60)], np.ones(1000)
 full = resident()
 arrays.clear()
 freed = resident()
 release_memory()
-print(is_glibc, full - freed, full - resident())
+print(given_back, is_glibc, kept, full - freed, full - resident())
 """
 
 
-def test_freed_memory_goes_back_to_the_system_when_it_is_released():
-    is_glibc, at_once, released = python("-c", RELEASED).split()
+def test_freed_memory_is_used_again_without_page_faults_until_it_is_released():
+    given_back, is_glibc, kept, at_once, released = python("-c", MALLOC).split()
     if is_glibc == "False":
         pytest.skip("needs glibc")
+    assert int(kept) < int(given_back) / 10
     assert int(at_once) < 20 < 100 < int(released)  # of 137 MB
 
 
@@ -383,16 +356,6 @@ def test_a_choice_must_be_in_the_literal():
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             check_choices(meal)
-
-
-def test_stored_fields_must_be_those_of_the_class():
-    check_field_names(Meal, vars(Meal()))
-    with pytest.raises(ValueError, match=r"another version of Clozeline: unknown drink$"):
-        check_field_names(Meal, {**vars(Meal()), "drink": "tea"})
-    with pytest.raises(
-        ValueError, match=r"another version of Clozeline: missing dish, guests, minutes, spice$"
-    ):
-        check_field_names(Meal, {})
 
 
 # What differs between two configs is said in one way

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -162,15 +161,26 @@ def curated(tmp_path_factory):
     return Curated(folder / "work" / "out", config)
 
 
-def test_the_kept_documents_are_pairwise_different(near):
-    """Of 30 articles and their edited copies one each is left; what is too far away stays."""
-    manifest = read_manifest(near)
+def test_one_of_an_article_and_its_near_copy_is_kept_whichever_is_held_out(near, tmp_path):
+    """What is too far away stays, and `verify` takes the data set for sound."""
+    manifest, texts = read_manifest(near), planted()
     assert manifest.dropped["duplicate_document"] == 10
     assert manifest.dropped["near_duplicate"] == 30
     assert manifest.counts["near_duplicate_components"] == 30
-    texts = planted()
     assert all(similarity(texts[i], texts[110 + i]) > 0.82 for i in range(30))
     assert all(similarity(texts[i], texts[140 + i]) < 0.7 for i in range(30))
+    source = str(near.parent / "corpus.jsonl")
+    assert verify(near, [source]) == []
+    context = make(tmp_path / "work", NEAR, texts).reading(list_blocks([source]))
+    steps = Steps(context)
+    for block in context.blocks:
+        steps.tokenize_block(block)
+    choose(steps)
+    drops = map(steps.drops, range(len(context.buckets)))
+    dropped = {row for rows in drops for row in rows.tolist()}
+    halves = [half.tolist() for half in hash_documents([clean(text) for text in texts])]
+    hashes = list(zip(*halves, strict=True))
+    assert all((hashes[i] in dropped) != (hashes[110 + i] in dropped) for i in range(30))
 
 
 def test_neither_partitions_nor_blocks_nor_order_change_a_byte(curated, tmp_path):
@@ -294,35 +304,18 @@ def test_without_deduplication_every_copy_stays(tmp_path):
     assert manifest.num_examples("train") > 1.9 * exact.num_examples("train")
 
 
-@pytest.mark.parametrize("pairs", get_args(PairScheme))
-def test_copies_that_stay_are_sound(tmp_path, pairs):
+@pytest.mark.parametrize(
+    "changes",
+    [*({"deduplicate": "none", "pairs": pairs} for pairs in get_args(PairScheme)),
+     {"deduplicate": "near", "validation": 0.0}],
+    ids=lambda changes: " ".join(map(str, changes.values())),
+)  # fmt: skip
+def test_copies_that_stay_and_a_data_set_without_held_out_documents_are_sound(tmp_path, changes):
     """Rows of equal texts have one hash, and each text ends in a row of its own."""
-    config = replace(CONFIG, deduplicate="none", pairs=pairs)
     source = str(tmp_path / "work" / "corpus.jsonl")
-    build(make(tmp_path / "work", config, [*articles(20), *articles(9), *articles(5)]))
+    texts = [*articles(20), *articles(9), *articles(5)]
+    build(make(tmp_path / "work", replace(CONFIG, **changes), texts))
     assert verify(tmp_path / "work" / "out", [source]) == []
-
-
-def test_no_held_out_document_has_a_near_copy_in_training(near, tmp_path):
-    """Of each planted pair one is left, and `verify` takes the data set for sound."""
-    source = str(near.parent / "corpus.jsonl")
-    assert verify(near, [source]) == []
-    context = make(tmp_path / "work", NEAR, planted()).reading(list_blocks([source]))
-    steps = Steps(context)
-    for block in context.blocks:
-        steps.tokenize_block(block)
-    choose(steps)
-    drops = map(steps.drops, range(len(context.buckets)))
-    dropped = {row for rows in drops for row in rows.tolist()}
-    halves = [half.tolist() for half in hash_documents([clean(text) for text in planted()])]
-    hashes = list(zip(*halves, strict=True))
-    assert all((hashes[i] in dropped) != (hashes[110 + i] in dropped) for i in range(30))
-
-
-def test_verify_takes_a_data_set_without_held_out_documents(tmp_path):
-    context = make(tmp_path / "work", replace(NEAR, validation=0.0), articles(20))
-    build(context)
-    assert verify(context.out_dir, [str(tmp_path / "work" / "corpus.jsonl")]) == []
 
 
 def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path, monkeypatch):
@@ -362,6 +355,7 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path, 
         (["--exclude={}/nothing.jsonl"], "--exclude: "),
         (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
         (["--exclude={}/bad.jsonl"], "bad.jsonl:2: not a JSON object; fix it first."),
+        (["--exclude={}/cut.jsonl.gz"], "cut.jsonl.gz is not whole: truncated or corrupt gz"),
         (["--exclude={}/short.jsonl?tokens=5M"], ": tokens= is for text to train on and does no"),
         (["--exclude={}/short.jsonl?repeat=3"], "short.jsonl?repeat=3: repeat= is for text to tr"),
         (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
@@ -371,23 +365,16 @@ def test_bad_input_is_one_line(tmp_path, options, message):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "short.jsonl").write_text('{"text": "only a few words"}\n')
     (tmp_path / "bad.jsonl").write_text('{"text": "only a few words"}\n[]\n')
+    packed = gzip.compress(write_texts(tmp_path / "whole.jsonl", articles(200)).read_bytes())
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     options = [option.format(tmp_path) for option in options]
     done = invoke(*command(tmp_path / "work", articles(20), *options, "--workers=1"))
     assert (done.exit_code, type(done.exception)) == (2, SystemExit), done.output
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_a_data_set_is_verified_from_any_folder(tmp_path, monkeypatch):
-    arguments = command(tmp_path / "work", articles(20), "--exclude=test.jsonl", "--workers=1")
-    write_texts(tmp_path / "work" / "test.jsonl", articles(2))
-    monkeypatch.chdir(tmp_path / "work")
-    output_of(*arguments)
-    monkeypatch.chdir(tmp_path)
-    assert verify(tmp_path / "work" / "out", [str(arguments[1])]) == []
-
-
-def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path):
-    """Those of --exclude and with tokens=; what they were given as is in job.json."""
+def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path, monkeypatch):
+    """Those of --exclude and with tokens=; what they were given as is in job.json, for `verify`."""
     one = tmp_path / "one"
     write_tokenizer(one / "tokenizer", articles(40))
     (one / "a").mkdir()
@@ -400,11 +387,13 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path):
 
     def line(folder):
         sources = [f"{folder}/{name}/c.jsonl?tokens=2k" for name in "ab"]
-        exclude = [f"--exclude={folder}/a/t.jsonl", f"--exclude=file://{folder}/b/t.jsonl"]
+        exclude = ["--exclude=a/t.jsonl", f"--exclude=file://{folder}/b/t.jsonl"]
+        monkeypatch.chdir(folder)
         known = ("--tokenizer", folder / "tokenizer", "--out", folder / "out", "--workers=1")
         return ["shards", *sources, *exclude, *known, "--num-shards=1", "--max-seq-length=64"]
 
-    assert "already complete" not in output_of(*line(one)) + output_of(*line(two))
+    assert "already complete" not in output_of(*line(one))
+    assert "already complete" not in output_of(*line(two))
     text = (one / "out" / "manifest.json").read_text()
     assert (two / "out" / "manifest.json").read_text() == text
     assert str(tmp_path) not in text
@@ -412,6 +401,7 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path):
     assert [part.source for part in manifest.mixture] == ["a/c.jsonl", "b/c.jsonl"]
     assert [part.source for part in manifest.excluded] == ["t.jsonl", "file:///t.jsonl"]
     sources = [str(source) for source in line(two)[1:3]]
+    monkeypatch.chdir(tmp_path)
     assert verify(two / "out", sources) == []
     shutil.move(one / "out", tmp_path / "out")
     assert "already complete" in output_of(*line(two), "--out", tmp_path / "out")
@@ -433,15 +423,6 @@ def test_sources_that_share_texts_each_have_their_own_numbers(tmp_path, order):
     assert counts == [expected[i] for i in order]
 
 
-def test_half_of_an_excluded_source_is_not_enough(tmp_path):
-    packed = gzip.compress(write_texts(tmp_path / "whole.jsonl", articles(200)).read_bytes())
-    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    options = [f"--exclude={tmp_path}/cut.jsonl.gz", "--workers=1"]
-    done = invoke(*command(tmp_path / "work", articles(20), *options))
-    assert done.exit_code == 2, done.output
-    assert "cut.jsonl.gz is not whole: truncated or corrupt gz" in done.stderr.splitlines()[-1]
-
-
 def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated):
     lines = (curated.folder / "dropped.jsonl").read_text().splitlines()
     near = [x for x in map(json.loads, lines) if x["reason"] == "near_duplicate"]
@@ -457,15 +438,3 @@ def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated)
     shown = [row[1:] for row in rows if row[0] == "near duplicate"]
     assert shown == [(x["text"], x["kept_text"]) for x in near]
     assert all(len(row) == len(table.heads) for table in section.tables for row in table.rows)
-
-
-def test_a_dry_run_tells_the_shares(tmp_path):
-    """Copies are near each other here, so the sample, which is everything, has all of them."""
-    options = ("--deduplicate=near", "--quality=min_words=200", "--dry-run")
-    told = output_of(*command(tmp_path / "work", planted(), *options))
-    long = [text for text in planted() if len(Text(text).words) >= 200]
-    short = 170 - len(long)
-    assert 0 < short < 170
-    assert f"{short} of 170 documents sampled ({short / 170:.1%}): quality_min_words" in told
-    assert re.search(r"dropped    \d+ of 170 documents sampled \(\d+\.\d%\): near_duplicate", told)
-    assert not (tmp_path / "work" / "out").exists()

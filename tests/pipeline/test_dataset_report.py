@@ -97,6 +97,7 @@ def html(small_folder, tmp_path_factory):
     """The page of 57 + 23 rows, one shard without any."""
     page = tmp_path_factory.mktemp("html") / "page.html"
     assert invoke("report", small_folder, "--out", page).stdout == f"{page}\n"
+    assert not (small_folder / REPORT).exists()
     return page.read_text()
 
 
@@ -316,10 +317,6 @@ def test_another_process_with_other_settings_writes_the_same_page(hostile, tmp_p
     assert said == f"{again / REPORT}\n"
     assert {*again.iterdir()} == {*before, again / REPORT}
     assert (again / REPORT).read_bytes() == (hostile / REPORT).read_bytes()
-
-
-def test_with_out_the_page_alone_is_written(small_folder, html):
-    assert not (small_folder / REPORT).exists()
 
 
 def test_a_data_set_in_a_store_has_the_same_report(hostile):

@@ -212,25 +212,6 @@ def test_formats_are_recognized_by_name_or_first_bytes(name, data, expected, tmp
     assert formats(list_blocks([write(tmp_path / name, data)])) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("a.png", b"\x89PNG\r\n\x1a\n\0\0"),
-        ("a.pdf", b"%PDF-1.7 text"),
-        ("a.html", b"<!doctype html>"),
-        ("posts.xml", b'<?xml version="1.0"?>\n<posts><row Id="1" Body="Text." /></posts>'),
-        ("latin", "caf\xe9 and more".encode("latin-1")),
-        ("a.tar.gz", gzip.compress(b"name\0\0\0", mtime=0)),
-        *(("a.parquet", data) for data in (b"", b"PAR1", b"PAR1 and no footer PAR1")),
-    ],
-)
-def test_an_unknown_format_and_corrupt_parquet_are_refused(name, data, tmp_path):
-    is_parquet, unknown = name.endswith("parquet"), ": unknown format; give Parquet, .jsonl"
-    said = " is not a readable Parquet file" if is_parquet else unknown
-    with pytest.raises(InputError, match=f"{name}{said}"):
-        list_blocks([write(tmp_path / name, data)])
-
-
 @pytest.mark.parametrize("name", ["a.json", "array", "b.jsonl.gz"])
 @pytest.mark.parametrize("start", ["[{", "\ufeff[\n  {"])
 def test_a_json_array_is_refused_with_the_command_that_converts_it(name, start, tmp_path):
@@ -333,28 +314,3 @@ def test_named_columns_are_refused_where_no_source_is_read_by_them(tmp_path):
         check_columns_used(("title",), list_blocks(sources))
     check_columns_used(("text",), list_blocks(sources))
     check_columns_used(("title",), list_blocks([*sources, table]))
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("sample:essays", "unknown sample; give sample:articles or sample:reviews"),
-        ("sample:articles?rows=3", "no option 'rows'; the options are size, seed"),
-        ("sample:articles?big", "no option 'big'; the options are size, seed"),
-        ("sample:articles?size=huge", "size is 'huge'; give bytes, such as 250MB or 64KB."),
-        ("sample:reviews?rows=-1", "rows is a whole number, as in rows=5000, not '-1'"),
-        ("sample:articles?size", "size is ''; give bytes, such as 250MB or 64KB."),
-        ("sample:reviews?turning=2", "turning is from 0 to 1, as in turning=0.25, not '2'"),
-        ("sample:reviews?turn=1", "the options are rows, seed, start, turning, words"),
-        ("sample:reviews?words=some", "words is all, even, odd, not 'some'"),
-        ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
-        ("sample:articles?size=0", "nothing to read in sample:articles?size=0; give a source"),
-        ("hf://x?config=1", "no option 'config'; the options are name, split"),
-        ("sample:articles?repeat=2&rows=3", "options are size, seed, repeat, limit, tokens"),
-        ("sample:articles?text=title", "sample:articles has no columns"),
-    ],
-)
-def test_bad_options_list_the_good_ones(source, message):
-    with pytest.raises(InputError) as error:
-        list_blocks([source])
-    assert message in str(error.value)

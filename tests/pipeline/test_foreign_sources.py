@@ -1,6 +1,5 @@
 """Sources that are not what their name says, or that a limit of the reader keeps out."""
 
-import bz2
 import gzip
 import io
 import json
@@ -17,7 +16,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.sources.formats import list_blocks
 from tests.pipeline.test_dump import FOOTER, SITEINFO
-from tests.support.small_sources import read
+from tests.support.small_sources import PACKERS, read, write
 
 
 def tar_of(text):
@@ -29,29 +28,45 @@ def tar_of(text):
     return stream.getvalue()
 
 
+NOT_PLAIN = "is {}.*, not plain text; .+"
+UNKNOWN, NO_PARQUET = ": unknown format; give Parquet, .jsonl", " is not a readable Parquet file"
+MAIL = "From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome"
 CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_\t_\n"
 
 
 @pytest.mark.parametrize(
     ("name", "data", "named"),
     [
-        ("a.warc.wet.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n"), "a WARC"),
-        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a WARC file"),
-        ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>Rome</p>", "HTML"),
-        ("a.text.bz2", bz2.compress(b"<HTML lang=en><body>Rome</body>"), "HTML"),
-        ("a.txt", rb"{\rtf1\ansi Rome}", "RTF"),
-        ("a.tex", b"\\documentclass[a4]{article}\nRome", "LaTeX"),
-        ("inbox", b"From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome\n\nRome", "a mail folder"),
-        ("a.conllu", CONLL, "a CoNLL table"),
-        ("a.txt", CONLL[CONLL.index(b"1\t") :], "a CoNLL table"),
-        ("a.txt.gz", gzip.compress(tar_of(b"Rome is a city.")), "a tar archive"),
+        ("a.warc.wet.gz", b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n", NOT_PLAIN.format("a WARC")),
+        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", NOT_PLAIN.format("a WARC file")),
+        ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>Rome</p>", NOT_PLAIN.format("HTML")),
+        ("a.text.bz2", b"<HTML lang=en><body>Rome</body>", NOT_PLAIN.format("HTML")),
+        ("a.txt", rb"{\rtf1\ansi Rome}", NOT_PLAIN.format("RTF")),
+        ("a.tex", b"\\documentclass[a4]{article}\nRome", NOT_PLAIN.format("LaTeX")),
+        ("inbox", MAIL.encode(), NOT_PLAIN.format("a mail folder")),
+        ("a.conllu", CONLL, NOT_PLAIN.format("a CoNLL table")),
+        ("a.txt", CONLL[CONLL.index(b"1\t") :], NOT_PLAIN.format("a CoNLL table")),
+        ("a.txt.gz", tar_of(b"Rome is a city."), NOT_PLAIN.format("a tar archive")),
+        ("a.png", b"\x89PNG\r\n\x1a\n\0\0", UNKNOWN),
+        ("a.pdf", b"%PDF-1.7 text", UNKNOWN),
+        ("a.html", b"<!doctype html>", UNKNOWN),
+        (
+            "posts.xml",
+            b'<?xml version="1.0"?>\n<posts><row Id="1" Body="Text." /></posts>',
+            UNKNOWN,
+        ),
+        ("latin", "caf\xe9 and more".encode("latin-1"), UNKNOWN),
+        ("a.tar.gz", b"name\0\0\0", UNKNOWN),
+        ("a.parquet", b"", NO_PARQUET),
+        ("a.parquet", b"PAR1", NO_PARQUET),
+        ("a.parquet", b"PAR1 and no footer PAR1", NO_PARQUET),
     ],
-    ids=lambda value: value if isinstance(value, str) else "data",  # gzip holds the time
 )
-def test_other_formats_are_no_plain_text(tmp_path, name, data, named):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(InputError, match=f"is {named}.*, not plain text; .+") as error:
-        list_blocks([str(tmp_path / name)])
+def test_other_formats_are_refused_by_their_names(tmp_path, name, data, named):
+    pack = PACKERS.get(name.rpartition(".")[2], bytes)
+    source = write(tmp_path / name, pack(data))
+    with pytest.raises(InputError, match=f"{re.escape(name)}.*{named}") as error:
+        list_blocks([source])
     assert "\n" not in str(error.value)
 
 
@@ -63,7 +78,7 @@ def test_other_formats_are_no_plain_text(tmp_path, name, data, named):
         ("a.txt", "WARC is a format of archives."),
         ("a.txt", "<3 is a heart, and html is a language."),
         ("a.txt", "A line about \\documentclass and {\\rtf."),
-        ("page?format=text", "From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome"),
+        ("page?format=text", MAIL),
         ("page?format=text", "<!doctype html>\n<p>Rome</p>"),
         ("page?format=text", "%!PS-Adobe Rome"),
         ("page?format=text", "[1] Rome"),
@@ -256,22 +271,6 @@ def test_wrapped_lines_are_noticed_and_joined_where_that_is_said(tmp_path):
 def test_other_lines_are_not_taken_for_wrapped_ones(tmp_path, text):
     (tmp_path / "a.txt").write_text(text)
     assert read(tmp_path / "a.txt").counts == {}
-
-
-@pytest.mark.parametrize(
-    ("query", "line"),
-    [
-        ("?document=page", "document is 'line' or left out, not 'page'"),
-        ("?lines=hard", "lines is 'wrapped' or left out, not 'hard'"),
-        ("?holes=keep", "holes is 'drop' or left out, not 'keep'"),
-        ("?holes=drop", "is text; ?holes=drop is for mediawiki, so leave it out"),
-    ],
-)
-def test_a_wrong_way_of_reading_is_one_line(tmp_path, query, line):
-    (tmp_path / "a.txt").write_text("Rome")
-    with pytest.raises(InputError, match=re.escape(line)) as error:
-        list_blocks([f"{tmp_path}/a.txt{query}"])
-    assert "\n" not in str(error.value)
 
 
 def test_a_bracket_in_the_name_of_a_folder_is_explained(tmp_path):

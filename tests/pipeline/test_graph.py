@@ -46,13 +46,6 @@ def counters_of(folder):
     return +Counter({**counts, **dropped, "examples": examples})
 
 
-def rejecting(folder, config=NEAR):
-    """A job over copies, bad lines and short documents."""
-    lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
-    (folder / "a.jsonl").write_text("\n".join([*lines, *lines[:9], "{no json", '{"text": "a"}']))
-    return shards(folder, replace(config, max_rejected=0.5), source="a.jsonl")
-
-
 def test_the_counters_are_the_counts_of_the_manifest(tmp_path):
     blocks, context = work(tmp_path, NEAR, text=TEXT + "\n\n" + TEXT[:3000])
     for _ in range(2):  # then everything is there
@@ -68,7 +61,10 @@ def test_the_counters_of_all_workers_are_added_up(tmp_path):
 
 
 def test_the_counters_of_a_job_stand_in_its_report(tmp_path):
-    rejecting(tmp_path)
+    lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
+    lines += [*lines[:9], "{no json", '{"text": "a"}']  # copies, a bad line, a short document
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    shards(tmp_path, replace(NEAR, max_rejected=0.5), source="a.jsonl")
     found = json.loads((tmp_path / "out" / "job.json").read_bytes())["counters"]
     assert found == counters_of(tmp_path / "out")
     assert found["rejected"] == 1
@@ -277,20 +273,18 @@ class SlowClient:
         raise TimeoutError(f"timed out after {timeout:.0f} s")
 
 
-@pytest.fixture
-def client(monkeypatch):
-    """The default client of a `distributed` that is imported."""
-    client = SlowClient()
-    module = SimpleNamespace(default_client=lambda: client)
-    monkeypatch.setitem(sys.modules, "distributed", module)
-    return client
-
-
 class DaskRunner(PipelineRunner):
     """As the one of Beam is named, which needs clozeline[dask]."""
 
 
-def test_a_client_that_cannot_be_closed_is_logged_after_the_work(client, caplog):
+def test_a_client_that_cannot_be_closed_is_logged_after_the_work(monkeypatch, caplog):
+    """The default one of a `distributed` that is imported; with another runner it stays open."""
+    client = SlowClient()
+    module = SimpleNamespace(default_client=lambda: client)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    with closed_client(PortableRunner()):
+        pass
+    assert client.closed == 0
     with closed_client(DaskRunner()):
         pass
     assert client.closed == 1
@@ -298,9 +292,3 @@ def test_a_client_that_cannot_be_closed_is_logged_after_the_work(client, caplog)
     assert "TimeoutError: timed out after 5 s" in caplog.text
     with pytest.raises(OSError, match="of the work"), closed_client(DaskRunner()):
         raise OSError("of the work")
-
-
-def test_a_client_of_somebody_else_stays_open(client):
-    with closed_client(PortableRunner()):
-        pass
-    assert client.closed == 0

@@ -29,7 +29,6 @@ from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_b
 from clozeline.pipeline.sources.record_boundaries import TooLong, cut_chunks
 from clozeline.pipeline.sources.text_files import BOUNDARIES
 from tests.support import small_sources
-from tests.support.small_jobs import articles, clozeline_ok, write_texts, write_tokenizer
 
 PIPELINE = Path(__file__).parents[2] / "pipeline"
 
@@ -78,17 +77,6 @@ def test_a_parquet_file_that_is_replaced_is_not_called_corrupt(tmp_path):
     source.write_bytes(b"PAR1 is being written")
     with pytest.raises(InputError, match=r"a\.parquet changed while it was read"):
         list(read_block(block))
-
-
-def test_a_name_that_is_not_text_is_printed_at_the_end_all_the_same(tmp_path):
-    source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl"))
-    write_texts(source, articles(30))
-    tokenizer, out = write_tokenizer(tmp_path / "tokenizer", articles(30)), tmp_path / "out"
-    line = ("--tokenizer", tokenizer, "--out", out, "--workers=1", "--num-shards=1")
-    assert clozeline_ok("shards", f"{source}?tokens=2k", *line)
-    done = clozeline_ok("verify", out, "--source", f"{source}?tokens=2k")
-    assert r"rebuilt from" in done
-    assert r"\udcff.jsonl?tokens=2k" in done
 
 
 # --- another encoding or format -------------------------------------------------------------------
@@ -298,32 +286,45 @@ def manifest(*, dropped, config=DEFAULT, tokens_kept=0, **counts):
     return Manifest(**facts, shards=[entry], counts=counts, dropped=dropped)
 
 
-def test_what_is_dropped_is_told_in_words_above_one_percent():
-    dropped = {
-        "duplicate_document": 3, "short_paragraph": 2, "surplus_random_pair": 10, "cut_tokens": 10,
-    }  # fmt: skip
-    found = manifest(documents=100, paragraphs=198, tokens_kept=990, dropped=dropped)
-    assert list(dropped_lines(found)) == [
-        "dropped 3 of 100 documents (3.0%): the same text as another document",
-        "dropped 10 of 100 pairs (10.0%): more random pairs than following ones; see --pairs",
-    ]
-    assert list(dropped_lines(manifest(dropped={}))) == []
-
-
-def test_what_is_counted_at_each_use_has_no_share():
-    twice = DataConfig(pairs="sentences", dupe_factor=2)
-    dropped = {"short_paragraph": 20, "single_sentence_paragraph": 80, "cut_tokens": 60}
-    words = {
-        "short": "shorter than --min-characters",
-        "single": "a single sentence, so no pair",
-        "cut": "cut off pairs that are longer than --max-seq-length",
-    }
-    found = manifest(config=twice, paragraphs=80, tokens_kept=240, dropped=dropped)
-    assert list(dropped_lines(found)) == [
-        f"dropped 20 of 100 paragraphs (20.0%): {words['short']}",
-        f"dropped 80 paragraphs: {words['single']}",
-        f"dropped 60 tokens: {words['cut']}",
-    ]
+@pytest.mark.parametrize(
+    ("facts", "lines"),
+    [
+        (
+            {"documents": 100, "paragraphs": 198, "tokens_kept": 990, "dropped": {
+                "duplicate_document": 3, "short_paragraph": 2, "surplus_random_pair": 10,
+                "cut_tokens": 10}},
+            ["dropped 3 of 100 documents (3.0%): the same text as another document",
+             "dropped 10 of 100 pairs (10.0%): more random pairs than following ones; see --pairs"],
+        ),
+        ({"dropped": {}}, []),
+        (  # what is counted at each use has no share
+            {"config": DataConfig(pairs="sentences", dupe_factor=2), "paragraphs": 80,
+             "tokens_kept": 240, "dropped": {
+                 "short_paragraph": 20, "single_sentence_paragraph": 80, "cut_tokens": 60}},
+            ["dropped 20 of 100 paragraphs (20.0%): shorter than --min-characters",
+             "dropped 80 paragraphs: a single sentence, so no pair",
+             "dropped 60 tokens: cut off pairs that are longer than --max-seq-length"],
+        ),
+        (
+            {"documents": 103, "dropped": {"redirect": 97, "empty": 3}},
+            ["dropped 3 of 203 documents (1.5%): no text in them",
+             "skipped 97 of 203 pages (47.8%): redirects"],
+        ),
+        (
+            {"documents": 199, "invalid_utf8": 150, "nul": 2, "dropped": {"empty": 1}},
+            ["cleaned 150 of 200 documents (75.0%): bytes that are not UTF-8 became U+FFFD; "
+             "LC_ALL=C.UTF-8 grep -Hnaxv '.*' FILE lists the lines, and iconv converts a file in "
+             "another encoding"],
+        ),
+        (  # however few
+            {"without_masks": 1, "dropped": {}},
+            ["1 of 90 examples (1.1%) have no masks: all of their tokens are special or unknown"],
+        ),
+    ],
+    ids=["shares", "nothing", "at each use", "redirects", "cleaned", "without masks"],
+)  # fmt: skip
+def test_what_is_dropped_or_cleaned_is_told_in_words_above_one_percent(facts, lines):
+    assert list(dropped_lines(manifest(**facts))) == lines
 
 
 @pytest.mark.parametrize(
@@ -355,31 +356,8 @@ def test_every_reason_has_its_words():
     assert reasons | counted - set(CLEANED) == set(REASONS)
 
 
-def test_redirects_are_skipped_pages_and_not_dropped_documents():
-    found = manifest(documents=103, dropped={"redirect": 97, "empty": 3})
-    assert list(dropped_lines(found)) == [
-        "dropped 3 of 203 documents (1.5%): no text in them",
-        "skipped 97 of 203 pages (47.8%): redirects",
-    ]
-
-
-def test_what_is_cleaned_is_named_above_one_percent_of_the_documents():
-    found = manifest(documents=199, invalid_utf8=150, nul=2, dropped={"empty": 1})
-    assert list(dropped_lines(found)) == [
-        "cleaned 150 of 200 documents (75.0%): bytes that are not UTF-8 became U+FFFD; "
-        "LC_ALL=C.UTF-8 grep -Hnaxv '.*' FILE lists the lines, and iconv converts a file in "
-        "another encoding"
-    ]
-
-
 def test_the_command_that_is_given_finds_the_lines_that_are_not_utf8(tmp_path):
     (tmp_path / "a.txt").write_bytes("caf\u00e9\n".encode() + b"caf\xe9\n\ncaf\xe9.")
     command = re.search("LC_ALL.*FILE", CLEANED["invalid_utf8"])[0].replace("FILE", "a.txt")
     found = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True).stdout
     assert found == b"a.txt:2:caf\xe9\na.txt:4:caf\xe9.\n"
-
-
-def test_examples_without_masks_are_named_however_few():
-    assert list(dropped_lines(manifest(without_masks=1, dropped={}))) == [
-        "1 of 90 examples (1.1%) have no masks: all of their tokens are special or unknown"
-    ]

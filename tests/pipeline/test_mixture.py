@@ -154,18 +154,23 @@ def test_the_command_prints_what_was_done_and_verify_proves_it(mixed, tmp_path):
 
 
 def test_the_name_of_a_source_does_not_reach_the_terminal_as_it_is(tmp_path):
+    """Neither sequences that change the terminal nor bytes that are not UTF-8."""
     folder = tmp_path / "\x1b]0;mine\x07"
     folder.mkdir()
-    source = write_texts(folder / "a\x1b[2J.jsonl", articles(30))
-    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(30))
-    out = tmp_path / "out"
+    source = write_texts(folder / "a\x1b[2J\udcff.jsonl", articles(30))
+    tokenizer, out = write_tokenizer(tmp_path / "tokenizer", articles(30)), tmp_path / "out"
     line = ("shards", f"{source}?tokens=2k", "--tokenizer", tokenizer, "--out", out, "--workers=1")
     done = invoke(*line, "--max-seq-length=32", "--pairs=none")
-    assert done.exit_code == 0, done.output
-    shown = invoke("inspect", out)
-    for text in (done.output, shown.output):
-        assert r"a\x1b[2J.jsonl gives " in text
-        assert "\x1b" not in text
+    proven = invoke("verify", out, "--source", f"{source}?tokens=2k")
+    for shown, text in (
+        (done, r"a\x1b[2J\udcff.jsonl gives "),
+        (invoke("inspect", out), r"a\x1b[2J\udcff.jsonl gives "),
+        (proven, r"\udcff.jsonl?tokens=2k"),
+    ):
+        assert shown.exit_code == 0, shown.output
+        assert text in shown.output
+        assert "\x1b" not in shown.output
+    assert "rebuilt from" in proven.output
 
 
 def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path):
@@ -205,25 +210,16 @@ def test_with_all_copies_each_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("queries", "message"),
+    ("query", "message"),
     [
-        (["?tokens=5 apples", ""], "give a number of tokens, such as 50M"),
-        (["?tokens=0", ""], "give a number of tokens"),
-        (["?tokens=5M&repeat=2", ""], "give one of repeat and tokens"),
-        (["?tokens=much", ""], "give a number of tokens"),
-        (["?tokens=5B", ""], " bytes of text, and 5,000,000,000 tokens would use each more"),
-        (["?tokens=9M", ""], " tokens, and 9,000,000 tokens would use each more than 1,000 ti"),
-        (["?mix=wiki", ""], "matches no file; check the path, or the option: text, repeat, limit"),
-        (["?limit=5&mix=a", ""], "no option 'mix'; the options are text, repeat, limit, tokens"),
+        ("?tokens=5B", " bytes of text, and 5,000,000,000 tokens would use each more"),
+        ("?tokens=9M", " tokens, and 9,000,000 tokens would use each more than 1,000 ti"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, queries, message):
-    write_texts(tmp_path / "first.jsonl", articles(9))
-    write_texts(tmp_path / "second.jsonl", articles(2))
-    given = [f"{tmp_path}/{n}.jsonl{x}" for n, x in zip(("first", "second"), queries, strict=True)]
-    with pytest.raises(ValueError) as error:  # noqa: PT011 (the config's own, or an InputError)
-        build(tmp_path / "work", given)
-    assert message in str(error.value)
+def test_a_budget_that_would_use_each_document_too_often_is_one_line(tmp_path, query, message):
+    first = write_texts(tmp_path / "first.jsonl", articles(9))
+    with pytest.raises(ValueError, match=message) as error:
+        build(tmp_path / "work", [f"{first}{query}"])
     assert "\n" not in str(error.value)
 
 

@@ -151,8 +151,9 @@ def test_a_file_in_the_place_of_the_tokenizer_is_named(copy):
 def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(copy):
     """Also if the manifest or job.json name them."""
     out = copy / "out"
-    theirs = [copy / "thesis.tex", out / "notes.txt", out / "train-00007-of-00009.arrow"]
-    for path in theirs:
+    theirs = [copy / "thesis.tex", out / "README.md", out / "notes.txt"]
+    theirs.append(out / "train-00007-of-00009.arrow")
+    for path in (*theirs, out / REPORT):
         path.write_text("theirs")
     values = json.loads((out / MANIFEST).read_text())
     values["shards"] += [{"name": "../thesis.tex"}, {"name": "notes.txt"}, {"name": None}]
@@ -164,9 +165,10 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     options = replace(OVERWRITE, token_cache=copy / "cache")
     manifest, is_new = shards(copy, TWO, options, tokenizer=copy / "other")
     assert (is_new, manifest.tokenizer_digest) == (True, other.digest)
-    assert [path.read_text() for path in theirs] == ["theirs"] * 3
-    assert sorted(shard_digests(out)) == [*OF_TWO, theirs[2].name]
-    assert verify(out) == [f"{theirs[2].name}: not in the manifest"]
+    assert [path.read_text() for path in theirs] == ["theirs"] * 4
+    assert not (out / REPORT).exists()
+    assert sorted(shard_digests(out)) == [*OF_TWO, theirs[-1].name]
+    assert verify(out) == [f"{theirs[-1].name}: not in the manifest"]
     assert list((copy / "cache").glob("*.tokens"))  # kept, for it was named
 
 
@@ -192,30 +194,36 @@ def test_overwrite_keeps_the_old_data_set_until_all_text_is_read(workers, copy):
         (copy / "text.txt.gz").write_bytes(cut)
 
 
-@pytest.mark.parametrize("bad", ["all", "too many"])
-def test_overwrite_keeps_the_old_data_set_where_the_new_text_is_rejected(bad, copy):
-    """As where a column has another name."""
-    out, keys = copy / "out", ["body"] * 9 + ["text"] * (bad != "all") * 9
-    lines = [json.dumps({key: f"{TEXT[:600]} {n}"}) for n, key in enumerate(keys)]
-    (copy / "new.jsonl").write_text("\n".join(lines))
-    before = {name: data for name, data in contents(out).items() if name != "job.log"}
-    with pytest.raises(ClozelineError, match=r"reject.*new\.jsonl:1 \(no 'text' in the JSON"):
-        shards(copy, CONFIG, OVERWRITE, source="new.jsonl")
-    assert before.items() <= contents(out).items()
-    assert verify(out) == []
+def json_lines(*keys):
+    return "\n".join(json.dumps({key: f"{TEXT[:600]} {n}"}) for n, key in enumerate(keys))
 
 
-def test_overwrite_keeps_the_old_data_set_where_nothing_is_left_of_the_new_text(copy):
-    with pytest.raises(InputError, match="every document was dropped"):
-        shards(copy, replace(CONFIG, quality=("min_words=99999",)), OVERWRITE)
-    assert verify(copy / "out") == []
+REJECTED = r"reject.*new\.jsonl:1 \(no 'text' in the JSON"
+#: What is changed, the new source, its text, and what is said.
+NOTHING_NEW = {
+    "all is rejected": ({}, "new.jsonl", json_lines(*["body"] * 9), REJECTED),
+    "too many": ({}, "new.jsonl", json_lines(*["body"] * 9, *["text"] * 9), REJECTED),
+    "all is dropped": (
+        {"quality": ("min_words=99999",)},
+        "a.txt",
+        TEXT,
+        "every document was dropp",
+    ),
+    "documents of one sentence": (
+        *({"pairs": "sentences"}, "a.txt", TEXT.replace("\n", " ").replace(". ", "\n\n")),
+        r"no examples .*single_sentence_paragraph",
+    ),
+}
 
 
-def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_no_example(copy):
-    """Documents of one sentence have no second one."""
-    (copy / "new.txt").write_text("\n\n".join(TEXT.replace("\n", " ").split(". ")))
-    with pytest.raises(InputError, match=r"no examples .*single_sentence_paragraph"):
-        shards(copy, replace(CONFIG, pairs="sentences"), OVERWRITE, source="new.txt")
+@pytest.mark.parametrize("name", NOTHING_NEW)
+def test_overwrite_keeps_the_old_data_set_where_the_new_text_gives_none(name, copy):
+    changes, source, text, message = NOTHING_NEW[name]
+    (copy / source).write_text(text)
+    before = {name: data for name, data in contents(copy / "out").items() if name != "job.log"}
+    with pytest.raises(ClozelineError, match=message):
+        shards(copy, replace(CONFIG, **changes), OVERWRITE, source=source)
+    assert before.items() <= contents(copy / "out").items()
     assert verify(copy / "out") == []
 
 
@@ -231,15 +239,6 @@ def test_an_old_data_set_is_not_taken_for_the_new_one(copy):
             Progress(begun.blocks, begun.context),
         )
     assert read_manifest(copy / "out").config == CONFIG
-
-
-def test_overwrite_removes_the_page_of_the_old_data_set_but_not_what_the_user_wrote(copy):
-    out = copy / "out"
-    for name in (REPORT, "README.md"):
-        (out / name).write_text("<!doctype html>")
-    shards(copy, TWO, OVERWRITE)
-    assert not (out / REPORT).exists()
-    assert (out / "README.md").exists()
 
 
 def test_an_unfinished_job_of_another_config_is_replaced(copy):

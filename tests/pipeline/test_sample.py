@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.sources.sample.articles import make_articles
-from clozeline.pipeline.sources.sample.fields import WORDS
 from clozeline.pipeline.sources.sample.reviews import PLANS, PRODUCTS, SIDES, make_reviews
 from clozeline.pipeline.sources.sample.source import count_articles
 from tests.support.small_jobs import python
@@ -272,8 +271,3 @@ def test_a_reader_of_the_order_knows_the_label_of_turning_reviews():
             assert found == {label}
             read += 1
     assert read >= 200
-
-
-def test_themes_have_the_same_fields_and_so_have_countries():
-    for tables in (WORDS["themes"], WORDS["countries"]):
-        assert {frozenset(table) for table in tables} == {frozenset(tables[0])}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import TEXT_BYTES_PER_SHARD, Buckets, hash_documents
@@ -167,18 +168,22 @@ def test_another_schema_version_is_refused_by_name(tmp_path, format, version, sh
         read_shard(path)
 
 
-def test_a_file_is_whole_or_absent(tmp_path):
-    path = tmp_path / "file"
+@pytest.mark.parametrize("kind", ["disk", "store"])
+def test_a_file_is_whole_or_absent(tmp_path, kind):
+    folder = tmp_path if kind == "disk" else path_of("memory://whole-files")
+    folder.mkdir(exist_ok=True)
 
     def left_by_a_failure():
-        with suppress(RuntimeError), whole_file(path) as file:
+        with suppress(RuntimeError), whole_file(folder / "file") as file:
             file.write(b"half")
             raise RuntimeError
-        return [entry.read_bytes() for entry in tmp_path.iterdir()]
+        return [entry.read_bytes() for entry in folder.iterdir()]
 
     assert left_by_a_failure() == []
-    path.write_bytes(b"old")
+    with whole_file(folder / "file") as file:
+        file.write(b"old")
     assert left_by_a_failure() == [b"old"]
+    (folder / "file").unlink()
 
 
 # --- Buckets: the shard of a document depends on its text alone -----------------------------------

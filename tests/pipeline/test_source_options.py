@@ -67,23 +67,49 @@ def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source
 
 
 @pytest.mark.parametrize(
-    ("query", "message"),
+    ("source", "message"),
     [
-        ("text=a&size=3", "no option 'size'; the options are text, repeat, limit, tokens"),
-        ("text=", "text names columns, as in text=title,content"),
-        ("text=a&text=b", "text is given 2 times; give it once (several columns are text=title"),
-        ("text=a,,b", "text names columns"),
-        ("repeat=0", "repeat is from 1 to 1000, not 0"),
-        ("repeat=2.5", "repeat is a whole number, as in repeat=5000, not '2.5'"),
-        ("limit=0", "limit is 0; give at least 1"),
-        ("limit=1GB", "limit is a whole number"),
-        ("text=text", "a.txt has no columns; give it without text="),
+        ("?text=a&size=3", "no option 'size'; the options are text, repeat, limit, tokens"),
+        ("?text=", "text names columns, as in text=title,content"),
+        ("?text=a&text=b", "text is given 2 times; give it once (several columns are text=title"),
+        ("?text=a,,b", "text names columns"),
+        ("?repeat=0", "repeat is from 1 to 1000, not 0"),
+        ("?repeat=2.5", "repeat is a whole number, as in repeat=5000, not '2.5'"),
+        ("?limit=0", "limit is 0; give at least 1"),
+        ("?limit=1GB", "limit is a whole number"),
+        ("?text=text", "a.txt has no columns; give it without text="),
+        ("?document=page", "document is 'line' or left out, not 'page'"),
+        ("?lines=hard", "lines is 'wrapped' or left out, not 'hard'"),
+        ("?holes=keep", "holes is 'drop' or left out, not 'keep'"),
+        ("?holes=drop", "is text; ?holes=drop is for mediawiki, so leave it out"),
+        ("?tokens=5 apples", "give a number of tokens, such as 50M"),
+        ("?tokens=0", "give a number of tokens"),
+        ("?tokens=much", "give a number of tokens"),
+        ("?tokens=5M&repeat=2", "give one of repeat and tokens"),
+        ("?mix=wiki", "matches no file; check the path, or the option: text, repeat, limit"),
+        ("?limit=5&mix=a", "no option 'mix'; the options are text, repeat, limit, tokens"),
+        ("sample:reviews?rows=999999999999999999", "is more than 1.0 TB of text; ask for less"),
+        ("sample:articles?size=999999999999T", "is more than 1.0 TB of text; ask for less"),
+        ("sample:essays", "unknown sample; give sample:articles or sample:reviews"),
+        ("sample:articles?rows=3", "no option 'rows'; the options are size, seed"),
+        ("sample:articles?big", "no option 'big'; the options are size, seed"),
+        ("sample:articles?size=huge", "size is 'huge'; give bytes, such as 250MB or 64KB."),
+        ("sample:reviews?rows=-1", "rows is a whole number, as in rows=5000, not '-1'"),
+        ("sample:articles?size", "size is ''; give bytes, such as 250MB or 64KB."),
+        ("sample:reviews?turning=2", "turning is from 0 to 1, as in turning=0.25, not '2'"),
+        ("sample:reviews?turn=1", "the options are rows, seed, start, turning, words"),
+        ("sample:reviews?words=some", "words is all, even, odd, not 'some'"),
+        ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
+        ("sample:articles?size=0", "nothing to read in sample:articles?size=0; give a source"),
+        ("hf://x?config=1", "no option 'config'; the options are name, split"),
+        ("sample:articles?repeat=2&rows=3", "options are size, seed, repeat, limit, tokens"),
+        ("sample:articles?text=title", "sample:articles has no columns"),
     ],
 )
-def test_wrong_options_are_one_clear_line(query, message, tmp_path):
-    source = write(tmp_path / "a.txt", "Some text.")
+def test_wrong_options_are_one_clear_line(source, message, tmp_path):
+    text = write(tmp_path / "a.txt", "Some text.")
     with pytest.raises(InputError) as error:
-        list_blocks([f"{source}?{query}"])
+        list_blocks([text + source if source.startswith("?") else source])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
