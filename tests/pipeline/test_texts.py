@@ -28,7 +28,7 @@ from clozeline.pipeline.dataset.shards import read_batches
 from clozeline.pipeline.job.job import build_shards
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_graph import counters_of
-from tests.support.command import output_of, refused
+from tests.support.command import invoke, output_of, refused
 from tests.support.files import contents, times
 from tests.support.printed_commands import blocks
 from tests.support.small_jobs import (
