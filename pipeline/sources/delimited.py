@@ -24,9 +24,9 @@ from clozeline.pipeline.sources.documents import Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import conversion
 from clozeline.pipeline.sources.tables import CHOOSE, check_columns, keep_row
 
-FILE_NAME = r"\.(csv|tsv)$"
-DELIMITERS = {"csv": ",", "tsv": "\t"}
-DECLARED = re.compile(r"sep=([,\t;|])\s*\Z")  # spreadsheets' first line
+DELIMITERS = {"csv": ",", "tsv": "\t", "tab": "\t", "psv": "|"}
+FILE_NAME = rf"\.({'|'.join(DELIMITERS)})$"
+DECLARED = re.compile(r"""(["']?)sep=([^\w\s"']|\t)\1\s*\Z""", re.IGNORECASE)  # spreadsheets' line
 SHOWN = 40  #: characters of a bad row
 csv.field_size_limit((1 << 31) - 1)  # --max-document-bytes is the limit
 
@@ -128,7 +128,7 @@ def _delimiter(path: str, lines: Iterator[str]) -> tuple[str, Iterable[str]]:
     if first is None:
         raise InputError(f"{path} has no rows")
     if declared := DECLARED.match(first):
-        return declared[1], []
+        return declared[2], []
     usual = DELIMITERS[files.bare_name(path).rpartition(".")[2].lower()]
     others = [mark for mark in ";\t,|" if mark in first]  # spreadsheets of many countries have ";"
     return usual if usual in first or not others else others[0], [first]

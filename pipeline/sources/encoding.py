@@ -1,4 +1,4 @@
-"""Whether a file is UTF-8 text, by its first bytes; any other file is refused.
+"""Whether a file is running text in UTF-8, by its first bytes; any other file is refused.
 
 b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.txt > FILE"
 """
@@ -6,48 +6,102 @@ b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.
 import codecs
 import re
 import shlex
+from collections.abc import Iterable
 
 from clozeline.pipeline.common.errors import InputError
 
-#: What a file named as text must not begin with; UTF-32 comes first, for its longer mark.
-NOT_UTF8 = {
+BYTE_ORDER_MARKS = {  # UTF-32 comes first, for its longer mark
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
-    b"PAR1": "Parquet",
-    b"ARROW1": "an Arrow file",
-    b"PK\3\4": "a zip archive",
-    b"7z\xbc\xaf": "a 7z archive",
-    b"\x04\x22\x4d\x18": "compressed with lz4",
-    b"%PDF": "a PDF file",
 }
 #: A head with a few bad bytes is accepted; with this many or more, the file is refused.
 MIN_INVALID = 20  #: bytes
 INVALID_SHARE = 0.001  #: of all bytes
 
-
-#: First lines of text that is not running text, what it is, and what turns it into that.
-OTHER_TEXT = (
-    (rb"WARC/[0-9.]+\r?\n", "a WARC file", "extract its text, as with trafilatura"),
-    (rb"<(?:!doctype\s+html|html|head|body)\b", "HTML", "extract its text, as with trafilatura"),
-    (rb"\{\\rtf", "RTF", "convert it, as with pandoc"),
-    (rb"\\documentclass", "LaTeX", "convert it, as with pandoc"),
-    (rb"%!PS-", "PostScript", "convert it, as with ps2ascii"),
-    (rb"From \S+ .{10,40}\r?\n(?:[A-Z][\w-]+:|>)", "a mail folder", "extract it, as with mailbox"),
-    (rb"(?:#.*\r?\n)*1\t\S+\t(?:.*?\t){5,}", "a CoNLL table", "extract it, as with pyconll"),
+EXPORT = "export its text, as to Parquet"
+#: How files begin that are not text, what they are, and what turns them into text.
+BINARY = (
+    (rb"PK\x03\x04", "a zip archive", "unpack it or, as a book or document, convert it"),
+    (rb"7z\xbc\xaf|Rar!\x1a", "an archive", "unpack it"),
+    (rb"(?s:.{257})ustar", "a tar archive", "unpack it"),
+    (
+        rb"\x1f[\x8b\x9d]|BZh[1-9]1AY|\xfd7zXZ|\(\xb5/\xfd|\x04\x22M\x18|LZIP\x01|\xff.{5}sNaPpY",
+        "compressed (twice, if it is packed already)",
+        "unpack it",
+    ),
+    (rb"%PDF", "a PDF file", "extract its text, as with pdftotext"),
+    (rb"\xd0\xcf\x11\xe0", "an old office document", "convert it, as with LibreOffice"),
+    (rb"!BDN", "a mail folder of Outlook", "extract it, as with readpst"),
+    (rb"SQLite format 3\0", "a SQLite database", EXPORT),
+    (rb"PAR1[\x15\0]", "Parquet inside of an archive", "unpack it"),
+    (rb"ARROW1\0|FEA1\0|\xff{4}..\0\0\x10\0\0\0", "an Arrow file", EXPORT),
 )
-TAR = slice(257, 262)  #: where a tar archive says "ustar"
+#: The same of text that is not running text.
+MARKUP = (
+    (
+        rb"WARC/[0-9.]+\r?\n|filedesc://|CDX [A-Za-z] |\S+\)/\S* [0-9]{14} ",
+        "a WARC file, or of that kind",
+        "extract its text, as with trafilatura",
+    ),
+    (
+        rb"<(?:\?xml|!doctype|/?[a-z][\w:.-]*(?:\s[^<>]*)?/?>)",
+        "HTML or XML",
+        "extract its text, as with trafilatura or lxml",
+    ),
+    (rb"\{\\rtf", "RTF", "convert it, as with pandoc"),
+    (
+        rb"(?:%.*\s+)*\\(?:document(?:class|style)|usepackage|begin\{|input\{|(?:sub)*section|chapter)",
+        "LaTeX",
+        "convert it, as with pandoc",
+    ),
+    (rb"%!PS-", "PostScript", "convert it, as with ps2ascii"),
+    (
+        rb"From \S+ .{10,40}\r?\n(?:[A-Z][\w-]+:|>)"
+        rb"|(?:(?:From|To|Cc|Subject|Date|Received|Return-Path|Delivered-To|Message-ID|Reply-To"
+        rb"|Organization|Path|Newsgroups|Lines|MIME-Version|Content-[\w-]+|X-[\w-]+):.*\r?\n"
+        rb"(?:[ \t].*\r?\n)*){3}",
+        "a mail folder, or mail",
+        "extract it, as with mailbox",
+    ),
+    (
+        rb"(?:#.*\r?\n)*1(?:-[0-9]+)?\t\S+\t(?:.*?\t){5,}|-DOCSTART-|#begin document "
+        rb"|(?:\S+[ \t](?:\S+[ \t])*(?:O|[BIES]-\w+)\r?\n){3}",
+        "a CoNLL table",
+        "extract it, as with pyconll",
+    ),
+    (
+        rb"WEBVTT\b|(?:[0-9]+\s+)?[0-9:]{5,}[.,][0-9]{3} -->",
+        "subtitles",
+        "extract their text, as with pysubs2",
+    ),
+    (rb"@(?:prefix|base)\s|<\w+://[^<>\s]*>\s+<", "RDF", "extract its texts, as with rdflib"),
+    (rb"-- (?:MySQL|MariaDB|PostgreSQL) ", "an SQL dump", EXPORT),
+    (rb"version https://git-lfs", "a pointer of Git LFS", "get its file, as with git lfs pull"),
+    (
+        rb"\[\s*[\[{\"]",
+        "one JSON array",
+        "convert it to an object per line: jq -c '.[]' ARRAY.json > LINES.jsonl (of texts: "
+        "'.[] | {text: .}')",
+    ),
+    (rb'\{[ \t]*\r?\n\s*"', "JSON over several lines", "write an object per line, as with jq -c"),
+)
 
 
 def check_running_text(path: str, head: bytes) -> None:
-    """Raises InputError where the unpacked first bytes of plain text are of another format."""
-    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    for pattern, name, advice in OTHER_TEXT:
-        if re.match(pattern, text, re.IGNORECASE):
-            raise InputError(f"{path} is {name}, not plain text; {advice}, and give that.")
-    if head[TAR] == b"ustar":
-        raise InputError(f"{path} is a tar archive, not plain text; unpack it, and give its files.")
+    """Raises InputError where the unpacked first bytes of a file are of a format not read here."""
+    _check(path, head, (*BINARY, *MARKUP))
+
+
+def _check(path: str, head: bytes, formats: Iterable[tuple[bytes, str, str]]) -> None:
+    begin = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    for pattern, name, advice in formats:
+        if re.match(pattern, begin, re.IGNORECASE):
+            raise InputError(
+                f"{path} is {name}, not plain text; {advice}, and give that (?format=text reads "
+                "any UTF-8 as it is)."
+            )
 
 
 def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
@@ -57,13 +111,15 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
     """
     if or_utf16 and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return
-    found = next((name for mark, name in NOT_UTF8.items() if head.startswith(mark)), None)
-    if found is None and len(head) >= 64 and head.count(0) * 3 > len(head):
-        found = "UTF-16 without a byte-order mark, or binary data"
-    if found in ("UTF-32", "UTF-16"):
-        raise InputError(f"{path} is {found}; convert it: {conversion(found, path)}")
+    found = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
     if found:
-        raise InputError(f"{path} is {found}, not text in UTF-8; convert it, or rename it.")
+        raise InputError(f"{path} is {found}; convert it: {conversion(found, path)}")
+    _check(path, head, BINARY)
+    if len(head) >= 64 and head.count(0) * 3 > len(head):
+        raise InputError(
+            f"{path} is UTF-16 without a byte-order mark, or binary data, not text in UTF-8; "
+            "convert it, or rename it."
+        )
     invalid, valid = _count_non_ascii(head)
     if invalid >= max(MIN_INVALID, INVALID_SHARE * len(head)) and invalid > valid:
         raise InputError(
@@ -71,6 +127,11 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
             "If it is text in Latin-1 or Windows-1252, convert it: "
             f"{conversion('WINDOWS-1252', path)}"
         )
+
+
+def is_utf8(head: bytes) -> bool:
+    """Whether the first bytes of a file are UTF-8, the last one perhaps cut, without a NUL."""
+    return b"\0" not in head and not _count_non_ascii(head)[0]
 
 
 def conversion(encoding: str, path: str) -> str:

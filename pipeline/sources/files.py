@@ -25,15 +25,18 @@ from fsspec.implementations.local import LocalFileSystem
 
 from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.paths import kind_in_store, version_of, with_retries
+from clozeline.pipeline.sources.encoding import is_utf8
 from clozeline.pipeline.sources.source_query import COMMON
 
 BUFFER = 1 << 20  #: bytes of a request, at least; twice as many from a store, which answers slowly
 HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
+MIN_TEXT = 16  #: bytes; fewer may be the beginning of an archive that is truncated
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  #: what the unpackers raise
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
+MAGIC |= {b"]\0\0": "xz", b"\x50*M\x18": "zst"}  # the older .lzma, and pzstd's skippable frame
 COMMANDS = {"bz2": "bzip2 -d", "gz": "gzip -d", "xz": "xz -d", "zst": "zstd -d"}
 #: What an unpacker says of a whole file, what the file needs, and what unpacks it.
 LIMITS = (
@@ -299,12 +302,15 @@ def open_file(path: str) -> io.BufferedReader:
 def unpacked_head(path: str) -> tuple[bytes, str | None]:
     """The first unpacked bytes, and the compression: by the file's first bytes, else by its name.
 
-    Raises InputError where they cannot be read.
+    Text is not compressed, whatever the name of its file. Raises InputError where they cannot be
+    read.
     """
     with RawFile(path) as file:
         head = file.read(HEAD_BYTES) or b""
     packed = (name for magic, name in MAGIC.items() if head.startswith(magic))
-    compression = next(packed, None) or _split_name(path)[1]
+    compression = next(packed, None)
+    if not (compression or (len(head) >= MIN_TEXT and is_utf8(head))):
+        compression = _split_name(path)[1]
     if compression:
         with open_unpacked(path, compression) as stream:
             head = stream.read(HEAD_BYTES)

@@ -8,13 +8,14 @@
                   counts={"nul": 1, "empty": 2})
 
 To add a format, write a file like delimited.py and a row of `FORMATS`. A source is recognized by
-its scheme, else by its file name, else by its first bytes; the first row that matches counts.
+its scheme, else by its first bytes, else by its file name; the first row that matches counts, and
+UTF-8 that is of no known format is plain text.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, tee
+from itertools import tee
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources import delimited, files, tables, text_files
 from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.encoding import check_running_text, check_utf8
+from clozeline.pipeline.sources.encoding import check_running_text, check_utf8, is_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import check_reading, split_options
@@ -50,9 +51,9 @@ class Format:
         return self.read_table is not None and self.scheme != sample.SCHEME
 
 
-def _lines(name: str, read: Any, matches: Any, **more: Any) -> Format:
+def _lines(name: str, read: Any, **more: Any) -> Format:
     """A format whose documents are separated by line ends, so that any bytes are a block."""
-    return Format(name, text_files.list_byte_ranges, read, matches=matches, **more)
+    return Format(name, text_files.list_byte_ranges, read, **more)
 
 
 FORMATS = (
@@ -64,8 +65,8 @@ FORMATS = (
         file_name=tables.PARQUET_NAME,
         matches=lambda name, head: head.startswith(b"PAR1"),
     ),
-    _lines("wikiextractor", text_files.read_wikiextractor, text_files.is_wikiextractor),
-    _lines("wet", text_files.read_wet, text_files.is_wet),
+    _lines("wikiextractor", text_files.read_wikiextractor, matches=text_files.is_wikiextractor),
+    _lines("wet", text_files.read_wet, matches=text_files.is_wet),
     Format(
         "mediawiki",
         mediawiki.list_stream_ranges,
@@ -76,7 +77,7 @@ FORMATS = (
     _lines(
         "jsonl",
         text_files.read_json_lines,
-        text_files.is_json_lines,
+        matches=text_files.is_json_lines,
         read_table=text_files.read_json_table,
         file_name=text_files.JSON_LINES_NAME,
     ),
@@ -87,12 +88,7 @@ FORMATS = (
         delimited.read_delimited_table,
         file_name=delimited.FILE_NAME,
     ),
-    _lines(
-        "text",
-        text_files.read_plain_text,
-        text_files.is_plain_text,
-        file_name=text_files.PLAIN_TEXT_NAME,
-    ),
+    _lines("text", text_files.read_plain_text, file_name=text_files.PLAIN_TEXT_NAME),
     Format(
         "hf",
         tables.list_hub_rows,
@@ -267,34 +263,27 @@ def has_scheme(source: str) -> Format | None:
 
 
 def whole_file(file: files.File, *, is_text: bool = False) -> Block:
-    """All bytes of a file as one block; its format by name, else by the first bytes.
+    """All bytes of a file as one block; its format by the first bytes, else by name.
 
     With `is_text` it is plain text, whatever it looks like.
 
-    Raises InputError for an unknown format, a JSON array, text that is not UTF-8, and text in name
-    only.
+    Raises InputError for another format, Parquet that is packed, and text that is not UTF-8.
     """
     name = files.bare_name(file.path)
     head, compression = files.unpacked_head(file.path)
-    by_name = (f for f in FORMATS if f.file_name and re.search(f.file_name, name, re.IGNORECASE))
-    by_head = (f for f in FORMATS if f.matches and f.matches(name, head))
-    format = next(chain(by_name, by_head), None)
-    if is_text or text_files.is_wet(name, head):  # whatever its name
-        format = BY_NAME["text" if is_text else "wet"]
-    if (format is None or format.name == "jsonl") and text_files.is_json_array(head):
-        raise InputError(
-            f"{file.path} is one JSON array; convert it to an object per line: "
-            "jq -c '.[]' ARRAY.json > LINES.jsonl"
-        )
+    by_head = (row for row in FORMATS if row.matches and row.matches(name, head))
+    format = BY_NAME["text"] if is_text else next(by_head, None)
+    if format is None:
+        check_running_text(file.path, head)
+        named = (f for f in FORMATS if f.file_name and re.search(f.file_name, name, re.IGNORECASE))
+        format = next(named, BY_NAME["text"] if is_utf8(head) else None)
     if format is None:
         raise InputError(
             f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, WET, "
             f"WikiExtractor's wiki_00 or MediaWiki's .xml, or as .{' .'.join(files.COMPRESSIONS)}; "
             "?format=text reads UTF-8 of any kind as plain text"
         )
-    if format.name == "text" and not is_text:
-        check_running_text(file.path, head)
-    if format.name != "parquet":
+    if format.name != "parquet" or compression:
         check_utf8(file.path, head, or_utf16=format.name == "mediawiki")
     return Block(
         path=file.path,

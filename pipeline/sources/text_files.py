@@ -58,19 +58,16 @@ DECODE_JSON = json.JSONDecoder(strict=False).decode  # raw tabs and NULs in a st
 
 
 def is_json_lines(name: str, head: bytes) -> bool:
-    """Whether the first bytes begin a JSON object."""
-    return _begin(head).startswith(b"{")
-
-
-def is_json_array(head: bytes) -> bool:
-    """Whether the first bytes begin an array of JSON objects."""
-    return re.match(rb"\[\s*\{", _begin(head)) is not None
+    """Whether the first bytes begin a JSON object that goes on in its line."""
+    return re.match(rb'\{[ \t]*["}]', _begin(head)) is not None
 
 
 def is_wikiextractor(name: str, head: bytes) -> bool:
     """Whether this is WikiExtractor's output, without its --json."""
     named = WIKIEXTRACTOR_NAME.search(name) is not None
-    return _begin(head).startswith(b"<doc ") or (named and not is_json_lines(name, head))
+    # A corpus of words, one a line, has elements inside of its <doc>.
+    is_page = re.match(rb"<doc [^\n]*\n\s*(?!<[a-z])", _begin(head)) is not None
+    return is_page or (named and not is_json_lines(name, head))
 
 
 def is_wet(name: str, head: bytes) -> bool:
@@ -80,17 +77,6 @@ def is_wet(name: str, head: bytes) -> bool:
         b"warcinfo",
         b"conversion",
     }
-
-
-def is_plain_text(name: str, head: bytes) -> bool:
-    """Whether the first bytes are UTF-8, and not of a format known not to be plain text."""
-    if b"\0" in head or _begin(head).startswith((b"<", b"%PDF", b"[")):
-        return False
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # a character cut in two
-    return True
 
 
 def _begin(head: bytes) -> bytes:

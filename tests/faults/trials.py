@@ -161,7 +161,7 @@ TRIALS = (
     Trial("short documents", write("short.txt", b"One.\n\nTwo.\n"), shards("short.txt"),
           "short_document 2"),
     Trial("JSON over several lines", write("pretty.json", b'{\n  "text": "One."\n}\n'),
-          shards("pretty.json"), "every document was rejected, 3 in all; "),
+          shards("pretty.json"), "is JSON over several lines, not plain text; write an "),
     Trial("no such column", write("none.jsonl", '{"body": "One.", "id": 1}\n' * 4),
           shards("none.jsonl") + " --max-rejected=1",
           "none.jsonl:1 (no 'text' in the JSON object; its keys are body, id). Check "

@@ -191,7 +191,7 @@ def formats(blocks):
         ("a.JSON", "x", ("jsonl", None)),
         ("a.ndjson.gz", gzip.compress(b"x", mtime=0), ("jsonl", "gz")),
         ("a.txt.zst", PACKERS["zst"](b"x"), ("text", "zst")),
-        ("a.txt", '{"text": "a text all the same"}', ("text", None)),
+        ("a.txt", '{"text": "a line of JSON all the same"}', ("jsonl", None)),
         ("wiki_00", WIKI, ("wikiextractor", None)),
         ("wiki_00", '{"text": "as --json writes it"}', ("jsonl", None)),
         ("wiki_07.bz2", bz2.compress(b"x"), ("wikiextractor", "bz2")),
@@ -217,7 +217,7 @@ def test_formats_are_recognized_by_name_or_first_bytes(name, data, expected, tmp
 def test_a_json_array_is_refused_with_the_command_that_converts_it(name, start, tmp_path):
     data = f'{start}"text": "a"}}, {{"text": "b"}}]'.encode()
     source = write(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
-    with pytest.raises(InputError, match=r"is one JSON array; .*: jq -c '\.\[\]' ARRAY\.json > "):
+    with pytest.raises(InputError, match=r"is one JSON array, .*: jq -c '\.\[\]' ARRAY\.json > "):
         list_blocks([source])
 
 

@@ -123,7 +123,7 @@ def _likely_bold(before: str) -> int:
 
 # -{text}-, -{zh-hans:A; zh-hant:B}-, -{A|zh-cn:A; zh-tw:B}-, -{H|X=>zh-hans:A}-
 CONVERSION = re.compile(r"-\{(?!\{)((?:(?!-\{(?!\{)|\}-).){0,4000})\}-", re.DOTALL)
-CONVERSION_FLAGS = re.compile(r"\s*([A-Z+-](?:\s*;\s*[A-Z+-])*|[a-z]{2,3}(?:-[a-z;\s-]*)?)\s*\|")
+CONVERSION_FLAGS = re.compile(r"\s*([A-Z+-](?:\s*;\s*[A-Z+-])*|[a-z]{2,3}(?:-[a-z;\s-]*)?|)\s*\|")
 VARIANT = re.compile(r"(?:^|;)\s*(?:[^;:]*=>\s*)?([a-z]{2,3}(?:-[a-z]{2,8})*)\s*:", re.DOTALL)
 HIDING_FLAGS = frozenset("HT-")
 MAX_NESTED = 10  #: levels; deeper ones stay as they are, so that a page takes linear time
@@ -134,7 +134,8 @@ FALLBACKS = {
     "zh": ("zh-hans", "zh-hant", "zh-cn", "zh-tw"),
     "gan": ("gan-hans", "gan-hant"),
     "sr": ("sr-ec", "sr-cyrl"),
-    "kk": ("kk-cyrl",),
+    "sh": ("sh-latn",),
+    "kk": ("kk-cyrl", "kk-kz"),
     "ku": ("ku-latn",),
     "uz": ("uz-latn",),
     "tg": ("tg-cyrl", "tg"),

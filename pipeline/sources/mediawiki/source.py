@@ -20,6 +20,7 @@ from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_page
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
 DUMP_NAME = re.compile(r"\.xml(-p[0-9]+p[0-9]+)?$", re.IGNORECASE)
 ROOT_TAG = re.compile(rb"<\0?m\0?e\0?d\0?i\0?a\0?w\0?i\0?k\0?i")  # in UTF-8 or UTF-16
+MARKUP = re.compile(rb"(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?[\s\0]*<")
 WIKITEXTS = (dump.WIKITEXT, "proofread-page")  #: content models that are wiki markup
 TEXT_PERCENT = 50  #: of a dump's bytes that are text: an estimate, and a constant
 #: Keeps the whole pages of an unpacked dump that ends early.
@@ -33,7 +34,7 @@ def is_dump(name: str, head: bytes) -> bool:
 
     Other XML has neither. An empty file is what its name says.
     """
-    if ROOT_TAG.search(head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1024]):
+    if ROOT_TAG.search(head[:1024]) and MARKUP.match(head):
         return True
     return DUMP_NAME.search(name) is not None and (dump.PAGE in head or not head.strip())
 

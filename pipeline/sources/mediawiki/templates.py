@@ -19,20 +19,27 @@ MAX_ARGUMENTS = 60
 # The arguments that may be the text, the first that is given; "last" is the last without a name.
 ARGUMENT_NAMES = {
     "1": (
-        "nowrap|nobr|nobreak|j|nobold|noitalic|small|smaller|big|larger|sup|sub|sc|sc2|smallcaps|smc"
-        "|abbr|abbrv|tooltip|hover title|math|mvar|em|strong|kbd|var|code|tt|mono|bigmath|overline"
-        "|underline|angbr|vanchor|visible anchor|anchored|flag|flagu|flagcountry|country|railgauge"
-        "|track gauge|formatnum|μονάδα|columns-list|plainlist|flatlist|unicode|nastaliq|rtl-lang"
-        "|keypress|not a typo|proper name|typo|sic|hebrew|vert header|longitem|normal|resize"
+        "nowrap|no wrap|nobr|nobreak|нобр|j|nobold|noitalic|small|smaller|big|larger|sup|sub|sc"
+        "|sc2|smallcaps|smc|abbr|abbrv|tooltip|hover title|math|mvar|em|strong|kbd|var|code|tt"
+        "|mono|bigmath|overline|underline|angbr|chem2|gloss|key|linktext|wikt|wp|nts|number|num"
+        "|comment|ruby|ruby-ja|vanchor|visible anchor|anchored|flag|flagu|flagcountry|country"
+        "|railgauge|track gauge|formatnum|μονάδα|columns-list|plainlist|plain list|flatlist"
+        "|flat list|unicode|nastaliq|rtl-lang|not a typo|proper name|typo|sic|hebrew|vert header"
+        "|longitem|normal|resize|lien|仮リンク|le|link-en|нп|нп2|нп3|нп4|нп5|не переведено|iw"
     ),
-    "last": "lang|lang-|langr|transl|transliteration|translit|script|polytonic|vol-|wikt-lang|тл",
-    "2|1": "langx|w|color|colour|font color|fontcolor|text color|background color|link-interwiki",
+    "last": (
+        "transl|transliteration|translit|script|polytonic|wikt-lang|тл|color|colour|font color"
+        "|fontcolor|text color|background color|w"
+    ),
+    "2|1": "lang|langr|langx|link-interwiki|tsl",
+    "s|c|t|hangul|kanji|1": "zh|korean|lang-zh|lang-ko|lang-ja",
     "lt|4|1": "ill|interlanguage link|ill-wd",
     "3|1": "redwd",
     "1|3|2": "nihongo|nihongo2|nihongo3|nihongo krt",
     "text|quote|content|1": (
         "quote|blockquote|quotation|cquote|bquote|quote box|rquote|quote text|centered pull quote"
-        "|poemquote|poem quote|verse translation|zitat|cita|citat|citation bloc|цитата"
+        "|poem|poemquote|poem quote|block indent|verse translation|zitat|cita|citat|citation bloc"
+        "|цитата"
     ),
 }
 KEYS = {name: keys for keys, names in ARGUMENT_NAMES.items() for name in names.split("|")}
@@ -43,7 +50,7 @@ PRINTED = {
     " — ": "spaced mdash|smdash|snds",
     "–": "ndash|en dash|–|endash",
     "—": "mdash|em dash|—|emdash",
-    " · ": "·|dot|middot|•|bull|bullet|\\",
+    " · ": "·|,|dot|middot|•|bull|bullet|\\",
     " ": "nbsp|space|spaces|thinsp|thin space|pad|nnbsp|hair space|hsp|zwsp|sp",
     "&#39;": "'|`|apostrophe|okina",
     "&#39;s": "'s",
@@ -51,23 +58,26 @@ PRINTED = {
     "&#124;": "!|pipe",
     "&#61;": "=",
     "&#42;": "*|asterisk",
+    "×": "x|×|times",
+    "±": "±|plus-minus",
+    "−": "−|minus",
+    "°": "degree|degrees|deg",
 }
 LITERALS = {name: literal for literal, names in PRINTED.items() for name in names.split("|")}
-PREFIXES = {
-    "as of": "As of ",
-    "circa": "c. ",
-    "c.": "c. ",
-    "ca.": "c. ",
-    "us$": "US$",
-    "usd": "US$",
+SHIPS = ("HMS", "USS", "SS", "RMS", "HMAS", "HMCS", "USCGC", "MV", "MS", "SMS", "PS", "RV")
+#: What is printed before each value; further values say how, and are not shown.
+MARKS: dict[str, Sequence[str]] = {
+    **dict.fromkeys(("as of", "asof"), ("As of ",)),
+    **dict.fromkeys(("circa", "c.", "ca."), ("c. ",)),
+    **{sign: (sign,) for sign in "£€¥$₹"},
+    **{"us$": ("US$",), "usd": ("US$",), "gbp": ("£",), "inr": ("₹",), "euro": ("€",)},
+    **{ship.lower(): (f"{ship} ",) for ship in SHIPS},
+    **dict.fromkeys(("ship", "bibleref", "bibleverse"), ("", " ")),
+    **dict.fromkeys(("hlist", "ubl", "unbulleted list"), ("", *(", ",) * MAX_ARGUMENTS)),
+    **{"chem": ("",) * MAX_ARGUMENTS, "keypress": ("", *("+",) * MAX_ARGUMENTS), "e": ("×10^",)},
 }
-PREFIXES |= {sign: sign for sign in "£€¥$₹"}
-PREFIXES |= {
-    ship.lower(): f"{ship} " for ship in ("HMS", "USS", "SS", "RMS", "HMAS", "HMCS", "USCGC")
-}
-PREFIXES |= {"gbp": "£", "inr": "₹", "euro": "€"}
-JOINED = {"chem": "", "ship": " ", "bibleref": " ", "bibleverse": " ", "hlist": ", ", "ubl": ", "}
-JOINED |= {"unbulleted list": ", "}
+FRACTIONS = ("frac", "fraction", "sfrac")
+FRACTION_MARKS = {1: ("1/",), 2: ("", "/"), 3: ("", " ", "/")}
 
 MEASURES = ("convert", "cvt", "conv", "convertir", "unité", "unité/2", "unidad", "val", "nombre")
 NUMBER = re.compile(r"[-+−±]?[0-9][0-9.,/+⁄ \xa0]*|\S*\{\{.*", re.DOTALL)
@@ -75,10 +85,10 @@ RANGES = {"-": "–", "–": "–", "to": " to ", "and": " and ", "or": " or ", 
 RANGES |= {"×": " × ", "*": " × ", "xx": " × ", "to(-)": " to ", "+/-": " ± ", "±": " ± "}
 UNITS = {"C": "°C", "F": "°F", "K": "K", "sqmi": "sq mi", "sqft": "sq ft", "cuft": "cu ft"}
 UNITS |= {"cumi": "cu mi", "usgal": "US gal", "impgal": "imp gal", "acre": "acres", "nmi": "nmi"}
+THOUSANDS = {"e3": "thousand", "e6": "million", "e9": "billion"}
 SMALLER_UNITS = ("in", "oz", "lb", "ft", "yd", "min", "s")
 
-FRACTIONS = ("frac", "fraction", "sfrac")
-SHOWN = frozenset((*KEYS, *LITERALS, *PREFIXES, *JOINED, *MEASURES, *FRACTIONS))
+SHOWN = frozenset((*KEYS, *LITERALS, *MARKS, *MEASURES, *FRACTIONS))
 
 # What shows nothing, or a mark: without it, no words are missing.
 NOTE = re.compile(
@@ -95,11 +105,14 @@ class Part(NamedTuple):
     stop: int
     instead: str | None = None
 
+    def preceded_by(self, mark: str) -> "Part":
+        return Part(self.start, self.start, mark)
+
 
 def template_name(text: str, start: int, stop: int) -> str:
     """The name of the template whose content begins there: "Lang_x |de" -> "lang x"."""
     head = text[start : min(stop, start + 60)]
-    name = head.partition("|")[0].replace("_", " ").strip().lower()
+    name = head.partition("|")[0].replace("_", " ").strip().lower().removeprefix("template:")
     return "formatnum" if name.startswith("formatnum:") else name
 
 
@@ -129,15 +142,13 @@ def shown_parts(name: str, text: str, cuts: Sequence[int], stop: int) -> list[Pa
     values = [part for key, part in arguments.items() if key.isdigit()]
     if name in MEASURES:
         return _measure(text, values, arguments)
-    if name in JOINED:
-        return _joined(values, JOINED[name])
-    if name in FRACTIONS and values:
-        return _joined(values, "/") if len(values) < 3 else _mixed(values)
-    if (prefix := PREFIXES.get(name)) is not None and values:
-        is_small = "lc" in arguments
-        first = values[0]
-        return [Part(first.start, first.start, prefix.lower() if is_small else prefix), first]
-    keys = "last" if LANGUAGE_NAME.fullmatch(name) else KEYS.get(name, "")
+    marks = FRACTION_MARKS.get(len(values), ()) if name in FRACTIONS else MARKS.get(name, ())
+    if marks and values:
+        if "lc" in arguments:
+            marks = tuple(map(str.lower, marks))
+        pairs = zip(marks, values, strict=False)
+        return [part for mark, value in pairs for part in (value.preceded_by(mark), value)]
+    keys = KEYS.get(name, "1")
     if keys == "last":
         return values[-1:] or None
     return next(([arguments[key]] for key in keys.split("|") if key in arguments), None)
@@ -160,24 +171,8 @@ def _arguments(text: str, cuts: Sequence[int], stop: int) -> dict[str, Part]:
     return arguments
 
 
-def _joined(values: Sequence[Part], mark: str) -> list[Part] | None:
-    parts: list[Part] = []
-    for value in values:
-        if parts:
-            parts.append(Part(value.start, value.start, mark))
-        parts.append(value)
-    return parts or None
-
-
-def _mixed(values: Sequence[Part]) -> list[Part]:
-    """{{frac|2|1|3}}  ->  2 1/3"""
-    whole, above, below = values[:3]
-    space, slash = Part(above.start, above.start, " "), Part(below.start, below.start, "/")
-    return [whole, space, above, slash, below]
-
-
 def _measure(text: str, values: Sequence[Part], arguments: dict[str, Part]) -> list[Part] | None:
-    """5|to|9|km|mi  ->  5 to 9 km,    6|ft|2|in|m  ->  6 ft 2 in,    5.2|u=km  ->  5.2 km"""
+    """5|to|9|km|mi  ->  5 to 9 km,    6|ft|2|in|m  ->  6 ft 2 in,    5|e=6|u=m  ->  5×10^6 m"""
     words = [text[value.start : value.stop] for value in values]
     parts: list[Part] = []
     expected = True  # a number
@@ -197,14 +192,19 @@ def _measure(text: str, values: Sequence[Part], arguments: dict[str, Part]) -> l
         else:
             break
         expected = not expected
-    unit = arguments.get("u") or arguments.get("ul")
-    if unit and len(parts) == 1 and unit.start > parts[0].stop:
-        parts.append(Part(unit.start, unit.stop, f" {_unit(text[unit.start : unit.stop])}"))
+    is_number = len(parts) == 1
+    for key, mark in (("e", "×10^"), ("u", " "), ("ul", " ")):
+        named = arguments.get(key)
+        if is_number and named and named.start > parts[-1].stop:
+            shown = mark + _unit(text[named.start : named.stop])
+            parts.append(Part(named.start, named.stop, shown))
     return parts or None
 
 
 def _unit(code: str) -> str:
-    """km2  ->  km²,   C  ->  °C,   km/h  ->  km/h"""
+    """km2  ->  km²,   C  ->  °C,   e6acre  ->  million acres,   km/h  ->  km/h"""
+    if code[:2] in THOUSANDS and code[2:]:
+        return f"{THOUSANDS[code[:2]]} {_unit(code[2:])}"
     return UNITS.get(code) or re.sub(
         r"(?<=[a-z])[23]\b", lambda power: "²³"[int(power[0]) - 2], code
     )
