@@ -3,10 +3,9 @@
 import gzip
 import json
 import shutil
-import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -327,38 +326,36 @@ def test_of_long_texts_the_part_is_read_that_is_asked_for(tuned, tmp_path, capfd
     assert tokenizer["truncation_side"] == "left"
 
 
-KILLED = """
-import json, os, sys
-from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.compare import finetune
-from clozeline.train.finetuning.results import ResultFolder
+class Killed(BaseException):
+    """Nothing of ours catches it."""
 
-write = ResultFolder.write
 
-def write_or_die(folder, *result):
-    write(folder, *result)
-    if result[0].key == ("pretrained", 80, 0):
-        os._exit(9)
+@contextmanager
+def killed_after(key):
+    """As if the process were killed when it had stored the result of this model."""
+    write = ResultFolder.write
 
-ResultFolder.write = write_or_die
-run, train, test, out, config = sys.argv[1:]
-others, config = [f"{test}?text=second"], FinetuneConfig(**json.loads(config))
-finetune(run, train, out=out, test=test, also_test=others, config=config)
-"""
+    def write_and_end(folder, result, *weights):
+        write(folder, result, *weights)
+        if result.key == key:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ResultFolder, "write", write_and_end)
+        with pytest.raises(Killed):
+            yield
 
 
 def test_a_killed_comparison_continues_with_the_missing_models(
-    tuned, run, rows, efficiency, tmp_path, monkeypatch
+    tuned, rows, efficiency, tmp_path, monkeypatch
 ):
     """By `resume`, or if torchrun restarts the command."""
     out, refused = tmp_path / "out", tmp_path / "refused"
-    args = [str(run), *rows, str(out), json.dumps(asdict(EFFICIENCY))]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True)
-    assert killed.returncode == 9, killed.stderr
+    again = partial(tuned, also_test=[f"{rows[1]}?text=second"])
+    with killed_after(("pretrained", 80, 0)):
+        again(out, EFFICIENCY)
     finished = contents(out / "results")
     assert len(finished) == 1 + 10 + 1  # the job, all models but the last, the classifier's weights
-
-    again = partial(tuned, also_test=[f"{rows[1]}?text=second"])
     shutil.copytree(out, refused)
     with pytest.raises(InputError, match="of an earlier fine-tuning; add --resume"):
         again(refused, EFFICIENCY)

@@ -40,7 +40,13 @@ from clozeline.train.labelled.rows import balanced_order
 from clozeline.train.labelled.scores import Correlations, Scores
 from tests.support.small_runs import write_small_run
 from tests.support.two_processes import ROOT, TORCHRUN
-from tests.train.test_finetune import MODEL, TOKENIZER, rows_classified, write_rows
+from tests.train.test_finetune import (
+    MODEL,
+    TOKENIZER,
+    killed_after,
+    rows_classified,
+    write_rows,
+)
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
 RATES = (3e-4, 1e-3, 3e-3)
@@ -333,25 +339,7 @@ for number, line in enumerate(json.loads(sys.argv[2])):
 """
 
 
-class Killed(BaseException):
-    """Nothing of ours catches it."""
-
-
-def killed_when_it_stored_its_first_result(line, monkeypatch):
-    """A command, in this process."""
-    write = ResultFolder.write
-
-    def write_and_end(*result):
-        write(*result)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ResultFolder, "write", write_and_end)
-        with pytest.raises(Killed):
-            CliRunner().invoke(main, line)
-
-
-def test_two_processes_train_each_model_as_one_does(command, tmp_path, monkeypatch):
+def test_two_processes_train_each_model_as_one_does(command, tmp_path):
     """From the beginning, and after a process was killed."""
     line = [*command, *TOGETHER]
     compared = {
@@ -365,7 +353,8 @@ def test_two_processes_train_each_model_as_one_does(command, tmp_path, monkeypat
         assert alone.exit_code == 0, alone.output
         rows.append(sum(counted))
     kept = [*compared["two"], "--out", str(tmp_path / "two-killed")]
-    killed_when_it_stored_its_first_result(kept, monkeypatch)
+    with killed_after(("bag_of_words", 15, 0)):
+        CliRunner().invoke(main, kept)
     lines = [[*options, "--out", str(tmp_path / f"{n}-2")] for n, options in compared.items()]
     (tmp_path / "commands.py").write_text(COMMANDS)
     given = [str(tmp_path), json.dumps([*lines, [*kept, "--resume"]])]

@@ -164,16 +164,6 @@ def line_of(running, last, hits=(0.0, 0.0)):
     return running.begin_line(running.sums(last, torch.tensor(hits)), torch.tensor(0.5))()
 
 
-def test_losses_are_means_over_all_tokens_and_pairs_since_the_line_before():
-    """Weighted by what is masked: a mean of the steps' means would be (2 + 5) / 2."""
-    small, large = loaded(predictions=1, pairs=1), loaded(predictions=9, pairs=3)
-    running = summed((small, [2.0, 0.5]), (large, [45.0, 1.5]))
-    line = line_of(running, large)
-    assert (line["mlm_loss"], line["nsp_loss"]) == (47 / 10, 2 / 4)
-    line = line_of(summed((small, [3.0, 0.25]), running=running), small)
-    assert (line["mlm_loss"], line["nsp_loss"]) == (3.0, 0.25)
-
-
 def test_a_line_that_is_read_later_has_the_numbers_of_when_it_was_begun():
     """A GPU computes the next steps meanwhile, and their sums belong to the next line."""
     last, later = loaded(predictions=2, pairs=1), loaded(predictions=4, pairs=2)
@@ -183,14 +173,6 @@ def test_a_line_that_is_read_later_has_the_numbers_of_when_it_was_begun():
     line = read()
     assert (line["mlm_loss"], line["nsp_loss"], line["gradient_norm"]) == (1.5, 0.5, 0.25)
     assert line_of(running, later)["mlm_loss"] == 2.5
-
-
-def test_accuracies_and_the_digest_are_those_of_the_last_batch():
-    last = loaded(predictions=8, pairs=4, digest=-2)
-    running = summed((loaded(digest=7), [0.0, 0.0]), (last, [0.0, 0.0]))
-    line = line_of(running, last, hits=(2.0, 3.0))
-    assert (line["mlm_accuracy"], line["nsp_accuracy"], line["nsp_pairs"]) == (0.25, 0.75, 4)
-    assert line["data_digest"] == "fffffffffffffffe"
 
 
 def test_the_terms_of_processes_add_up_to_the_line_of_one():
@@ -218,15 +200,3 @@ def test_mfu_is_logged_where_the_peak_of_the_device_is_known():
     assert line["mfu_of_tokens"] == pytest.approx(line["mfu"] / 2, rel=1e-6)
     assert line["slots_per_second"] == pytest.approx(2 * line["tokens_per_second"], rel=1e-3)
     assert "mfu" not in line_of(RunningMetrics(ALONE, peak_flops=None), loaded())
-
-
-@pytest.mark.parametrize("cut", [0, 1, 2, 3])
-def test_what_an_earlier_process_left_is_in_the_next_line_to_the_bit(cut):
-    steps = [(loaded(), losses) for losses in torch.rand(3, 2)]
-    first = summed(*steps[:cut])
-    second = RunningMetrics(ALONE, peak_flops=None, carried=first.state())
-    found, wanted = (
-        line_of(running, loaded())
-        for running in (summed(*steps[cut:], running=second), summed(*steps))
-    )
-    assert (found["mlm_loss"], found["nsp_loss"]) == (wanted["mlm_loss"], wanted["nsp_loss"])

@@ -1,7 +1,6 @@
 """The optimizers, and the schedule of their rate: what is updated, by how much and until when."""
 
 import os
-import shutil
 import signal
 from dataclasses import replace
 from signal import SIGUSR1
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_moments
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import (
     MOMENTUM,
@@ -30,14 +28,8 @@ from clozeline.train.engine.schedule import (
     schedule_factor,
 )
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
-from tests.support.command import output_of
 from tests.support.small_training import (
     TINY,
-    assert_same_run,
-    command_line,
-    go_back,
-    preset_of,
-    train,
 )
 from tests.support.training_configs import training_config
 
@@ -129,17 +121,6 @@ def test_matrices_of_one_shape_are_updated_together_as_torchs_muon_updates_each(
     for name, parameter in theirs.named_parameters():
         if is_hidden_matrix(name, parameter):  # steps of 0.5, rounded to bfloat16
             torch.testing.assert_close(named[name], parameter, atol=2e-2, rtol=0, msg=name)
-
-
-def test_it_resumes_bit_for_bit_with_its_momentum(small_folder, tmp_path):
-    options = {"optimizer": "muon", "learning_rate": 2e-3, "weight_decay": 0.1}
-    whole, model = tmp_path / "whole", preset_of(small_folder)
-    train(small_folder, whole, model=model, **options)
-    run = go_back(shutil.copytree(whole, tmp_path / "run"), 4)
-    output_of(*command_line(small_folder, run, "--resume", **options))
-    assert_same_run(run, whole)
-    kinds = {name.rpartition("/")[2] for name in load_moments(latest_checkpoint(run))}
-    assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
 
 
 # --- The schedule as a table: the learning rate at each step --------------------------------------

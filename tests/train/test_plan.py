@@ -1,6 +1,5 @@
 """Where the numbers of a run come from: what is given, the run itself, another run, a recipe."""
 
-import json
 import re
 from dataclasses import replace
 from importlib.util import find_spec
@@ -289,20 +288,6 @@ def test_an_architecture_that_cannot_be_is_one_line(line, said):
     assert f"Error: {said}" in output_of("pretrain", *line, "--print-recipe", code=2)
 
 
-def test_a_run_of_ones_own_architecture_is_resumed_by_the_same_command(small_folder, tmp_path):
-    line = ["pretrain", small_folder, "--out", tmp_path, "--preset=bert-tiny", "--batch-size=8"]
-    line += ["--set=hidden_size=64", "--set=intermediate_size=96"]
-    output_of(*line, "--max-steps=1")
-    output_of(*line, "--max-steps=2", "--resume")
-    assert read_run(tmp_path).model.hidden_size == 64
-    assert read_run(tmp_path).options["pretrain"]["set"] == [
-        "hidden_size=64",
-        "intermediate_size=96",
-    ]
-    again = output_of("pretrain", "--config", tmp_path / "run.json", "--print-recipe")
-    assert " 192 x 64 " in again  # queries, keys and values
-
-
 @pytest.mark.parametrize(
     ("line", "missing"), [(["--out=x"], "argument 'SHARDS'"), (["x"], "option '--out'")]
 )
@@ -314,20 +299,3 @@ def columns_of(printed):
     """Options and sources."""
     lines = [line for line in printed.splitlines() if line.startswith("  --")]
     return [(line[:30].split(), line[30:]) for line in lines]
-
-
-def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_folder, tmp_path):
-    out = tmp_path / "run"
-    line = (small_folder, "--out", out, "--preset", "bert-tiny", "--batch-size", 8)
-    result = invoke("pretrain", *line, "--max-steps", 2, "--learning-rate", 3e-3)
-    assert result.exit_code == 0, result.stderr
-    stored = json.loads((out / "run.json").read_bytes())["training"]
-    assert stored["precision"] == NATIVE
-    assert (stored["learning_rate"], stored["beta2"]) == (3e-3, 0.999)
-
-    # The recipe and the options of then are not needed, and a longer run is one option.
-    result = invoke("pretrain", *line[:-2])
-    assert result.stdout == f"already complete: step 2 of 2: {out}\n"
-    result = invoke("pretrain", *line[:-2], "--max-steps", 4, "--resume")
-    assert "step 4 of 4" in result.stdout
-    assert json.loads((out / "run.json").read_bytes())["training"] == stored | {"max_steps": 4}

@@ -5,6 +5,7 @@ is on, the learning rate changes with each step, and the 12 steps cross into the
 has masks of its own.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -54,13 +55,23 @@ def test_from_any_checkpoint_on_it_is_the_same_run(step, run, finished, small_fo
     assert_same_run(run, finished)
 
 
-def test_a_line_of_metrics_includes_the_steps_before_the_checkpoint(small_folder, tmp_path):
-    """Lines at 1, 5 and 10, a checkpoint at 8: the mean at 10 is that of steps 6 to 10."""
-    options = {"model": preset_of(small_folder), "log_every": 5}
-    train(small_folder, tmp_path / "finished", **options)
-    run = go_back(shutil.copytree(tmp_path / "finished", tmp_path / "run"), 8)
-    train(small_folder, run, resume=True, **options)
-    assert_same_run(run, tmp_path / "finished")
+#: Options of a run, in a resumed command where the command line takes a value.
+OPTIONS = {
+    "lines of five steps": {"log_every": 5},  # at 10 it is the mean of steps 6 to 10
+    "muon": {"optimizer": "muon", "learning_rate": 2e-3, "weight_decay": 0.1},
+    "sampled words": {"sampled_words": 20},
+    "word vectors": {"word_vectors": True},  # those of the checkpoint, not new ones
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_with_any_options_it_is_the_same_run(options, small_folder, tmp_path):
+    whole = tmp_path / "whole"
+    train(small_folder, whole, model=preset_of(small_folder), **options)
+    run = go_back(shutil.copytree(whole, tmp_path / "run"), 8)
+    output_of(*command_line(small_folder, run, "--resume", **options))
+    assert_same_run(run, whole)
+    assert options.items() <= vars(read_run(run).training).items()
 
 
 def test_a_logged_loss_is_the_mean_since_the_line_before(finished, small_folder, tmp_path):
@@ -72,13 +83,16 @@ def test_a_logged_loss_is_the_mean_since_the_line_before(finished, small_folder,
     steps = {line["step"]: every_step[line["step"]] for line in lines}
     assert lines[0] == steps[1]
     batches = islice(Loader(small_folder, batch_size=8, seed=0), 12)
-    masked = [batch.num_predictions for batch in batches]
+    weights = [
+        {"mlm_loss": batch.num_predictions, "nsp_loss": batch.num_pairs} for batch in batches
+    ]
     for before, line in pairwise(lines):
         since = range(before["step"] + 1, line["step"] + 1)
-        losses = [every_step[step]["mlm_loss"] for step in since]
-        weights = [masked[step - 1] for step in since]
-        assert line["mlm_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-12)
-        for name in ("mlm_accuracy", "nsp_accuracy", "data_digest", "gradient_norm"):
+        for name in ("mlm_loss", "nsp_loss"):
+            losses = [every_step[step][name] for step in since]
+            mean = np.average(losses, weights=[weights[step - 1][name] for step in since])
+            assert line[name] == pytest.approx(mean, rel=1e-12)
+        for name in ("mlm_accuracy", "nsp_accuracy", "nsp_pairs", "data_digest", "gradient_norm"):
             assert line[name] == steps[line["step"]][name]
 
 
@@ -276,22 +290,32 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, finished, small_fo
 # --- what need not be repeated
 
 
-def test_it_keeps_its_seed_its_checkpoints_and_its_origin(small_folder, tmp_path):
+def test_it_keeps_its_numbers_its_architecture_and_its_origin(small_folder, tmp_path):
+    """The recipe and the options of then are not needed again, and a longer run is one option."""
     run, again = tmp_path / "run", tmp_path / "again"
-    line = ["pretrain", small_folder, "--batch-size", 8]
-    options = ["--preset", "bert-tiny", "--dropout", 0, "--seed", 3, "--max-steps", 3]
-    output_of(*line, "--out", run, *options, "--save-every", 1, "--keep", 3, "--unpadded")
-    output_of(*line, "--out", run, "--resume", "--max-steps", 4)
+    line = ["pretrain", small_folder, "--batch-size", 8, "--preset", "bert-tiny"]
+    options = ["--dropout", 0, "--seed", 3, "--save-every", 1, "--keep", 3, "--unpadded"]
+    options += ["--set=hidden_size=64", "--set=intermediate_size=96", "--learning-rate", 3e-3]
+    output_of(*line, "--out", run, *options, "--max-steps", 3)
+    stored = json.loads((run / "run.json").read_bytes())["training"]
+    assert (stored["learning_rate"], stored["beta2"]) == (3e-3, 0.999)
+    assert stored["precision"] in ("bf16", "fp32")  # of this device, not "auto"
+    bare = ["pretrain", small_folder, "--out", run]
+    assert output_of(*bare) == f"already complete: step 3 of 3: {run}\n"
+    output_of(*bare, "--resume", "--max-steps", 4)
     before = (run / "run.json").read_bytes()
+    assert json.loads(before)["training"] == stored | {"max_steps": 4}
     shutil.rmtree(list_checkpoints(run)[-1])
-    output_of(*line, "--out", run, *options[:-1], 4, "--resume", "--unpadded")
+    output_of(*line, "--out", run, *options, "--max-steps", 4, "--resume")
     assert (run / "run.json").read_bytes() == before  # given again or not
     assert [step_of(folder) for folder in list_checkpoints(run)[-3:]] == [2, 3, 4]
-    found = read_run(run).training
-    assert (found.save_every, found.keep, found.seed, found.unpadded) == (1, 3, 3, True)
+    found = read_run(run)
+    assert found.options["pretrain"]["set"] == ["hidden_size=64", "intermediate_size=96"]
+    training = found.training
+    assert (training.save_every, training.keep, training.seed, training.unpadded) == (1, 3, 3, True)
     output_of("pretrain", "--config", run / "run.json", "--out", again)
-    assert read_run(again).model == read_run(run).model
-    assert read_run(again).training == read_run(run).training
+    assert (read_run(again).model, read_run(again).training) == (found.model, training)
+    assert found.model.hidden_size == 64
 
 
 def test_before_its_first_checkpoint_its_first_weights_have_to_be_given(small_folder, tmp_path):

@@ -300,7 +300,8 @@ def _reproducing(training: PretrainConfig, start: "Start") -> dict[str, Any]:
     [(name, options)] = recorded_options().items()
     earlier = start.existing.options.get(name, {}) if start.existing else {}
     inherited = ("preset", "set", "dropout", *([] if "from" in options else ["from"]))
-    options |= {x: earlier[x] for x in inherited if x in earlier and x not in options}
+    is_left_out = {x for x in inherited if options.get(x, []) == []}  # --set is a list
+    options |= {x: earlier[x] for x in is_left_out & earlier.keys()}
     names = {*effective_fields(training.schedule), *KEPT_FIELDS}
     if start.cools_down:  # the decay follows from RUN@STEP and --max-steps
         options["schedule"] = COOL_DOWN
