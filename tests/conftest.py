@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.small_data import write_data_set
 
@@ -20,7 +20,10 @@ if not os.environ.get("CLOZELINE_DATA"):  # empty is as good as unset
 # `nohup` and `&` ignore SIGINT, and so would the processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Time per example depends on the load of the machine, not on the code.
-settings.register_profile("clozeline", deadline=None, max_examples=50)
+PROFILE = {"deadline": None, "max_examples": 50}
+# A folder or a patch that all examples of a test share is what these tests want.
+PROFILE |= {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
+settings.register_profile("clozeline", **PROFILE)
 settings.load_profile("clozeline")
 #: Files of few but long tests, which begin first: else the last one keeps all but one process idle.
 LONG = {

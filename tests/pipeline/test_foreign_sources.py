@@ -105,9 +105,8 @@ def test_other_formats_are_refused_by_their_names(tmp_path, name, data, named):
     source = write(tmp_path / name, pack(data))
     is_named = named not in (UNKNOWN, NO_PARQUET)
     line = f"is {named}.*, not plain text; .+" if is_named else named
-    with pytest.raises(InputError, match=f"{re.escape(name)}.*{line}") as error:
+    with pytest.raises(InputError, match=f"{re.escape(name)}.*{line}"):
         list_blocks([source])
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,16 @@
 """The graph: what it counts, what it makes again, and which options of Beam it takes."""
 
 import json
+import os
+import pickle
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -22,7 +28,7 @@ from clozeline.pipeline.curation.near.steps import (
     pair_documents,
 )
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.job.graph import data_set, run_graph
+from clozeline.pipeline.job.graph import All, data_set, run_graph
 from clozeline.pipeline.job.options import Task
 from clozeline.pipeline.job.tasks import TaskShare
 from clozeline.pipeline.job.workers import run_in_workers
@@ -31,8 +37,18 @@ from clozeline.pipeline.steps.steps import Steps
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT, work
 from tests.support.command import invoke, output_of, refused
+from tests.support.files import times
 from tests.support.small import PUNKT, small_tokenizer
-from tests.support.small_jobs import ROOT, shard_digests
+from tests.support.small_jobs import (
+    COMMAND,
+    ROOT,
+    articles,
+    clozeline_ok,
+    in_own_group,
+    shard_digests,
+    without_sources,
+    write_tokenizer,
+)
 
 NEAR = replace(CONFIG, deduplicate="near", validation=0.0)
 
@@ -46,18 +62,13 @@ def counters_of(folder):
     return +Counter({**counts, **dropped, "examples": examples})
 
 
-def test_the_counters_are_the_counts_of_the_manifest(tmp_path):
+def test_the_counters_of_all_workers_add_up_to_the_counts_of_the_manifest(tmp_path):
     blocks, context = work(tmp_path, NEAR, text=TEXT + "\n\n" + TEXT[:3000])
-    for _ in range(2):  # then everything is there
-        assert run_graph(context.reading(blocks)).counters == counters_of(context.out_dir)
-    assert counters_of(context.out_dir)["dropped_duplicate_document"] > 0
-
-
-def test_the_counters_of_all_workers_are_added_up(tmp_path):
-    blocks, context = work(tmp_path, NEAR)
     assert len(blocks) > 3
     two = run_in_workers(context.reading(blocks), workers=2)
-    assert two.counters == counters_of(context.out_dir)
+    again = run_graph(context.reading(blocks))  # then everything is there
+    assert two.counters == again.counters == counters_of(context.out_dir)
+    assert two.counters["dropped_duplicate_document"] > 0
 
 
 def test_the_counters_of_a_job_stand_in_its_report(tmp_path):
@@ -134,32 +145,6 @@ def test_a_file_of_the_token_cache_that_is_lost_is_made_again(curated, lost, dam
     for bucket in range(len(context.buckets)):
         with_files(steps, partial(steps.build_shard, bucket))
     assert shard_digests(context.out_dir) == whole
-
-
-class Deleting:
-    """A share that is everything; before each shard it deletes the token files."""
-
-    is_of_task = False
-
-    def of(self, stage, steps):
-        for element in stage.elements(steps.context):
-            if stage.label == "BuildShard":
-                tokens = list(steps.context.cache_dir.glob("*.tokens"))
-                assert tokens
-                for path in tokens:
-                    path.unlink()
-            yield element
-
-
-def test_token_files_that_are_deleted_in_the_middle_of_a_job_are_made_again(tmp_path):
-    blocks, context = work(tmp_path)
-    run_graph(context.reading(blocks), Deleting())
-    made = shard_digests(context.out_dir)
-    for folder in (context.out_dir, context.cache_dir):
-        for path in [path for path in folder.iterdir() if path.is_file()]:
-            path.unlink()
-    run_graph(context.reading(blocks))
-    assert shard_digests(context.out_dir) == made
 
 
 def test_a_job_without_text_ends_in_one_line(tmp_path):
@@ -292,3 +277,117 @@ def test_a_client_that_cannot_be_closed_is_logged_after_the_work(monkeypatch, ca
     assert "TimeoutError: timed out after 5 s" in caplog.text
     with pytest.raises(OSError, match="of the work"), closed_client(DaskRunner()):
         raise OSError("of the work")
+
+
+# --- Where blocks are many, their files are merged ------------------------------------------------
+
+
+@pytest.fixture
+def merging(monkeypatch):
+    """A shard may read 3 files."""
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 3)
+
+
+def run(blocks, context):
+    """The graph, in this process."""
+    run_graph(context.reading(blocks))
+
+
+def merged_files(context):
+    return times(context.cache_dir, "*.merged")
+
+
+def test_merged_files_give_the_same_bytes_and_are_not_merged_again(tmp_path, monkeypatch):
+    run(*work(tmp_path / "few"))
+    monkeypatch.setattr("clozeline.pipeline.steps.token_cache.MAX_FILES", 3)
+    blocks, context = work(tmp_path / "many", block_bytes=600)
+    assert len(blocks) > 12
+    run_in_workers(context.reading(blocks), workers=2)
+    merged, shards = merged_files(context), shard_digests(context.out_dir)
+    assert 1 <= len(merged) <= 3
+    assert shards == shard_digests(tmp_path / "few/out")
+    names = [tmp_path / name / "out" / MANIFEST for name in ("few", "many")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+    run([*blocks, *blocks[:3]], context)  # a block that is given twice is used once
+    assert shard_digests(context.out_dir) == shards
+    run(blocks, replace(context, config=replace(CONFIG, seed=1)))
+    assert shard_digests(context.out_dir) != shards
+    assert merged_files(context) == merged
+
+
+class Moved(beam.DoFn):
+    """Notes the size of each element that goes through, in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def process(self, element):
+        (self.folder / uuid.uuid4().hex).write_bytes(pickle.dumps(element))
+        yield element
+
+
+@pytest.mark.usefixtures("merging")
+def test_what_beam_moves_is_linear_in_blocks_and_shards(tmp_path, monkeypatch):
+    """An element for each block, merged file and shard, and none for a block and a shard."""
+    blocks, context = work(tmp_path, replace(CONFIG, num_shards=40), block_bytes=600)
+    context, moved = context.reading(blocks), tmp_path / "moved"
+    moved.mkdir()
+    expand = All.expand
+
+    def noted(self, before):
+        after = expand(self, before)
+        return after | "Noted" >> beam.ParDo(Moved(moved))
+
+    monkeypatch.setattr(All, "expand", noted)
+    run_graph(context)
+    elements = [path.read_bytes() for path in moved.iterdir()]
+    assert len(elements) == len(blocks) + 3 + len(context.buckets) + 1 + 4  # and 4 empty ones
+    assert max(map(len, elements)) < 700  # a block, or the names of a few files
+
+
+@pytest.mark.usefixtures("merging")
+def test_sources_of_another_repeat_are_merged_apart(tmp_path, monkeypatch):
+    blocks, context = work(tmp_path, block_bytes=600)
+    mixed = [replace(block, repeat=1 + block.index % 2) for block in blocks]
+    run(mixed, context)
+    merged = shard_digests(context.out_dir)
+    assert len(merged_files(context)) == 4
+    monkeypatch.undo()
+    run(mixed, context)
+    assert shard_digests(context.out_dir) == merged
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_hundred_thousand_files_and_a_kill_give_the_bytes_of_one_file(tmp_path):
+    """Each file is a block; two workers are killed after a fifth of them."""
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(20))
+    (tmp_path / "many").mkdir()
+    lines = [
+        json.dumps({"text": f"The file of number {i} is short. It was written {i % 7} times."})
+        for i in range(100_000)
+    ]
+    for number, line in enumerate(lines):
+        (tmp_path / "many" / f"{number:06}.jsonl").write_text(line)
+    (tmp_path / "one.jsonl").write_text("\n".join(lines))
+    options = ("--tokenizer", tokenizer, "--num-shards", 2, "--workers", 2)
+    clozeline_ok("shards", tmp_path / "one.jsonl", *options, "--out", tmp_path / "one")
+
+    out = tmp_path / "out"
+    arguments = ("shards", f"{tmp_path}/many/*.jsonl", *options, "--out", out)
+    with in_own_group(*COMMAND, *arguments, stderr=subprocess.DEVNULL) as job:
+        while job.poll() is None and files_in(out / ".cache") < 20_000:
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(timeout=0.2)
+        os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode == -signal.SIGKILL
+    kept = files_in(out / ".cache")
+    assert 20_000 <= kept < 100_000
+    clozeline_ok(*arguments)
+    assert shard_digests(out) == shard_digests(tmp_path / "one")
+    manifests = [without_sources(folder / MANIFEST) for folder in (out, tmp_path / "one")]
+    assert manifests[0] == manifests[1]
+
+
+def files_in(folder):
+    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0

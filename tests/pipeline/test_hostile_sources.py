@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.counter_rng import random_bits
@@ -184,7 +184,7 @@ PARTS = [
 FILES = st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     FILES, st.sampled_from(sorted(BOUNDARIES)), st.integers(1, 60), st.integers(1, 40),
     st.integers(1, 9), st.integers(1, 25) | st.just(sys.maxsize),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import build_shards
@@ -22,7 +22,6 @@ from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_steps import CONFIG, TEXT, build, work
 from tests.support.files import times
 from tests.support.small import PUNKT, small_tokenizer
-from tests.support.small_jobs import write_texts
 
 OPTIONS = JobOptions(workers=1, block_bytes=8000)
 
@@ -189,22 +188,6 @@ def test_the_cache_of_a_killed_job_goes_when_another_cache_finishes_it(tmp_path)
         shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
         assert not left.exists()
         assert list((tmp_path / "kept").iterdir())
-
-
-def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
-    out, bad = tmp_path / "out", write_texts(tmp_path / "bad.jsonl", TEXT.split("\n\n"))
-    with bad.open("a") as file:
-        file.write("{no json")
-    with pytest.raises(JobFailedError, match=r"^1 of 61 .*, more than the 0 .* or allow more\.$"):
-        shards(tmp_path, replace(CONFIG, max_rejected=0.0), source="bad.jsonl")
-    assert not (out / MANIFEST).exists()
-    assert "Traceback" in (out / "job.log").read_text()
-    before = times(out, "*.arrow")
-    assert len(before) == 4
-    manifest, _ = shards(tmp_path, replace(CONFIG, max_rejected=0.1), source="bad.jsonl")
-    assert manifest.counts["rejected"] == 1
-    assert times(out, "*.arrow") == before
-    assert not (out / ".cache").exists()
 
 
 @pytest.mark.parametrize(

@@ -123,13 +123,12 @@ def test_overwrite_removes_nothing_before_the_command_is_valid(copy):
     before = contents(copy / "out")
     for more, message in table:
         error = SystemExit if message == "^0$" else InputError
-        with pytest.raises(error, match=message) as refused:
+        with pytest.raises(error, match=message):
             shards(copy, TWO, OVERWRITE, **more)
-        assert "\n" not in str(refused.value)
         assert contents(copy / "out") == before
 
 
-def test_a_foreign_file_in_the_folder_of_the_tokenizer_is_named_before_anything_goes(copy):
+def test_what_is_in_the_way_of_the_tokenizer_is_named_before_anything_goes(copy):
     (copy / "out" / "tokenizer" / "notes.txt").write_text("x")
     save_other_tokenizer(copy / "other")
     before = contents(copy / "out")
@@ -138,9 +137,6 @@ def test_a_foreign_file_in_the_folder_of_the_tokenizer_is_named_before_anything_
     assert contents(copy / "out") == before
     shards(copy, TWO, OVERWRITE)  # with the same tokenizer it is in nobody's way
     assert (copy / "out" / "tokenizer" / "notes.txt").read_text() == "x"
-
-
-def test_a_file_in_the_place_of_the_tokenizer_is_named(copy):
     shutil.rmtree(copy / "out" / "tokenizer")
     (copy / "out" / "tokenizer").write_text("x")
     with pytest.raises(InputError, match=r"is a file, and the tokenizer goes there; move"):

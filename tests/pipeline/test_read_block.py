@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
@@ -43,7 +43,7 @@ def reasons(documents):
 
 
 @pytest.mark.parametrize("name", LINES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_size_of_block_and_chunk_gives_the_same_documents(name, data, tmp_path):
     parts = data.draw(st.lists(LINES[name], max_size=12))
@@ -65,7 +65,6 @@ def test_any_size_of_block_and_chunk_gives_the_same_documents(name, data, tmp_pa
 
 
 @given(st.lists(st.one_of(TEXT_LINES, st.text(alphabet="ab \t\r\u2028\x0b")), max_size=12))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_text_is_what_a_slow_reading_line_by_line_gives(tmp_path, parts):
     data = b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     source = write(tmp_path / "file.txt", b"x\n" + data)
@@ -236,12 +235,17 @@ def test_a_dump_gives_its_articles_and_counts_the_rest(encoding, ending, tmp_pat
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_a_dump_whose_xml_is_truncated_is_an_error(ending, tmp_path):
-    pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(40))
-    source = write(tmp_path / f"x.xml{ending}", PACKED[ending](f"<mediawiki>\n{pages}".encode()))
+@pytest.mark.parametrize("cut", ["", page("C", "Cut.")[:-20]], ids=["no footer", "inside a page"])
+def test_a_dump_whose_xml_is_truncated_is_an_error_after_its_pages(cut, ending, tmp_path):
+    texts = [f"Sentence {i} stands here." for i in range(40)]
+    xml = "<mediawiki>\n" + "".join(page(text, text) for text in texts) + cut
+    source = write(tmp_path / f"x.xml{ending}", PACKED[ending](xml.encode()))
     advice = r"keep its whole pages: (cat|\w+ -d -c) OLD \| awk .* > NEW\.xml$"
-    with pytest.raises(InputError, match=rf"is not whole: .* after 40 pages .*, or {advice}"):
-        read(source)
+    [block] = list_blocks([source])
+    found = []
+    with pytest.raises(InputError, match=rf"is not whole: .* after 40 pages.*, or {advice}"):
+        found.extend(text for chunk in read_block(block, chunk_bytes=1) for text in chunk.texts)
+    assert found == texts
 
 
 def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):

@@ -44,6 +44,7 @@ def store():
     folder = path_of("memory://clozeline-tests")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folder_lock, "START_SECONDS", 0.0)
+        folder.mkdir(exist_ok=True)
         yield folder
     folder.rmdir(recursive=True)
 
@@ -85,24 +86,27 @@ def test_what_reads_a_folder_reads_a_store(tmp_path, store):
             break
 
 
-def test_a_job_in_a_store_goes_on_from_where_it_stopped(store):
-    (store / "bad.jsonl").write_text(
-        "\n".join([*(json.dumps({"text": text}) for text in TEXT.split("\n\n")), "{no json"])
-    )
-    source = "bad.jsonl"
-    with pytest.raises(JobFailedError, match="1 of 61 documents were rejected"):
-        shards(store, replace(CONFIG, max_rejected=0.0), source=source)
-    assert "Traceback" in (store / "out" / "job.log").read_text()
-    assert MANIFEST not in names_in(store / "out")
-    before = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(place, tmp_path, store):
+    folder, source = {"disk": tmp_path, "store": store}[place], "bad.jsonl"
+    lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
+    (folder / source).write_text("\n".join([*lines, "{no json"]))
+
+    def built():
+        return {path.name: path.stat().st_mtime for path in (folder / "out").glob("*.arrow")}
+
+    with pytest.raises(JobFailedError, match=r"^1 of 61 .*, more than the 0 .* or allow more\.$"):
+        shards(folder, replace(CONFIG, max_rejected=0.0), source=source)
+    assert "Traceback" in (folder / "out" / "job.log").read_text()
+    assert MANIFEST not in names_in(folder / "out")
+    before = built()
     assert len(before) == 4
 
     tolerant = replace(CONFIG, max_rejected=0.1)
-    shards(store, tolerant, source=source)
-    after = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
-    assert after == before
-    assert ".cache" not in names_in(store / "out")
-    assert shards(store, tolerant, source=source)[1] is False
+    assert shards(folder, tolerant, source=source)[0].counts["rejected"] == 1
+    assert built() == before
+    assert ".cache" not in names_in(folder / "out")
+    assert shards(folder, tolerant, source=source)[1] is False
 
 
 def test_overwriting_in_a_store_leaves_nothing_of_the_old(store):
@@ -204,15 +208,6 @@ def parquet():
     folder.rmdir(recursive=True)
 
 
-@pytest.fixture
-def files():
-    """A folder of a store."""
-    folder = path_of("memory://files")
-    folder.mkdir(exist_ok=True)
-    yield folder
-    folder.rmdir(recursive=True)
-
-
 def build(folder, *, shards):
     """The traffic of a job of a block for each row group."""
     with counted_store() as traffic:
@@ -264,29 +259,29 @@ def noise(size):
 @pytest.mark.parametrize(
     ("name", "blocks"), [("a.jsonl", 2), ("a.txt", 2), ("a.jsonl.gz", 1), ("a.csv", 1)]
 )
-def test_the_blocks_of_a_file_are_fetched_once(name, blocks, files):
+def test_the_blocks_of_a_file_are_fetched_once(name, blocks, store):
     """A CSV file is one block, as a packed one, and its head is fetched twice."""
     text = noise(2 * BLOCK_BYTES)
     texts = [text[start : start + 100_000] for start in range(0, len(text), 100_000)]
     data = FILES[name.split(".")[1]](texts).encode()
     data = gzip.compress(data, 1) if name.endswith(".gz") else data
-    (files / name).write_bytes(data)
+    (store / name).write_bytes(data)
     with counted_store() as traffic:
-        found = list_blocks([str(files / name)])
+        found = list_blocks([str(store / name)])
         assert [t for b in found for chunk in read_block(b) for t in chunk.texts] == texts
     assert len(found) == blocks
     ratio = 2.2 if name.endswith(".csv") else 1.2
     assert traffic.num_bytes.total() <= ratio * len(data)
 
 
-def test_a_dump_is_cut_by_its_index_and_not_fetched_for_that(files):
+def test_a_dump_is_cut_by_its_index_and_not_fetched_for_that(store):
     stream, header = bz2.compress(noise(1 << 20).encode()), bz2.compress(b"<mediawiki>")
     data = header + 24 * stream + bz2.compress(b"</mediawiki>")
     lines = b"".join(b"%d:1:A\n" % (len(header) + i * len(stream)) for i in range(24))
-    (files / "a-multistream.xml.bz2").write_bytes(data)
-    (files / "a-multistream-index.txt.bz2").write_bytes(bz2.compress(lines))
+    (store / "a-multistream.xml.bz2").write_bytes(data)
+    (store / "a-multistream-index.txt.bz2").write_bytes(bz2.compress(lines))
     with counted_store() as traffic:
-        blocks = list_blocks([str(files / "a-multistream.xml.bz2")], block_bytes=1 << 20)
+        blocks = list_blocks([str(store / "a-multistream.xml.bz2")], block_bytes=1 << 20)
     assert len(blocks) > 10
     assert traffic.num_bytes.total() <= 0.2 * len(data)
 

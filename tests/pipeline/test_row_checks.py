@@ -1,6 +1,5 @@
 """The checks of rows and masks: what holds for every shard, and each way of breaking it."""
 
-import re
 from dataclasses import replace
 from functools import cache
 from typing import get_args
@@ -105,22 +104,6 @@ def many_rows(config=CONFIG):
     return examples
 
 
-@pytest.mark.parametrize("config", [CONFIG, WHOLE])
-def test_sound_masks_have_no_findings(config):
-    assert findings_of(many_rows(config), config) == []
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"mask_token_prob": 0.85, "random_token_prob": 0.05}, {"masked_lm_prob": 0.2},
-     {"masking": "whole-words"}, {"seed": 1}],
-    ids=str,
-)  # fmt: skip
-def test_masks_by_other_rules_are_found(changes):
-    [line] = findings_of(remasked(many_rows(), **changes))
-    assert re.fullmatch(rf"{SEED}: [\d,]+, the first at [\d,]+", line)
-
-
 def with_token(examples, place, token):
     """Another token at a place in `input_ids.values`."""
     ids = examples.input_ids.values.copy()
@@ -156,4 +139,47 @@ def test_another_random_replacement_is_found(piece):
     place = examples.flat_positions()[at]
     assert findings_of(with_token(examples, place, TOKENIZER.tokens.index(piece))) == [
         f"{SEED}: 1, the first at {row:,}"
+    ]
+
+
+# --- Packed rows --------------------------------------------------------------------------------
+PACKED = replace(CONFIG, pairs="packed")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("piece_lengths", lambda a, b: (a + 1, b), ["rows that their pieces do not make up"]),
+        (
+            "piece_lengths",
+            lambda a, b: (a + 1, b - 1),  # the border is elsewhere
+            ["rows with pieces that are not from [CLS] to [SEP]"],
+        ),
+        (
+            "piece_documents",
+            lambda a, b: (b, a),
+            [
+                "rows with pieces in disorder",
+                "rows whose A or B is not from their first or last piece",
+            ],
+        ),
+    ],
+)
+def test_a_first_row_of_two_pieces_that_is_changed(name, change, expected):
+    examples, _ = examples_of(documents_of([[[8]], [[9]], [[30]], [[5]], [[3]], [[12]]]), PACKED)
+    assert examples.piece_lengths.lengths[0] == 2
+    column = getattr(examples, name)
+    values = column.values.copy()
+    values[:2] = change(*values[:2].tolist())
+    lines = findings_of(replace(examples, **{name: Ragged(values, column.offsets)}), PACKED)
+    assert {line for line in lines if "masks" not in line} == {
+        f"{problem}: 1, the first at 0" for problem in expected
+    }
+
+
+def test_shards_without_pieces_do_not_pass_for_packed_ones():
+    pairs = replace(PACKED, pairs="none")
+    examples, _ = examples_of(documents_of(TALK), pairs)
+    assert findings_of(examples, PACKED) == [
+        "packed rows do not fit --pairs packed, or lack their pieces"
     ]

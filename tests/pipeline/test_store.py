@@ -361,15 +361,11 @@ def test_of_two_that_were_let_in_at_once_the_first_stops(leased, monkeypatch, ca
     assert read_lease(leased) == OTHER
 
 
-def test_an_owner_may_be_several_processes(leased):
-    with Lease(leased, "job", is_kept=False) as first, Lease(leased, "job", is_kept=True):
-        first.confirm()
-
-
-def test_the_first_of_several_to_end_does_not_let_another_owner_in(leased):
+def test_an_owner_may_be_several_processes_and_the_first_to_end_lets_no_other_in(leased):
     first, second = (Lease(leased, "job", is_kept=False) for _ in range(2))
     with second:
         with first:
+            first.confirm()
             second._write()  # its renewal
         with pytest.raises(InputError, match="is in use by process"):
             Lease(leased, "other", is_kept=False).__enter__()

@@ -245,14 +245,18 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
+def changed(modern_json, folder, change):
+    """A copy of the file with other values."""
+    spec = json.loads(modern_json.read_text())
+    change(spec)
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    return folder / "tokenizer.json"
+
+
 @pytest.mark.parametrize("message", CHANGES)
 def test_what_cannot_be_used_is_refused(message, modern_json, tmp_path):
-    spec = json.loads(modern_json.read_text())
-    CHANGES[message](spec)
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(spec))
     with pytest.raises(InputError, match=message):
-        adopted(path)
+        adopted(changed(modern_json, tmp_path, CHANGES[message]))
 
 
 @pytest.mark.parametrize(
@@ -265,20 +269,17 @@ def test_what_cannot_be_used_is_refused(message, modern_json, tmp_path):
     ],
 )
 def test_pairs_are_berts_whatever_the_template(change, modern_json, tmp_path):
-    spec = json.loads(modern_json.read_text())
-    change(spec)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    found = adopted(tmp_path / "tokenizer.json")
+    found = adopted(changed(modern_json, tmp_path, change))
     assert found.digest == adopted(modern_json).digest
     assert found.library.encode("a", "b").tokens == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
 
 
 def test_text_never_becomes_a_special_token_whatever_the_file_says(modern_json, tmp_path):
-    spec = json.loads(modern_json.read_text())
-    for token in spec["added_tokens"]:
-        token["special"] = False
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    found = adopted(tmp_path / "tokenizer.json")
+    def unmark(spec):
+        for token in spec["added_tokens"]:
+            token["special"] = False
+
+    found = adopted(changed(modern_json, tmp_path, unmark))
     (ids,) = found.encode_batch(["It was [MASK] [CLS]."])
     assert not found.is_special[ids].any()
 
@@ -304,10 +305,9 @@ def test_options_of_wordpiece_do_not_apply(modern_json):
 
 
 def test_whole_words_need_a_vocabulary_that_knows_them(modern_json, tmp_path):
-    spec = json.loads(modern_json.read_text())
-    spec["pre_tokenizer"] = {"type": "Whitespace"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    adopted(tmp_path / "tokenizer.json", PUNKT).save(tmp_path / "made")
+    other = {"pre_tokenizer": {"type": "Whitespace"}}
+    path = changed(modern_json, tmp_path, lambda spec: spec.update(other))
+    adopted(path, PUNKT).save(tmp_path / "made")
     (tmp_path / "a.txt").write_text("one\n")
     said = refused(
         *("shards", tmp_path / "a.txt", "--tokenizer", tmp_path / "made"),

@@ -1,24 +1,37 @@
 """The tokenizer command: adopted or learned once, and kept whole in its folder."""
 
 import os
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import nltk.data
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+from tokenizers.normalizers import BertNormalizer
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.tokenization.learn import MAX_WORD, learn_vocabulary
+from clozeline.pipeline.tokenization.learn import (
+    MAX_WORD,
+    MIN_COUNT,
+    count_words,
+    learn_vocabulary,
+    learn_wordpiece,
+)
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from tests.pipeline.test_encoder import HOSTILE
 from tests.pipeline.test_steps import TEXT
-from tests.support.command import refused
+from tests.support.command import output_of, refused
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
-from tests.support.small_jobs import articles
+from tests.support.small_jobs import articles, clozeline_in_turn, write_texts
 
 DATA = os.environ.get("CLOZELINE_DATA")
 
@@ -180,13 +193,11 @@ def test_long_words_are_cut_before_training(model, prefix):
     assert max(map(len, tokens)) <= MAX_WORD
 
 
-def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus):
+def test_case_and_accents_stay_in_bpe(tmp_path, corpus):
     corpus.write_text(TEXT + "Éa éA eA " * 30)
-    made = [make(tmp_path / name, corpus, vocab_size=300, model="bpe") for name in "ab"]
-    assert made[0].tokenizer.digest == made[1].tokenizer.digest
+    tokenizer = make(tmp_path / "out", corpus, vocab_size=300, model="bpe").tokenizer
     texts = ["Éa", "éA", "eA"]
-    found = made[0].tokenizer.encode_batch(texts)
-    assert made[0].tokenizer.library.decode_batch(found) == texts
+    assert tokenizer.library.decode_batch(tokenizer.encode_batch(texts)) == texts
 
 
 def test_a_small_text_gives_fewer_tokens_with_a_warning(tmp_path, corpus):
@@ -225,3 +236,93 @@ def test_a_budget_of_a_source_is_refused_since_it_would_do_nothing(tmp_path, cor
     said = refused("tokenizer", f"{corpus}?tokens=5M", "--vocab-size", "200", "--out", out)
     assert said.startswith(f"{corpus}: tokens= is for `clozeline shards`")
     assert not out.exists()
+
+
+# --- A WordPiece vocabulary follows from the counts of words alone --------------------------------
+
+
+COUNTS = st.dictionaries(st.text("ab", min_size=1, max_size=7), st.integers(1, 9), max_size=12)
+
+
+def test_the_most_frequent_pair_is_merged_first():
+    words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
+    learned = learn_wordpiece(words, vocab_size=100, alphabet=9)
+    assert learned[:5] == ["b", "g", "h", "n", "p"]
+    assert learned[5:11] == ["s", "u", "##g", "##n", "##s", "##u"]
+    assert learned[11:] == ["##ug", "##un", "hug", "pun", "pug", "hugs", "bun"]
+    assert learn_wordpiece(words, vocab_size=13, alphabet=9) == learned[:13]
+    assert learn_wordpiece(words, vocab_size=5, alphabet=9) == learned[:11]
+
+
+def test_words_with_rare_characters_teach_nothing():
+    words = {"aab": 5, "aaé": 4}
+    assert learn_wordpiece(words, vocab_size=9, alphabet=2) == ["a", "b", "##a", "##b", "aa", "aab"]
+
+
+def merged_slowly(words, vocab_size):
+    """The same by counting all pairs again after each merge."""
+    texts = [([word[0], *(f"##{c}" for c in word[1:])], n) for word, n in words.items()]
+    characters = sorted({c for word in words for c in word})
+    tokens = characters + sorted({f"##{c}" for word in words for c in word[1:]})
+    while len(tokens) < vocab_size:
+        counts = Counter()
+        for text, number in texts:
+            for pair in pairwise(text):
+                counts[pair] += number
+        order = {token: i for i, token in enumerate(tokens)}
+        ranked = sorted((-n, order[a], order[b], a, b) for (a, b), n in counts.items())
+        if not ranked or -ranked[0][0] < MIN_COUNT:
+            return tokens
+        left, right = ranked[0][3:]
+        merged = left + right.removeprefix("##")
+        for text, _ in texts:
+            at = 0
+            while at < len(text) - 1:
+                if (text[at], text[at + 1]) == (left, right):
+                    text[at : at + 2] = [merged]
+                at += 1
+        if merged not in tokens:
+            tokens.append(merged)
+    return tokens
+
+
+@given(words=COUNTS, more=st.integers(0, 40), order=st.randoms())
+def test_merges_are_those_of_counting_anew_in_any_order_of_words(words, more, order):
+    shuffled = list(words.items())
+    order.shuffle(shuffled)
+    size = 4 + more
+    found = learn_wordpiece(dict(shuffled), vocab_size=size, alphabet=9)
+    assert found == merged_slowly(words, size)
+
+
+@given(
+    texts=st.lists(st.lists(st.sampled_from([*HOSTILE, " ", " "])).map("".join), max_size=9),
+    lowercase=st.booleans(),
+)
+def test_words_are_those_of_the_library(texts, lowercase):
+    normalizer = BertNormalizer(lowercase=lowercase)
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    expected = Counter(word for text in texts for word, _ in split(normalizer.normalize_str(text)))
+    assert count_words([texts], normalizer) == expected
+
+
+def test_another_process_writes_the_same_folders(tmp_path, monkeypatch):
+    """With other hash seeds, threads and orders of the sources."""
+    write_texts(tmp_path / "a.jsonl", articles(50))
+    write_texts(tmp_path / "b.jsonl", articles(100)[50:])
+    monkeypatch.chdir(tmp_path)
+    options = ("--vocab-size=900", "--language=elvish")
+    models = ("wordpiece", "bpe")
+    for model in models:
+        line = ("tokenizer", "a.jsonl", "b.jsonl", *options, f"--model={model}")
+        output_of(*line, f"--out={tmp_path}/one-{model}")
+    lines = [
+        ("tokenizer", f"{tmp_path}/b.jsonl", f"{tmp_path}/a.jsonl", *options, f"--model={model}",
+         f"--out={tmp_path}/other-{model}") for model in models
+    ]  # fmt: skip
+    done = clozeline_in_turn(*lines, PYTHONHASHSEED="2", RAYON_NUM_THREADS="2", NLTK_DATA="nowhere")
+    assert [code for code, _ in done] == [0, 0], done
+    for model in models:
+        one, other = (contents(tmp_path / f"{name}-{model}") for name in ("one", "other"))
+        assert one == other
+        assert len(one) >= 5

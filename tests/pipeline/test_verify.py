@@ -18,14 +18,29 @@ from tests.pipeline.test_steps import CONFIG, TEXT, build, work
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_data import masked
 
+SPANS = replace(CONFIG, pairs="none")
 TOKENIZER_FACTS = small_tokenizer(PUNKT)
 CLS, SEP, MASK = TOKENIZER_FACTS.cls_id, TOKENIZER_FACTS.sep_id, TOKENIZER_FACTS.mask_id
 
 
+@pytest.fixture(scope="module")
+def both_kinds(tmp_path_factory):
+    """Data sets of two kinds of pairs, each with its source beside it."""
+    folder = tmp_path_factory.mktemp("sound")
+    for name, config in (("segments", CONFIG), ("none", SPANS)):
+        build(*work(folder / name, config))
+    return folder
+
+
 @pytest.fixture
-def data_set(sound, tmp_path):
-    """A copy to spoil."""
-    return shutil.copytree(sound, tmp_path / "data")
+def data_set(both_kinds, tmp_path):
+    """A copy to spoil; its source stays beside it."""
+    return shutil.copytree(both_kinds / "segments", tmp_path / "segments") / "out"
+
+
+@pytest.fixture
+def spans(both_kinds, tmp_path):
+    return shutil.copytree(both_kinds / "none", tmp_path / "none") / "out"
 
 
 def name_of(folder, number=0):
@@ -266,6 +281,8 @@ PROBLEMS = {
         lambda e: remask(e, seed=1),
         lambda e: remask(e, shard=1),
         lambda e: remask(e, config=replace(CONFIG, masking="whole-words")),
+        lambda e: remask(e, config=replace(CONFIG, masked_lm_prob=0.2)),
+        lambda e: remask(e, config=replace(CONFIG, mask_token_prob=0.85, random_token_prob=0.05)),
         Examples.unmasked,
     ),
     f"{OTHER_MASKS}: 1": (lambda e: e.take(np.append(np.arange(len(e)), len(e) - 1)),),  # one twice
@@ -287,28 +304,7 @@ def test_a_planted_problem_is_named(data_set, message, spoil):
 
 
 # `verify --source`: rows that the sources do not give are named, whatever the manifest says
-SPANS = replace(CONFIG, pairs="none")
 DOCUMENTS = TEXT.split("\n\n")
-
-
-@pytest.fixture(scope="module")
-def both_kinds(tmp_path_factory):
-    """Data sets of two kinds of pairs, each with its source beside it."""
-    folder = tmp_path_factory.mktemp("sound")
-    for name, config in (("segments", CONFIG), ("none", SPANS)):
-        build(*work(folder / name, config))
-    return folder
-
-
-@pytest.fixture
-def segments(both_kinds, tmp_path):
-    """A copy to spoil; its source stays beside it."""
-    return shutil.copytree(both_kinds / "segments", tmp_path / "segments") / "out"
-
-
-@pytest.fixture
-def spans(both_kinds, tmp_path):
-    return shutil.copytree(both_kinds / "none", tmp_path / "none") / "out"
 
 
 def findings_of(out, *sources):
@@ -318,18 +314,18 @@ def findings_of(out, *sources):
 
 # ---- rows that the rules allow and the source does not give ------------------------------------
 @pytest.mark.parametrize("side", ["A", "B"])
-def test_a_word_that_is_not_in_the_document(segments, side):
+def test_a_word_that_is_not_in_the_document(data_set, side):
     def spoil(examples):
         at = 2 if side == "A" else int(examples.length_a[4]) + 1
         ids = examples.unmasked().input_ids
         other = 35 if ids.values[ids.offsets[4] + at] != 35 else 36
         return remask(change("input_ids", 4, other, at=at)(examples.unmasked()))
 
-    plant(segments, spoil)
-    assert findings_of(segments) == [
-        f"{name_of(segments)}: rows other than the sources give: 1, the first at 4"
+    plant(data_set, spoil)
+    assert findings_of(data_set) == [
+        f"{name_of(data_set)}: rows other than the sources give: 1, the first at 4"
     ]
-    assert verify(segments) == []  # without the source nobody can know
+    assert verify(data_set) == []  # without the source nobody can know
 
 
 def test_the_rows_of_another_document(spans):
@@ -391,22 +387,22 @@ def test_documents_that_need_not_have_a_row(tmp_path, kind):
 
 
 # ---- the manifest, files and folders -----------------------------------------------------------
-def test_counts_of_the_manifest_that_the_source_does_not_give(segments):
-    manifest = read_manifest(segments)
+def test_counts_of_the_manifest_that_the_source_does_not_give(data_set):
+    manifest = read_manifest(data_set)
     counts = {**manifest.counts, "tokens": manifest.counts["tokens"] + 1}
     dropped = {**manifest.dropped, "short_document": 0, "duplicate_document": 2}
-    write_manifest(segments, replace(manifest, counts=counts, dropped=dropped))
+    write_manifest(data_set, replace(manifest, counts=counts, dropped=dropped))
     tokens = manifest.counts["tokens"]
-    assert findings_of(segments) == [
+    assert findings_of(data_set) == [
         f"manifest.json: counts tokens is {tokens + 1:,}, the sources give {tokens:,}",
         "manifest.json: dropped duplicate_document is 2, the sources give 0",
     ]
 
 
-def test_a_damaged_shard_is_named_and_the_others_are_compared(segments):
-    first, second = (segments / name_of(segments, number) for number in (0, 1))
-    plant(segments, lambda e: remask(change("document_a", 0, 5)(e), shard=1), 1)
+def test_a_damaged_shard_is_named_and_the_others_are_compared(data_set):
+    first, second = (data_set / name_of(data_set, number) for number in (0, 1))
+    plant(data_set, lambda e: remask(change("document_a", 0, 5)(e), shard=1), 1)
     first.write_bytes(first.read_bytes()[:-1])
-    findings = findings_of(segments)
+    findings = findings_of(data_set)
     assert {line.split(":")[0] for line in findings} == {first.name, second.name}
     assert any("rows other than the sources give: " in line for line in findings)
