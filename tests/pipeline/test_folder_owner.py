@@ -19,6 +19,7 @@ from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from clozeline.train.artifacts.checkpoint import DAMAGED, list_checkpoints
 from clozeline.train.artifacts.huggingface import load_model
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
+from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.export.export import export
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune
@@ -254,11 +255,10 @@ def test_killed_at_any_instant_the_old_or_the_new_folder_is_there(tmp_path):
     assert killed.count(old) > 8
 
 
-LOADERS = {"a classifier": load_classifier, "an export": load_model}
-
-
-@pytest.mark.parametrize("own", LOADERS)
-def test_killed_at_a_rename_the_readers_find_the_old_folder(own, folders, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("own", "read"), [("a classifier", load_classifier), ("an export", load_pretrained)]
+)
+def test_killed_at_a_rename_readers_find_the_old_folder(own, read, folders, tmp_path, monkeypatch):
     """What a kill leaves is copied before each rename; the new folder comes with the last one."""
     out = shutil.copytree(folders / own, tmp_path / "here" / "out")
     for card in out.glob("README.md"):
@@ -274,7 +274,7 @@ def test_killed_at_a_rename_the_readers_find_the_old_folder(own, folders, tmp_pa
     COMMANDS[own](folders, out, True)
     assert [folder.exists() for folder in left] == [True, False]
     for folder in left:
-        LOADERS[own](folder)
+        read(folder)
         assert before.items() <= contents(folder).items()
     assert not before.items() <= contents(out).items()
 
@@ -302,6 +302,7 @@ def test_leftovers_of_a_killed_process_are_removed_by_the_next_one(tmp_path):
 # --- Classifiers and exports are what was written, or they are refused by the name of a file ------
 
 
+LOADERS = {"a classifier": load_classifier, "an export": load_model}
 #: A model card is there to be edited, and the predictions are of test rows.
 WITHOUT_SUM = {SUMS, "README.md", "predictions.csv"}
 
