@@ -34,7 +34,7 @@ Truncate = Literal["end", "start", "middle"]  # what a text of too many tokens l
 FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 LARGEST_LEARNING_RATE = 1e30  # an update may be 1e8 times as large, and must be a float32
 
-_recipe = partial(chosen_option, "the preset's recipe", group="Training")
+_recipe = partial(chosen_option, group="Training")
 _training = partial(option, group="Training")
 _speed = partial(option, group="Speed and memory")
 _data = partial(option, group="Data")

@@ -63,9 +63,9 @@ def option(default: Value, help: str, *, group: str, **attributes: Any) -> Value
     return field(default=default, metadata={"help": help, "group": group} | attributes)
 
 
-def chosen_option(chosen_by: str, help: str, *, group: str, **attributes: Any) -> Any:
+def chosen_option(help: str, *, group: str, **attributes: Any) -> Any:
     """A config field without a default: if the option is not given, the command chooses."""
-    return field(metadata={"help": help, "default": chosen_by, "group": group} | attributes)
+    return field(metadata={"help": help, "group": group} | attributes)
 
 
 def chosen_fields(config_class: type) -> tuple[str, ...]:
@@ -124,10 +124,8 @@ def options_of(
 
     def decorate(command: Command) -> Command:
         for setting in reversed([f for f in fields(config_class) if f.name not in leave_out]):
-            keywords: dict[str, Any] = dict(setting.metadata)
-            if setting.default is MISSING:
-                keywords |= {"default": None, "show_default": setting.metadata["default"]}
-            else:
+            keywords: dict[str, Any] = {"default": None, **setting.metadata}
+            if setting.default is not MISSING:
                 keywords["default"] = setting.default
                 keywords.setdefault("show_default", setting.default != "")  # a text that says it
             command = _click_option(setting.name, hints[setting.name], keywords)(command)

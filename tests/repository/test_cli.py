@@ -234,5 +234,6 @@ def test_the_short_help_of_a_long_command_has_fifteen_options_and_the_required_o
     assert shown[: len(required)] == required
     assert len(shown) == 15 + len({"--config", "--help-all", "--help"})
     every = help_of(name, option="--help-all")
+    assert " ".join(every.split()).count("the preset's recipe") == (name == "pretrain")
     options = [x.opts[0] for x in command.params if isinstance(x, click.Option) and not x.hidden]
     assert all(re.search(rf"^  {option}\b", every, re.M) for option in options)

@@ -46,7 +46,9 @@ def opened(folder, kind):
         folder, trust_remote_code=True, output_loading_info=True
     )
     assert not any(info.values()), info
-    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
+    # Without the flag the tokenizer asks whether to run the code, too.
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    return model.eval(), tokenizer
 
 
 @pytest.mark.parametrize("name", NAMES)
