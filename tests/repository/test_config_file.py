@@ -325,5 +325,5 @@ def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(expec
         made = by_name[field.name]
         assert made.help[0].isupper() or made.help[0] == "`"
         assert made.help.endswith(".")
-        assert made.show_default or field.default == ""
+        assert made.show_default or field.default in ("", dataclasses.MISSING)
         assert made.opts == ["--" + field.name.rstrip("_").replace("_", "-")]
