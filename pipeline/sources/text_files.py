@@ -46,6 +46,11 @@ BOUNDARIES = {
     "lines=wrapped": re.compile(LINE_END + rb"(?:[ \t]*" + LINE_END + rb"){2}[ \t\r\n]*"),
 }
 BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
+#: Ends of wrapped lines that are no space: after a soft hyphen, and between letters of scripts
+#: without spaces, from Thai to Tibetan and from Chinese to Japanese.
+WHOLE = r"[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\uff01-\uff60]"
+JOINED = re.compile(rf"(?<={WHOLE})[ \t]*\n[ \t]*(?={WHOLE})|\u00ad[ \t]*\n[ \t]*")
+CUT_WORD = re.compile(r"([^\W\d_]+)-\n[ \t]*([^\W\d_]+)")
 WRAPPED_LINES = 5  #: of a document, at least, to be taken for wrapped ones
 WIDTHS = range(40, 101)  #: characters of wrapped lines
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
@@ -135,8 +140,18 @@ def read_plain_text(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 
 def _unwrapped(text: str) -> str:
     """ "a\nb\n\nc"  ->  "a b\nc" """
-    paragraphs = BLANK_LINES.split(text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = JOINED.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    if "-\n" in text:
+        words = set(re.findall(r"\w+", text.lower()))
+        text = CUT_WORD.sub(lambda cut: _uncut(cut, words), text)
+    paragraphs = BLANK_LINES.split(text)
     return "\n".join(" ".join(map(str.strip, part.split("\n"))) for part in paragraphs)
+
+
+def _uncut(cut: re.Match[str], words: set[str]) -> str:
+    """inter-/est  ->  interest, if that is one of the words, else a compound: inter-est"""
+    is_word = (cut[1] + cut[2]).lower() in words
+    return cut[1] + cut[2] if is_word else f"{cut[1]}-{cut[2]}"
 
 
 def is_hard_wrapped(text: str) -> bool:

@@ -31,6 +31,14 @@ from clozeline.pipeline.steps.context import JobContext, portable_config
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.steps.token_cache import ShardRecord
 
+LONE = "Single sentences make no pairs; give --pairs none, or longer documents."
+#: What to do where there is no example, by the reason that took most.
+NO_EXAMPLES = {
+    **dict.fromkeys(("surplus_random_pair", "single_sentence_paragraph", "lone_sentence"), LONE),
+    "nothing_to_mask": "The vocabulary knows no word of them, as WordPiece knows none of over 100 "
+    "characters without a space; learn one from this text, as with --model bpe.",
+}
+
 
 class Totals:
     """Shard records added up as they are read, in bounded memory."""
@@ -174,10 +182,15 @@ def _no_examples(total: Counts) -> str:
         )
     if not documents and not dropped:
         return "there is no document in the sources; give text that is not empty."
+    most = max(dropped, key=lambda reason: dropped[reason], default="")
+    advice = NO_EXAMPLES.get(
+        most,
+        "Give more text, fewer --num-shards, a smaller --min-characters or --validation, or "
+        "--pairs none.",
+    )
     return (
         f"no examples could be built from the sources (documents read: {documents:,}; "
-        f"dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "
-        "--min-characters or --validation, or --pairs none."
+        f"dropped: {reasons or 'nothing'}). {advice}"
     )
 
 

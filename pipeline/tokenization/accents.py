@@ -61,6 +61,13 @@ class Sample(NamedTuple):
             return f"merge {merged / words:.0%} of the words with other common words"
         return None
 
+    def dotless_make(self) -> str | None:
+        """What lower-casing changes where I has a small letter of its own, as in Turkish."""
+        if self.characters["\u0131"] <= MAX_LOST * self.characters.total():
+            return None
+        number = self.characters["I"] + self.characters["\u0130"]
+        return f"{number:,} letters I and İ become the wrong small letter in this language"
+
     def joiners_make(self) -> str | None:
         """How many words have zero-width joiners, in scripts other than Latin and Greek."""
         others = [w for w in self.words if not w.isascii() and _script(w[0]) not in ACCENTED]

@@ -190,6 +190,8 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
             warning = f"the vocabulary strips accents; in the sources, that will {loss}."
         if flags.clean_text and (joined := sample.joiners_make()):
             notes.append(f"{joined}, which WordPiece drops; --model bpe keeps them.")
+        if flags.lowercase and (dotless := sample.dotless_make()):
+            notes.append(f"{dotless}; --cased keeps them.")
     return Made(tokenizer, origin, accents, warning, notes)
 
 

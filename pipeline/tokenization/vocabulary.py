@@ -23,6 +23,7 @@ FLAGS = {
     "handle_chinese_chars": "tokenize_chinese_chars",
 }
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
 MAX_UPPER = 0.01  #: of the tokens of an uncased vocabulary may have upper case
@@ -132,7 +133,7 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | Token
             isinstance(token, dict) and token.get("content") in SPECIAL_TOKENS
             for token in (added if isinstance(added, list) else [added])
         )
-        special_tokens = SPECIAL_TOKENS if is_plain else special_tokens_of(configs)
+        special_tokens = SPECIAL_TOKENS if is_plain else special_tokens_of(configs, added)
         tokens, spec = read_spec(values, special_tokens=special_tokens)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
@@ -220,11 +221,16 @@ def read_json_object(path: AnyPath) -> dict[str, Any]:
     return value
 
 
-def special_tokens_of(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The special tokens by role: as the first of these files that names one does, else BERT's."""
+def special_tokens_of(configs: Sequence[Mapping[str, Any]], added: object) -> tuple[str, ...]:
+    """The special tokens by role: as the first of these files that names one does.
+
+    Else BERT's, or RoBERTa's where only its mask token is an added one.
+    """
+    is_roberta = ROBERTA_TOKENS[-1] in str(added) and SPECIAL_TOKENS[-1] not in str(added)
     found: list[str] = []
-    for name, default in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
-        named = next((config[name] for config in configs if config.get(name)), default)
+    defaults = ROBERTA_TOKENS if is_roberta else SPECIAL_TOKENS
+    for role, default in zip(SPECIAL_NAMES, defaults, strict=True):
+        named = next((config[role] for config in configs if config.get(role)), default)
         content = named.get("content") if isinstance(named, dict) else named
         found.append(content if isinstance(content, str) else default)
     return tuple(found)

@@ -123,6 +123,22 @@ def test_words_with_joiners_are_counted_where_they_are_dropped(text, words, tmp_
     assert make(tmp_path / "bpe", source, vocab_size=300, model="bpe").notes == []
 
 
+def test_letters_that_turkish_writes_otherwise_in_lower_case_are_counted(tmp_path):
+    turkish = "Isparta'da ILIK bir akşam, \u0130zmir'de balık ve \u0131slık. "
+    for text, options, said in (
+        (
+            turkish,
+            {},
+            ["200 letters I and \u0130 become the wrong small letter in this language; "],
+        ),
+        (turkish, {"cased": True}, []),
+        ("It is India's. ", {}, []),
+    ):
+        source = write(tmp_path / "a.txt", text * 50 + "plain words. " * 300)
+        notes = make(tmp_path / "out", source, vocab_size=200, overwrite=True, **options).notes
+        assert [note.removesuffix("--cased keeps them.") for note in notes] == said
+
+
 @pytest.mark.parametrize("code", ["hi", "th", "ja", "ar", "ru"])
 def test_a_vocabulary_learned_from_text_with_marks_keeps_them(code, tmp_path):
     made = make(tmp_path / "out", corpus(tmp_path, code), vocab_size=500)

@@ -320,6 +320,21 @@ def test_wrapped_lines_are_noticed_and_joined_where_that_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("wrapped", "joined"),
+    [
+        ("An inter-\nesting, well-\n  known interesting", "An interesting, well-known interesting"),
+        ("Of inter\u00ad\r\nest, 1-\r\n2.", "Of interest, 1- 2."),
+        ("\u8fd9\n\u662f\uff0c\n \u7684\nOslo", "\u8fd9\u662f\uff0c\u7684 Oslo"),  # Chinese
+        ("\u0e40\u0e21\u0e37\n\u0e40\u0e01\u0e48", "\u0e40\u0e21\u0e37\u0e40\u0e01\u0e48"),  # Thai
+        ("\uc624\ub798\n\ub3c4\uc2dc", "\uc624\ub798 \ub3c4\uc2dc"),  # Korean
+    ],
+)  # fmt: skip
+def test_wrapped_words_are_whole_again(tmp_path, wrapped, joined):
+    (tmp_path / "a.txt").write_text(wrapped, newline="")
+    assert read(f"{tmp_path}/a.txt?lines=wrapped").texts == [joined]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "A sentence that ends here, with its mark, in each line of the poem.\n" * 9,

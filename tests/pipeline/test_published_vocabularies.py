@@ -90,6 +90,34 @@ def test_bytes_that_text_has_are_named(tmp_path, missing, named):
         adopt_vocabulary(byte_level(tmp_path, missing), cased=None, punkt=None)
 
 
+NAMES = {"mask_token": {"content": "<mask>"}, "cls_token": "<s>", "sep_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},  # as roberta-base was published first
+        {"tokenizer_config.json": {"add_prefix_space": False}},
+        {"special_tokens_map.json": NAMES},
+        {"tokenizer_config.json": NAMES | {"mask_token": None}, "special_tokens_map.json": NAMES},
+    ],
+)
+def test_the_special_tokens_of_roberta_are_known_by_their_roles(tmp_path, configs):
+    library = tokenizers.Tokenizer.from_file(str(byte_level(tmp_path, NEVER)))
+    values = json.loads(
+        library.to_str()
+        .replace("[PAD]", "<pad>")
+        .replace("[UNK]", "<unk>")
+        .replace("[CLS]", "<s>")
+        .replace("[SEP]", "</s>")
+        .replace("[MASK]", "<mask>")
+    )
+    for name, config in {**configs, "tokenizer.json": values}.items():
+        (tmp_path / name).write_text(json.dumps(config))
+    ours = adopt_vocabulary(tmp_path / "tokenizer.json", cased=None, punkt=None)
+    assert ours.special_tokens == ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
 # Case
 
 

@@ -364,6 +364,7 @@ def test_special_tokens_are_known_by_their_role(roberta):
 
 
 def test_a_tokenizer_without_a_mask_is_one_line(roberta):
-    (roberta / "tokenizer_config.json").write_text(json.dumps({"mask_token": None}))
+    config = {"pad_token": "[PAD]", "mask_token": "[MASK]"}
+    (roberta / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"lacks \[PAD\].*\[MASK\].*names? .*or those that"):
         load_tokenizer(roberta)
