@@ -46,7 +46,7 @@ MARKUP = (
         "extract its text, as with trafilatura",
     ),
     (
-        rb"<(?:\?xml|!doctype|/?[a-z][\w:.-]*(?:\s[^<>]*)?/?>)",
+        rb"<(?:\?xml|!doctype|(?:html|body)\b|/?[a-z][\w:.-]*(?:\s[^<>]*)?/?>(?s:.*)</[a-z])",
         "HTML or XML",
         "extract its text, as with trafilatura or lxml",
     ),
@@ -67,7 +67,7 @@ MARKUP = (
     ),
     (
         rb"(?:#.*\r?\n)*1(?:-[0-9]+)?\t\S+\t(?:.*?\t){5,}|-DOCSTART-|#begin document "
-        rb"|(?:\S+[ \t](?:\S+[ \t])*(?:O|[BIES]-\w+)\r?\n){3}",
+        rb"|(?:\S+[ \t](?:\S+[ \t])*(?-i:O|[BIES]-\w+)\r?\n){3}",
         "a CoNLL table",
         "extract it, as with pyconll",
     ),

@@ -119,6 +119,8 @@ def test_other_formats_are_refused_by_their_names(tmp_path, name, data, named):
         ("a.txt", "A line about \\documentclass and {\\rtf."),
         ("a.txt", "To: be or not to be.\nSubject: none.\nThat is it."),
         ("a.txt", "{braces} and [1] brackets"),
+        ("a.txt", "<john> hi\n<unk> it is."),
+        ("a.txt", "Rome o\nOslo o\nby e-mail\nBern"),
         ("notes", "[1] Rome, SQLite format 3, LZIP"),
         ("notes", "<- an arrow, 1:2:3 --> 4"),
         ("a.txt", "Rome is so\nold O\nas it is."),

@@ -81,6 +81,7 @@ LITERALS = {
     "[[File:a.jpg|thumb|[[File:b.jpg|c]] d]]e": "e",
     "[[File:a.jpg|thumb|never closed [[b]]\nc": "c",
     "a [[de:A b]] c [[ru:Рим]], [[WP:A]] [[:fr:D]] [[Is: A]] [[it:E|F]]": "a c, WP:A fr:D F",
+    "a [[als:A]] [[zh-yue:A]], [[roa-rup:A]] [[simple:A]] [[mw:A]] [[MOS:B]]": "a, mw:A MOS:B",
     "a\n[[de:A]]\n[[zh-min-nan:A]]\n[[s:b]] [[fr:c|d]]": "a\ns:b d",
     # templates, parameters, tables
     "a {{b|{{c}}|[[d]]|{|}} e": "a e",
@@ -99,6 +100,7 @@ LITERALS = {
     "<source lang=c>\n{{a}}\n</source><references/>b<references group=x></references>": "b",
     "<nowiki>''[[a]]'' {{b}} &lt; <ref></nowiki>": "''[[a]]'' {{b}} < <ref>",
     "a<br>b<br />c<sup>2</sup><div class='x'>d</div>e <span>f": "a b c2\nd\ne f",
+    "<translate>a <tvar|x>5</> <tvar name=y>b</tvar></translate><pages index=c />d": "a 5 bd",
     "if a < b and c > d or <x> then": "if a < b and c > d or <x> then",
     "a</ref> b</div> <i>c": "a b\nc",
     "a <source lang=c inline>{{b}}</source> c <source lang=inline>d</source>.": "a {{b}} c.",

@@ -27,14 +27,13 @@ HIDDEN_KEYS = frozenset((-2, 6, 14))
 FILE_EXTENSIONS = (
     "jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[agv]|opus|webm|mp[34]|flac|wav|midi?|stl"
 )
-#: Codes of Wikipedias: [[de:Rom]] inside a line links to the same page in another language.
+#: Codes of Wikipedias: [[de:Rom]] inside a line links to the same page in another language. All of
+#: two letters but mw:, which is MediaWiki's, all with a hyphen, and these.
 LANGUAGES = (
-    "aa|ab|af|ak|am|an|ar|as|av|ay|az|ba|be|bg|bh|bi|bm|bn|bo|br|bs|ca|ce|ch|co|cr|cs|cu|cv|cy|da|de"
-    "|dv|dz|ee|el|en|eo|es|et|eu|fa|ff|fi|fj|fo|fr|fy|ga|gd|gl|gn|gu|gv|ha|he|hi|hr|ht|hu|hy|ia|id"
-    "|ie|ig|ik|io|is|it|iu|ja|jv|ka|kg|ki|kk|kl|km|kn|ko|ks|ku|kv|kw|ky|la|lb|lg|li|ln|lo|lt|lv|mg"
-    "|mi|mk|ml|mn|mr|ms|mt|my|na|ne|nl|nn|no|nv|ny|oc|om|or|os|pa|pi|pl|ps|pt|qu|rm|rn|ro|ru|rw|sa"
-    "|sc|sd|se|sg|si|sk|sl|sm|sn|so|sq|sr|ss|st|su|sv|sw|ta|te|tg|th|ti|tk|tl|tn|to|tr|ts|tt|tw|ty"
-    "|ug|uk|ur|uz|ve|vi|vo|wa|wo|xh|yi|yo|za|zh|zu|simple|ltg"
+    "(?!mw)(?-i:[A-Za-z][a-z])|[a-z]{2,4}-[a-z-]{2,10}"
+    "|als|ang|arc|arz|ast|azb|bar|bcl|bpy|ceb|chr|ckb|crh|csb|diq|dsb|eml|frr|fur|gan|haw|hif|hsb"
+    "|ilo|jbo|kab|koi|krc|ksh|lad|lij|lmo|ltg|mhr|mrj|mwl|myv|mzn|nah|nap|nds|nov|nrm|pam|pap|pcd"
+    "|pdc|pms|pnb|rue|sah|scn|sco|simple|stq|szl|tet|tpi|tyv|udm|vec|vep|vls|war|wuu|xal|xmf|zea"
 )
 FILLING = r"[ _\u200e\u200f]*"  # blanks and direction marks, which MediaWiki ignores around a name
 

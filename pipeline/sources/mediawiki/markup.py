@@ -64,7 +64,9 @@ EXTERNAL_LINK = re.compile(
 )
 BLOCK_TAG = re.compile(rf"</?(?:{BLOCK_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
 BREAK_TAG = re.compile(r"</?br(?=[\s/>\\])[^<>]*>", re.IGNORECASE)
-OTHER_TAG = re.compile(rf"</?(?:{INLINE_TAGS}|{DROPPED_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
+OTHER_TAG = re.compile(
+    rf"</?(?:{INLINE_TAGS}|{DROPPED_TAGS})(?=[\s/>])[^<>]*>|<tvar\|[^<>]*>|</>", re.IGNORECASE
+)
 #: Words that switch something, such as __NOTOC__: capitals, or scripts without them.
 MAGIC_WORD = re.compile(
     r"__[^\W_]{3,}__|__(?=[^\s_])[^\s<>\[\]{}|=]{1,60}?[^\s_]__|\uff3f{2}[^\s\uff3f]{2,60}\uff3f{2}"

@@ -18,7 +18,8 @@ from clozeline.pipeline.sources.mediawiki.templates import (
 # Elements removed with their content. It is opaque: braces in a formula are not a template.
 DROPPED_TAGS = (
     "ref|references|math|chem|ce|gallery|timeline|score|hiero|graph|imagemap|inputbox|categorytree"
-    "|templatedata|templatestyles|syntaxhighlight|source|pre|mapframe|maplink|includeonly|indicator|section"
+    "|templatedata|templatestyles|syntaxhighlight|source|pre|mapframe|maplink|includeonly|indicator"
+    "|section|pages|pagelist|pagequality|quiz|charinsert|dynamicpagelist|rss"
 )
 
 TOKEN = re.compile(
