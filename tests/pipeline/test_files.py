@@ -274,7 +274,7 @@ def test_an_index_cuts_the_dump_beside_it_and_is_not_a_source_itself(tmp_path):
     assert [block.stop for block in blocks] == [*offsets[1:], whole.stop]
     assert sum(block.text_bytes for block in blocks) == whole.text_bytes
     index = tmp_path / "x-multistream-index.txt.bz2"
-    write(index, bz2.compress(b"7:1:not its index\n"))
+    write(index, bz2.compress(b"7:1:not its index\n9:2:neither\n"))
     (uncut,) = list_blocks([f"{tmp_path}/*"], block_bytes=1)
     assert (uncut.start, uncut.stop) == (0, whole.stop)
     with pytest.raises(InputError, match="nothing to read"):

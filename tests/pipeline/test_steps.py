@@ -218,25 +218,28 @@ def test_repaired_text_is_counted_as_read_and_not_as_dropped(tmp_path):
     assert counts.read["documents"] == 3
 
 
+#: Reasons of 151 documents that were read, and of tokens.
+DROPPED = {
+    "short_document": 148,
+    "quality_min_words": 1,
+    "duplicate_document": 100,
+    "cut_tokens": 9,
+}
+
+
 @pytest.mark.parametrize(
-    ("bad", "good", "max_rejected", "fails"),
-    [(1, 9, 0.01, True), (1, 9, 0.1, False), (1, 99, 0.01, False), (29, 71, 0.29, False),
-     (1, 9, 0.0, True), (30, 70, 0.29, True)],
+    ("bad", "good", "max_rejected", "dropped", "message"),
+    [(1, 9, 0.01, {}, "^1 of 10 "), (1, 9, 0.1, {}, ""), (1, 99, 0.01, {}, ""),
+     (29, 71, 0.29, {}, ""), (1, 9, 0.0, {}, "^1 of 10 "), (30, 70, 0.29, {}, "^30 of 100 "),
+     (3, 149, 0.01, DROPPED, ""), (4, 149, 0.01, DROPPED, "^4 of 302 ")],
 )  # fmt: skip
 def test_more_than_the_fraction_of_rejected_documents_fails(
-    bad, good, max_rejected, fails, tmp_path
+    bad, good, max_rejected, dropped, message, tmp_path
 ):
+    """Of all that were read, also of those that curation dropped."""
     _, context = work(tmp_path, replace(CONFIG, max_rejected=max_rejected))
     entry = {"where": "a.jsonl:1", "reason": "not JSON"}
-    total = Counts(read=Counter(documents=good), rejected=[entry] * bad)
-    with pytest.raises(JobFailedError, match="were rejected") if fails else nullcontext():
+    total = Counts(Counter(documents=good), Counter(dropped), [entry] * bad)
+    refused = pytest.raises(JobFailedError, match=f"{message}documents were rejected")
+    with refused if message else nullcontext():
         check_read(total, context)
-
-
-def test_documents_that_curation_dropped_count_among_those_that_were_read(tmp_path):
-    _, context = work(tmp_path, replace(CONFIG, max_rejected=0.01))
-    dropped = Counter(short_document=148, quality_min_words=1, duplicate_document=100, cut_tokens=9)
-    rejected = [{"where": "a.jsonl:1", "reason": "not JSON"}] * 4
-    check_read(Counts(Counter(documents=149), dropped, rejected[:3]), context)
-    with pytest.raises(JobFailedError, match=r"^4 of 302 documents were rejected"):
-        check_read(Counts(Counter(documents=149), dropped, rejected), context)
