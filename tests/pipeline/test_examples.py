@@ -74,20 +74,6 @@ def test_unmasked_rows_are_the_spans_of_the_pairs_between_special_tokens(shape, 
     assert all(len(row) <= 24 for row in rows)
 
 
-def test_masks_depend_on_the_row_number_in_the_shard():
-    config = replace(CONFIG, dupe_factor=3)
-    examples, _ = examples_of(documents_of(TALK), config, split="validation", shard=7)
-    key = mask_keys(0, split="validation", shard=7, epoch=0)
-    again = mask_examples(
-        examples.unmasked(),
-        keys=np.broadcast_to(key, len(examples)),
-        rows=np.arange(len(examples)),
-        rules=MaskRules.of(config, TOKENIZER),
-    )
-    assert rows_sha256(again) == rows_sha256(examples)
-    assert (examples.masked_lm_positions.lengths > 0).all()
-
-
 def test_a_shard_of_many_slabs_equals_its_slabs():
     spans = replace(CONFIG, pairs="none", max_seq_length=8)
     documents = documents_of([[[6]]] * (SLAB + 5))
