@@ -14,7 +14,6 @@ from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.curation import words
 from clozeline.pipeline.curation.near import search
-from clozeline.pipeline.curation.near import search as near
 from clozeline.pipeline.curation.near.search import (
     Bands,
     band_keys,
@@ -182,15 +181,8 @@ def test_an_ngram_is_its_words_in_order(rows, size, pad):
     assert len(set(zip(flat, found.values.tolist(), strict=True))) == len(set(flat))
 
 
-def shingles_of(*sizes, start=0):
-    """Rows of random shingles."""
-    return Ragged(
-        random_bits(stream_key(1, "test"), start + np.arange(sum(sizes))), offsets_of(sizes)
-    )
-
-
 def test_a_signature_is_of_the_set_of_shingles(monkeypatch):
-    rows = shingles_of(1, 300, 7)
+    rows = Ragged(random_bits(stream_key(1, "test"), np.arange(308)), offsets_of([1, 300, 7]))
     found = search.signatures(rows, 126)
     monkeypatch.setattr(search, "SLAB", 8)
     assert np.array_equal(search.signatures(rows, 126), found)
@@ -247,7 +239,7 @@ def test_every_pair_of_a_small_group_is_a_candidate(rows, orders):
 def test_a_large_group_is_connected_by_few_pairs():
     ids = random_bits(stream_key(3, "ids"), np.arange(1000))
     left, right = candidate_pairs(np.zeros(1000, np.uint64), ids % np.uint64(3), ids)
-    assert len(left) < 1000 * (near.NEIGHBORS + near.FIRST)
+    assert len(left) < 1000 * (search.NEIGHBORS + search.FIRST)
     assert len(set(zip(left.tolist(), right.tolist(), strict=True))) == len(left)
     assert (ids[left] < ids[right]).all()
     assert set(components(ids[left], ids[right])[1].tolist()) == {int(ids.min())}
@@ -281,7 +273,7 @@ def test_components_keep_the_lowest_id_whatever_the_order_of_edges(edges, random
 
 
 def test_a_long_chain_is_one_component():
-    ids = near.document_ids(np.arange(5000, dtype=np.uint64), np.zeros(5000, np.uint64))
+    ids = search.document_ids(np.arange(5000, dtype=np.uint64), np.zeros(5000, np.uint64))
     _, kept = components(ids[:-1], ids[1:])
     assert set(kept.tolist()) == {int(ids.min())}
 
@@ -289,7 +281,7 @@ def test_a_long_chain_is_one_component():
 def test_the_kept_document_is_held_out_as_often_as_any():
     """Of five copies, the lowest text hash is almost never held out; the lowest id is."""
     high = random_bits(stream_key(4, "high"), np.arange(20_000), np.arange(5)[:, None])
-    kept = near.document_ids(high, high + np.uint64(1)).argmin(axis=0)
+    kept = search.document_ids(high, high + np.uint64(1)).argmin(axis=0)
     held_out = high < np.uint64(2**64 // 10)
     assert held_out[kept, np.arange(20_000)].mean() == pytest.approx(0.1, abs=0.01)
 
@@ -301,4 +293,4 @@ def test_hashes_are_the_same_in_every_version():
     assert found.values[:2].tolist() == [2635774204, 3143370231]
     assert shingles.values[0] == 6057696788980747954
     assert band_keys(minima, Bands(18, 7))[0, 0] == 5808026563684252390
-    assert near.document_ids(*np.array([[1], [2]], np.uint64))[0] == 9773952083499307191
+    assert search.document_ids(*np.array([[1], [2]], np.uint64))[0] == 9773952083499307191

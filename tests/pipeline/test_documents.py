@@ -27,11 +27,6 @@ def tokenize(texts, min_characters=0):
     return documents, counts
 
 
-def text_of(document):
-    """Words in sentences in paragraphs to a text."""
-    return "\n".join(" ".join(" ".join(s) + "." for s in paragraph) for paragraph in document)
-
-
 def nested(documents):
     """The columns taken apart again: ids in sentences in paragraphs in documents."""
     columns = (documents.input_ids, documents.sentence_lengths, documents.paragraph_lengths)
@@ -47,7 +42,10 @@ def nested(documents):
 @settings(max_examples=50)
 @given(st.lists(DOCUMENT, max_size=5))
 def test_sentences_stay_in_their_paragraphs_and_documents(written):
-    texts = [text_of(document) for document in written]
+    texts = [
+        "\n".join(" ".join(" ".join(s) + "." for s in paragraph) for paragraph in document)
+        for document in written
+    ]
     documents, counts = tokenize(texts)
     assert documents.input_ids.values.dtype == np.uint32
     assert nested(documents) == [

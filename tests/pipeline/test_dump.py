@@ -290,15 +290,12 @@ def test_a_multistream_dump_in_blocks_gives_the_documents_of_the_whole():
     assert read(DUMPS / MULTISTREAM, **sizes) == documents_of(DUMPS / SLICE)
 
 
-def slice_pages():
-    with bz2.open(DUMPS / SLICE) as stream:
-        return [page.text for page in read_pages(stream) if not page.redirect]
-
-
 @needs_data
 @pytest.mark.slow
 def test_of_the_paragraphs_that_strip_code_gives_all_but_the_named_ones_are_ours():
-    rows, remains = comparisons((text, strip_markup(text)) for text in slice_pages())
+    with bz2.open(DUMPS / SLICE) as stream:
+        texts = [page.text for page in read_pages(stream) if not page.redirect]
+    rows, remains = comparisons((text, strip_markup(text)) for text in texts)
     last = rows[-1]
     assert last.same / last.ours > 0.985
     assert last.same / last.theirs > 0.97

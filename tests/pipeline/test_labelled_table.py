@@ -156,17 +156,14 @@ def test_bad_tables_are_one_clear_line(name, data, message, tmp_path):
         read_table(str(tmp_path / name.replace("b.csv", "a.csv")), ["label", "text"])
 
 
-def with_stray_quotes(delimiter, *rows):
-    """A header and 1,000 rows, of which some begin with a quotation mark that does not close."""
-    texts = ['"' * (i in rows) + f"Brilliant, said {i}" for i in range(1, 1001)]
-    texts = [text.replace(delimiter, ";") for text in texts]
-    return "\n".join(["label" + delimiter + "text", *(f"1{delimiter}{text}" for text in texts)])
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 @pytest.mark.parametrize("rows", [(100,), (100, 900), (1,), (1000,), (999, 1000)])
 def test_a_quotation_mark_that_is_not_closed_names_its_row(name, rows, tmp_path):
-    data = with_stray_quotes("," if name == "a.csv" else "\t", *rows)
+    """One at which a field begins, in some of 1,000 rows."""
+    mark = "," if name == "a.csv" else "\t"
+    texts = ['"' * (i in rows) + f"Brilliant, said {i}" for i in range(1, 1001)]
+    lines = [f"label{mark}text", *(f"1{mark}{text.replace(mark, ';')}" for text in texts)]
+    data = "\n".join(lines)
     with pytest.raises(InputError, match=rf'{name}: row {rows[0]} has .*: .*"Brilliant[,;] said'):
         read_table(write(tmp_path / name, data), ["label", "text"])
 

@@ -45,11 +45,6 @@ def tokens_of_documents(shape):
     return [*pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
-def sentence_edges(shape):
-    lengths = [tokens for document in shape for paragraph in document for tokens in paragraph]
-    return set(np.cumsum([0, *lengths]).tolist())
-
-
 # ---- laws of the schemes that have a B ----------------------------------------------------------
 
 
@@ -304,7 +299,7 @@ def test_adjacent_sentences_make_one_pair_of_each_label(shape, seed, length):
 
 @given(SHAPE, SEED, LENGTH)
 def test_adjacent_sentences_keep_the_end_of_a_and_the_start_of_b(shape, seed, length):
-    edges = sorted(sentence_edges(shape))
+    edges = sorted({*numbered(shape)[0]})
     start_of = {stop: start for start, stop in pairwise(edges)}
     stop_of = dict(pairwise(edges))
     pairs, _ = pairs_of(shape, "sentences", seed=seed, length=length)

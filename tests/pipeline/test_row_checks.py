@@ -21,12 +21,6 @@ TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
 
 
-def remasked(examples, config=CONFIG, **changes):
-    """The same originals, masked by other rules."""
-    config = replace(config, **changes)
-    return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
-
-
 def shard_of(examples, config):
     given = {"split": "train", "shard": 0, "copies": config.dupe_factor}
     return ShardRows(examples=examples, config=config, tokenizer=TOKENIZER, **given)
@@ -59,7 +53,8 @@ def test_rows_stand_in_the_order_of_their_documents_once_for_each_copy():
     twice = replace(CONFIG, dupe_factor=2)
     examples, _ = examples_of(documents_of(TALK), twice)
     assert findings_of(examples, twice) == []
-    found = findings_of(remasked(examples), CONFIG)
+    original, once = examples.unmasked(), {"split": "train", "shard": 0, "config": CONFIG}
+    found = findings_of(masked(original, **once, of=TOKENIZER), CONFIG)
     [second_copy] = np.flatnonzero(np.diff(examples.document_a.astype(np.int64)) < 0) + 1
     assert found == [f"rows not in the order of their documents: 1, the first at {second_copy}"]
 

@@ -293,22 +293,17 @@ def test_a_tokenizer_that_workers_cannot_see_is_named(corpus, tmp_path):
 # ---- documents of the caller's own ---------------------------------------------------------------
 
 
-def frames(texts):
-    """The same documents in the forms that Python users have."""
+def test_documents_take_the_place_of_sources_and_the_same_call_is_complete(corpus, tmp_path):
+    fixed = {"tokenizer": corpus / "tokenizer", "config": CONFIG, "workers": 1}
+    texts, digests = articles(40), set()
     table = pa.table({"text": texts, "id": range(len(texts))})
-    return {
+    for name, documents in {
         "a generator": (text for text in texts),
         "dicts": [{"text": text, "id": 7} for text in texts],
         "pyarrow": table,
         "pandas": table.to_pandas(),
         "datasets": datasets.Dataset(table),
-    }
-
-
-def test_documents_take_the_place_of_sources_and_the_same_call_is_complete(corpus, tmp_path):
-    fixed = {"tokenizer": corpus / "tokenizer", "config": CONFIG, "workers": 1}
-    texts, digests = articles(40), set()
-    for name, documents in frames(texts).items():
+    }.items():
         out = tmp_path / name
         manifest, is_new = build_shards(documents=documents, out=out, **fixed)
         assert is_new
