@@ -170,10 +170,7 @@ ARTIFACTS = (
         (VERIFY, INSPECT, EVALUATE, Reader(("report", "data"), answer="data/report.html")),
     ),
     Artifact(
-        "tokenizer of shards",
-        ("data", "run"),
-        "data/tokenizer/*",
-        (VERIFY, INSPECT, EVALUATE),
+        "tokenizer of shards", ("data", "run"), "data/tokenizer/*", (VERIFY, INSPECT, EVALUATE)
     ),
     Artifact("tokenizer", ("tokenizer",), "tokenizer/*", (Reader(print_ids),)),
     Artifact(

@@ -63,18 +63,6 @@ def test_tokens_attend_to_the_real_tokens_of_their_row(dtype, tolerance):
         torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("window", [None, 2])
-def test_unpadded_rows_give_the_outputs_and_gradients_of_padded_ones(window):
-    padded, qkv = random_qkv(), random_qkv()
-    wanted = attend(padded, MASK, dropout_prob=0.0, window=window)[MASK]
-    found = attend(qkv[MASK], packing(), dropout_prob=0.0, window=window)
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
-    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
-    for attended in (wanted, found):
-        (attended * weights).sum().backward()
-    torch.testing.assert_close(qkv.grad, padded.grad, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("mask", [MASK, None], ids=["padding", "full"])
 @TOLERANCES
 def test_with_a_window_only_near_tokens_count(dtype, tolerance, mask):

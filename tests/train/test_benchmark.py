@@ -171,12 +171,7 @@ def test_the_command_prints_one_table(run, tmp_path):
         'text = "review"\nlabel = "stars"\nmetrics = ["spearman"]\n'
     )
     words = ("benchmark", run, tmp_path / "tasks.toml", "--out", tmp_path / "out")
-    options = (
-        "--no-baseline",
-        "--epochs=2",
-        "--learning-rate=1e-3",
-        "--max-examples=40",
-    )
+    options = ("--no-baseline", "--epochs=2", "--learning-rate=1e-3", "--max-examples=40")
     done = invoke(*words, *options)
     assert done.exit_code == 0, done.output
     *_, hotels, mean, last = done.stdout.splitlines()

@@ -33,11 +33,7 @@ from clozeline.train.artifacts.checkpoint import (
     step_of,
     weights_digest,
 )
-from clozeline.train.artifacts.run import (
-    RunConfig,
-    load_run,
-    write_run,
-)
+from clozeline.train.artifacts.run import RunConfig, load_run, write_run
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer

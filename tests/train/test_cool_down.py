@@ -12,13 +12,7 @@ from tests.support.command import output_of, refused
 from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
-from tests.support.small_training import (
-    assert_same_run,
-    command_line,
-    go_back,
-    numbers,
-    weights,
-)
+from tests.support.small_training import assert_same_run, command_line, go_back, numbers, weights
 
 PEAK = 2e-3
 

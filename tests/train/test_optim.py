@@ -28,9 +28,7 @@ from clozeline.train.engine.schedule import (
     schedule_factor,
 )
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
-from tests.support.small_training import (
-    TINY,
-)
+from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
 
 MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)

@@ -88,14 +88,6 @@ def test_each_step_reads_its_data_set_from_where_the_step_before_stopped(whole, 
     assert positions == [[0, 64], [16, 96], [48, 96]]
 
 
-@pytest.mark.parametrize("step", [4, 8])
-def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, folders, phases):
-    """Bit for bit: losses, accuracies, and the bytes of the last checkpoint."""
-    long = folders["long"]
-    train(long, go_back(run, step), model=preset_of(long), eval_every=6, resume=True, **phases)
-    assert_same_run(run, whole)
-
-
 def test_where_longer_examples_begin_the_positions_of_the_shorter_ones_continue(
     folders, phases, tmp_path
 ):
@@ -144,8 +136,9 @@ def test_a_resumed_run_keeps_its_phases_and_refuses_others(run, whole, folders, 
     changed = write_data_set(tmp_path / "changed", train=(41, 0, 31), config=SHORT)
     other = command_line(long, run, "--resume", f"--phase={changed}@0.5", masked_lm_prob=RATE)
     assert "cannot continue at position 96 in the same order" in refused(*other)
-    output_of(*command_line(long, run, "--resume", eval_every=6))
-    assert_same_run(run, whole)
+    for step in (8, 4):  # bit for bit: losses, accuracies, and the bytes of the last checkpoint
+        output_of(*command_line(long, go_back(run, step), "--resume", eval_every=6))
+        assert_same_run(run, whole)
     recorded = json.loads((run / "run.json").read_text())["options"]["pretrain"]
     assert {name: recorded[name] for name in phases} == {
         "phase": list(phases["phase"]),
@@ -197,7 +190,6 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--masked-lm-prob=0", "--masked-lm-prob is 0.0; it must be 0.01 to 1.0."),
         ("--phase=a@0.6 --phase=b@0.4", "leave nothing for the other parts."),
         ("--phase=@0.5", "one of its parts is empty, so leave that out."),
         ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; a fraction, after the last @ of a"),

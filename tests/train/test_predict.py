@@ -20,12 +20,7 @@ from clozeline.pipeline.common.json_files import SUMS
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune
-from clozeline.train.inference.fill import (
-    fill,
-    fill_text,
-    mask_ids,
-    masked_probabilities,
-)
+from clozeline.train.inference.fill import fill, fill_text, mask_ids, masked_probabilities
 from clozeline.train.inference.predict import Prediction, predict
 from clozeline.train.labelled.rows import Texts
 from tests.support.command import invoke, output_of, refused, standard_input
@@ -135,6 +130,10 @@ def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
     assert one.shape == (1, 2)
     for texts in (("a cat", "a cat"), pa.array(["a cat", "a cat"])):
         assert single.classify(texts) == pytest.approx(np.vstack([one, one]))
+    assert single.classify([]).shape == (0, 2)
+    assert single("a cat") == [dict(zip(single.names, *one, strict=True))]
+    assert repr(single).startswith(f"Classifier({', '.join(single.names)}; ")
+    assert len(repr(single)) < 100
 
 
 def test_an_unknown_engine_is_named(classifier):
@@ -150,6 +149,8 @@ def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_pat
         pairs.classify(["a cat"])
     with pytest.raises(InputError, match="the classifier reads single texts"):
         load_classifier(classifier).classify(Texts(["a cat"], ["a dog"]))
+    with pytest.raises(InputError, match="trained on single texts"):
+        predict(classifier, ["a cat"], text_pair="more")
 
 
 def test_a_file_without_a_text_is_named(classifier, tmp_path):
@@ -166,8 +167,9 @@ def test_a_file_without_a_text_is_named(classifier, tmp_path):
         (gzip.compress(b"a cat\n" * 50), "- is compressed (gz); unpack it first, or name the file"),
         (bz2.compress(b"a cat\n" * 50), "- is compressed (bz2); unpack it first"),
         (b"a cat\n" + b"caf\xe9 du chat\n" * 30, "- is not in UTF-8 (30 of its first"),
+        ("a cat\n".encode("utf-16"), "- is UTF-16; convert it: iconv"),
     ],
-    ids=["gz", "bz2", "latin-1"],
+    ids=["gz", "bz2", "latin-1", "utf-16"],
 )
 def test_standard_input_that_is_no_text_in_utf8_is_refused(classifier, data, message, monkeypatch):
     monkeypatch.setattr(sys, "stdin", standard_input(data))

@@ -29,15 +29,7 @@ from tests.support.command import invoke
 from tests.support.files import times
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_training import (
-    SHORT,
-    STILL,
-    TINY,
-    go_back,
-    numbers,
-    train,
-    weights,
-)
+from tests.support.small_training import SHORT, STILL, TINY, go_back, numbers, train, weights
 
 
 def steps(run):
@@ -302,7 +294,6 @@ def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_fo
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--batch-size", "6", "--micro-batch-size", "4"), "use one of 1, 2, 3, 6."),
         (("--warmup", "1"), "--warmup is 1.0; it must be at least 0 and below 1."),
         (("--for", "1m", "--max-steps", "9"), "--for and --max-steps each end the run; give one."),
         (("--preset", "bert-mini"), "with another model (hidden_size 32 there"),
