@@ -91,17 +91,17 @@ MARKUP = (
 
 def check_running_text(path: str, head: bytes) -> None:
     """Raises InputError where the unpacked first bytes of a file are of a format not read here."""
-    _check(path, head, (*BINARY, *MARKUP))
+    _check(path, head, BINARY)
+    _check(path, head, MARKUP, " (?format=text reads it as it is)")
 
 
-def _check(path: str, head: bytes, formats: Iterable[tuple[bytes, str, str]]) -> None:
+def _check(
+    path: str, head: bytes, formats: Iterable[tuple[bytes, str, str]], hint: str = ""
+) -> None:
     begin = head.removeprefix(codecs.BOM_UTF8).lstrip()
     for pattern, name, advice in formats:
         if re.match(pattern, begin, re.IGNORECASE):
-            raise InputError(
-                f"{path} is {name}, not plain text; {advice}, and give that (?format=text reads "
-                "any UTF-8 as it is)."
-            )
+            raise InputError(f"{path} is {name}, not plain text; {advice}, and give that{hint}.")
 
 
 def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
