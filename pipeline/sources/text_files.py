@@ -41,10 +41,11 @@ BOUNDARIES = {
     "jsonl": re.compile(rb"\n[ \t\r\n]*"),
     "text": re.compile(LINE_END + rb"[ \t]*" + LINE_END + rb"[ \t\r\n]*"),
     "wikiextractor": re.compile(rb"\n[ \t\r\n]*(?=<doc )"),
-    "wet": re.compile(rb"[\r\n]+(?=WARC/1\.[01]\r?\n)"),
+    "wet": re.compile(rb"[\r\n]+(?=WARC/1\.[01]\r?\nWARC-)"),
     "document=line": re.compile(LINE_END + rb"[ \t\r\n]*"),
     "lines=wrapped": re.compile(LINE_END + rb"(?:[ \t]*" + LINE_END + rb"){2}[ \t\r\n]*"),
 }
+WARC_TYPE = re.compile(rb"\nWARC-Type:[ \t]*(\w+)", re.IGNORECASE)
 BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
 #: Ends of wrapped lines that are no space: after a soft hyphen, and between letters of scripts
 #: without spaces, from Thai to Tibetan and from Chinese to Japanese.
@@ -77,11 +78,9 @@ def is_wikiextractor(name: str, head: bytes) -> bool:
 
 def is_wet(name: str, head: bytes) -> bool:
     """Whether these are WARC records of plain text, as in Common Crawl's WET files."""
-    types = re.findall(rb"\nWARC-Type:[ \t]*(\w+)", head)
-    return _begin(head).startswith(b"WARC/1") and set(types[:2]) | {b"warcinfo"} == {
-        b"warcinfo",
-        b"conversion",
-    }
+    types = {type.lower() for type in WARC_TYPE.findall(head)[:3]}
+    is_text = types - {b"warcinfo", b"metadata"} == {b"conversion"}
+    return _begin(head).startswith(b"WARC/1") and is_text
 
 
 def _begin(head: bytes) -> bytes:
@@ -168,7 +167,7 @@ def read_wet(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     for _, data, documents in _chunks(block, chunk_bytes):
         for record in BOUNDARIES["wet"].split(data):
             head, _, body = record.replace(b"\r\n", b"\n").partition(b"\n\n")
-            if re.search(rb"\nWARC-Type:[ \t]*conversion", head):
+            if (type := WARC_TYPE.search(head)) and type[1].lower() == b"conversion":
                 documents.keep(decode_utf8(body).strip())
             elif head.strip():
                 documents.count("other_record")

@@ -285,13 +285,14 @@ def record(kind, text, mark="\r\n"):
 @pytest.mark.parametrize("name", ["crawl.warc.wet.gz", "crawl.txt", "crawl"])
 @pytest.mark.parametrize("block_bytes", [60, 1 << 20])
 def test_the_texts_of_wet_records_are_the_documents(tmp_path, name, mark, block_bytes):
-    texts = ["Rome is old.\n\nIt has hills.", "WARC is a format.", "Oslo.\nA line."]
-    records = [record("warcinfo", "software: x", mark)]
+    texts = ["Rome is old.\n\nIt has hills.", "A format is\nWARC/1.0\n in full.", "Oslo.\nA line."]
+    records = [record("warcinfo", "software: x", mark), record("metadata", "y", mark)]
     records += [record("conversion", text, mark) for text in texts]
+    records[-1] = records[-1].replace(b"Type: conversion", b"type: Conversion")
     data = b"".join(records)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     found = read(tmp_path / name, block_bytes=block_bytes)
-    assert (found.texts, found.counts["other_record"]) == (texts, 1)
+    assert (found.texts, found.counts["other_record"]) == (texts, 2)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n \n\n"])
