@@ -143,11 +143,6 @@ def test_it_depends_on_torchs_seed():
 NANO = preset("nano", **SMALL_MODEL)
 
 
-def one_qkv(rows=2, length=6):
-    """[B, S, 3, N, D]"""
-    return torch.randn(rows, length, 3, 2, 8, generator=numbers(0))
-
-
 def test_sinusoids_have_the_scale_of_new_word_embeddings():
     fixed = fixed_positions(replace(NANO, positions="sinusoids"), 32)
     assert fixed.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
@@ -211,7 +206,8 @@ def test_other_tables_are_repeated(positions):
 
 def test_half_precision_is_rounded_once_and_its_angles_never():
     """bfloat16 cannot represent 401: positions 400 and 401 would be the same."""
-    qkv, positions = one_qkv(1, 2)[0].bfloat16(), torch.tensor([400, 401])
+    qkv = torch.randn(2, 3, 2, 8, generator=numbers(0)).bfloat16()  # [S, 3, N, D]
+    positions = torch.tensor([400, 401])
     exact = rotate(qkv.float(), rotation_at(positions, 8, 1e4))
     with torch.autocast("cpu", torch.bfloat16):
         rotated = rotate(qkv, rotation_at(positions, 8, 1e4))

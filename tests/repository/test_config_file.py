@@ -176,14 +176,14 @@ def values_of(name, *line):
         return plain_values(context)
 
 
-def shown_options(command):
-    options = [param for param in command.params if isinstance(param, click.Option)]
-    return [option for option in options if option.expose_value and option.name != "config"]
-
-
 @pytest.mark.parametrize("name", sorted(main.commands))
 def test_what_a_command_records_of_an_option_is_read_back(name, tmp_path):
-    options, file = shown_options(main.commands[name]), tmp_path / "options.json"
+    file = tmp_path / "options.json"
+    options = [
+        param
+        for param in main.commands[name].params
+        if isinstance(param, click.Option) and param.expose_value and param.name != "config"
+    ]
     needed = [word for option in options if option.required for word in (option.opts[0], "a b")]
     before, differing = values_of(name, *needed), set()
     for each in options:

@@ -197,6 +197,18 @@ def test_a_classifier_is_served(tmp_path):
         assert one["probability"] == max(one["probabilities"].values())
 
 
+SPEEDRUN = ROOT / "examples" / "speedrun" / "speedrun.py"
+
+
+def speedrun(recipe, *options, code=0):
+    """Run the script; one loss is reached at once, one never."""
+    words = [f"--folder={recipe.parent}/runs", "--save-every=2", "--target=99", "--target=0.1"]
+    line = [sys.executable, SPEEDRUN, recipe, *words, *options]
+    done = subprocess.run([*map(str, line)], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
 @pytest.mark.slow
 def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
     recipe = tmp_path / "tiny.toml"
@@ -207,14 +219,8 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
         "[[stage]]\nphase = [{ shards = { max-seq-length = 128 }, fraction = 0.5 }]\n"
         "shards = { max-seq-length = 256 }\npretrain = { batch-size = 8, max-steps = 4 }\n"
     )
-    command = [sys.executable, str(ROOT / "examples" / "speedrun" / "speedrun.py"), str(recipe)]
-    command += ["--folder", str(tmp_path / "runs"), "--save-every", "2", "--examples", "64"]
-    command += ["--target", "99", "--target", "0.1"]
     first, again, other = (
-        subprocess.run(
-            [*command, "--seed", seed], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        for seed in "001"
+        speedrun(recipe, "--examples=64", f"--seed={seed}").stdout.splitlines() for seed in "001"
     )
     table = first[-9:]
     assert table == again[-9:]  # a finished recipe costs nothing more
@@ -222,11 +228,10 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
     assert other[-4:] == table[-4:]
     digests = "\n".join(table[-4:]).replace('held-out = "', 'held-out = "0')
     recipe.write_text(f"{digests}\n{recipe.read_text()}")
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith("held-out: digest ")
+    changed = speedrun(recipe, "--examples=64", code=1)
+    assert changed.stderr.splitlines()[-1].startswith("held-out: digest ")
     assert table[1].startswith("99.00")
-    costs = runpy.run_path(command[1])["_costs"]
+    costs = runpy.run_path(str(SPEEDRUN))["_costs"]
     runs = [path for path in (tmp_path / "runs").glob("run-*") if path.is_dir()]
     assert sorted(read_run(run).training.seed for run in runs) == [0, 0, 1, 1]
     first, _, second, _ = sorted(map(costs, runs), key=_tokens)
@@ -249,10 +254,7 @@ def test_the_recipe_of_a_gpu_is_timed_by_the_seconds_of_its_command(tmp_path):
         start.replace("modern-medium", "modern-nano")
         + stages.replace('for = "22m"', "max-steps = 4")
     )
-    script = [sys.executable, str(ROOT / "examples" / "speedrun" / "speedrun.py"), str(recipe)]
-    script += ["--folder", str(tmp_path / "runs"), "--save-every", "2", "--examples", "8"]
-    script += ["--wall", "--target", "99", "--target", "0.1"]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    done = speedrun(recipe, "--examples=8", "--wall")
     header, first, never, end, *_ = done.stdout.splitlines()[-9:]
     assert header.split()[-4:] == ["million", "tokens", "PFLOPs", "device"]
     assert (first.split()[0], first.split()[-1], end.split()[-1]) == ("99.00", "cpu", "cpu")
@@ -260,13 +262,13 @@ def test_the_recipe_of_a_gpu_is_timed_by_the_seconds_of_its_command(tmp_path):
     (seconds,) = (tmp_path / "runs").glob("run-*.json")
     whole = json.loads(seconds.read_text())["wall"]
     assert float(end.split()[2]) == pytest.approx(whole, abs=0.1)
-    costs = runpy.run_path(script[1])["_costs"](seconds.with_suffix(""), wall=True)
+    costs = runpy.run_path(str(SPEEDRUN))["_costs"](seconds.with_suffix(""), wall=True)
     assert 0 < costs[2].wall < costs[4].wall == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("name", ["nano", "gpu"])
 def test_recipes_of_the_speedrun_have_options_that_the_commands_take(name):
-    flags = runpy.run_path(str(ROOT / "examples" / "speedrun" / "speedrun.py"))["_flags"]
+    flags = runpy.run_path(str(SPEEDRUN))["_flags"]
     recipe = tomllib.loads((ROOT / "examples" / "speedrun" / f"{name}.toml").read_text())
     for stage in recipe["stage"]:
         line = ["pretrain", "S", "--out=R", "--preset", recipe["preset"], *flags(stage["pretrain"])]

@@ -208,11 +208,6 @@ def forward(model, batch):
     return logits
 
 
-def of_preset(name):
-    size = small_tokenizer().vocab_size
-    return shaken(replace(narrow(name), vocab_size=size, max_position_embeddings=32)).eval()
-
-
 def pieces_of(batch):
     """The piece of each slot, counted over the whole batch from 1; 0 at padding, [B * S] or [T]."""
     if not isinstance(batch, Batch):
@@ -232,7 +227,9 @@ def all_positions(batch):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_piece_in_a_row_gives_what_it_gives_alone(folder, name):
-    model = of_preset(name)
+    size = small_tokenizer().vocab_size
+    config = replace(narrow(name), vocab_size=size, max_position_embeddings=32)
+    model = shaken(config).eval()
     batch = loaded(folder, batch_size=8)[0].batch
     found = forward(model, all_positions(batch))
     without = forward(model, all_positions(loaded(folder, batch_size=8, unpadded=True)[0].batch))

@@ -19,7 +19,6 @@ from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import load_start, read_job, values_digest
 from clozeline.train.inference.fill import fill
-from clozeline.train.labelled.rows import read_labelled
 from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
 from tests.support.files import times
@@ -302,11 +301,3 @@ def test_targets_keep_digits_that_float32_does_not_have(run, tmp_path):
     assert job.test_labels["test"].tolist() == seconds
     assert pearson(job.labels, np.arange(20)) == pytest.approx(1)
     assert job.labels.std() == pytest.approx(1)
-
-
-def test_targets_must_be_finite_numbers(tmp_path):
-    for value, message in (("much", "does not hold numbers"), ("nan", "row 2 is not a finite")):
-        (tmp_path / "rows.csv").write_text(f"text,label\na,1\nb,{value}\n")
-        with pytest.raises(InputError, match=message):
-            read_labelled(str(tmp_path / "rows.csv"), text="text", text_pair=None, label="label",
-                          is_regression=True)  # fmt: skip

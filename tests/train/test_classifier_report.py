@@ -48,11 +48,6 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     assert html.count("<svg") == 2
 
 
-def reported(found, results):
-    """The report of other results."""
-    return FinetuneReport(found.values | report_of(results, results[-1]))
-
-
 def sections(found, predictions=PREDICTED):
     """The sections of the page by heading."""
     values = json.loads(json.dumps(found.values))
@@ -80,7 +75,8 @@ def test_a_matrix_of_too_many_classes_is_left_out():
     names = tuple(f"class {i}" for i in range(40))
     found = report((1000,))
     scores = Scores(names, 9 * np.eye(40, dtype=np.int64))
-    shown = sections(reported(found, [replace(x, scores=scores) for x in found.results]))
+    results = [replace(x, scores=scores) for x in found.results]
+    shown = sections(FinetuneReport(found.values | report_of(results, results[-1])))
     assert "Confusion matrix" not in shown
     assert len(shown["Classes"].tables[0].rows) == 40 + 2  # and their means
 

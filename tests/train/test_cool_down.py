@@ -57,19 +57,6 @@ def cooled(run, shards):
     return out
 
 
-@pytest.fixture(scope="module")
-def other(shards):
-    return write_data_set(shards.parent / "other", train=(61, 50), validation=(16,))
-
-
-@pytest.fixture(scope="module")
-def mixed(run, other):
-    """Steps 13 to 16 after step 12 of the run, on other data."""
-    out = other.parent / "mixed"
-    output_of(*cool_line(other, out, run, 12, "--max-steps", 16))
-    return out
-
-
 def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled, whole):
     """Weights, moments, dropout, the examples (by their digest) and every logged number."""
     assert weights(cooled) == weights(whole)
@@ -129,8 +116,11 @@ def test_it_records_where_it_is_from(cooled, run):
     assert (recorded["from"], recorded["schedule"]) == (f"{run}@12", "cool-down")
 
 
-def test_other_shards_are_read_from_their_beginning(run, other, mixed, tmp_path):
+def test_other_shards_are_read_from_their_beginning(run, tmp_path):
     """As a new run on them reads them: the same examples, by their digest, in the same steps."""
+    mixed = tmp_path / "mixed"
+    other = write_data_set(tmp_path / "other", train=(61, 50), validation=(16,))
+    output_of(*cool_line(other, mixed, run, 12, "--max-steps", 16))
     output_of(*command_line(other, tmp_path / "new", max_steps=4))
     new = [line["data_digest"] for line in numbers(tmp_path / "new") if "mlm_loss" in line]
     lines = [line for line in numbers(mixed) if "mlm_loss" in line]

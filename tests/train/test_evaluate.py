@@ -79,19 +79,15 @@ def test_the_numbers_are_those_of_a_straight_line(small_folder):
     assert found.loss == pytest.approx(words[0] + pairs[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 23, 64])
-def test_the_batch_size_does_not_matter(batch_size, small_folder):
-    """64: most rows are padding."""
-    wanted = evaluated(held_out(small_folder))
-    found = evaluated(held_out(small_folder, batch_size=batch_size))
+@pytest.mark.parametrize(
+    ("batch_size", "processes"), [(1, 1), (7, 1), (23, 1), (64, 1), (8, 4)]
+)  # 64: most rows are padding
+def test_neither_the_batch_size_nor_the_processes_matter(batch_size, processes, small_folder):
+    how = {"batch_size": batch_size, "world_size": processes}
+    parts = (held_out(small_folder, rank=rank, **how) for rank in range(processes))
+    found, wanted = evaluated(chain(*parts)), evaluated(held_out(small_folder))
     assert found.examples == 23
     assert found.to_dict() == pytest.approx(wanted.to_dict(), rel=1e-5)
-
-
-def test_the_parts_of_the_processes_are_the_whole(small_folder):
-    parts = (held_out(small_folder, rank=rank, world_size=4) for rank in range(4))
-    wanted = evaluated(held_out(small_folder)).to_dict()
-    assert evaluated(chain(*parts)).to_dict() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_limit_looks_at_the_first_examples_only(small_folder):

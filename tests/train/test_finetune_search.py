@@ -283,21 +283,6 @@ def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path):
 # --- Fine-tuning under torchrun: the processes share the rows of each step, and agree with one ----
 
 
-@pytest.fixture
-def command(tmp_path):
-    """The beginning of a command line."""
-    model = BertForPretraining(MODEL, seed=7)
-    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
-    train = write_rows(tmp_path / "train.parquet", 60, seed=0)
-    return [
-        "finetune",
-        str(run),
-        train,
-        "--test",
-        write_rows(tmp_path / "test.parquet", 50, seed=1),
-    ]
-
-
 #: An epoch has two batches of seven rows and one of a single row; there is no dropout.
 TOGETHER = (
     *("--max-examples", "15", "--no-baseline", "--dropout", "0"),
@@ -321,9 +306,15 @@ for number, line in enumerate(json.loads(sys.argv[2])):
 """
 
 
-def test_two_processes_train_each_model_as_one_does(command, tmp_path):
+def test_two_processes_train_each_model_as_one_does(tmp_path):
     """From the beginning, and after a process was killed."""
-    line = [*command, *TOGETHER]
+    model = BertForPretraining(MODEL, seed=7)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
+    train, test = (
+        write_rows(tmp_path / f"{name}.parquet", rows, seed=seed)
+        for seed, (name, rows) in enumerate((("train", 60), ("test", 50)))
+    )
+    line = ["finetune", str(run), train, "--test", test, *TOGETHER]
     compared = {
         "one": line,
         "two": [*line, "--from-scratch", "--seeds", "2", "--learning-rate", "1e-3", "--baseline"],

@@ -76,18 +76,12 @@ def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause):
     assert "\n" not in line
 
 
-def without_pairs():
-    """The lines of a run on single texts."""
-    for line in lines():
-        yield {name: value for name, value in line.items() if not name.startswith("nsp")}
-
-
 @pytest.mark.parametrize(
     "found",
     [
         lines(),
         lines()[1:],  # the first line was not kept
-        [*without_pairs()],
+        [{name: x for name, x in line.items() if name[:3] != "nsp"} for line in lines()],
         lines(only_at(500, data_wait=0.9)),  # one slow line
         lines(after(0, nsp_accuracy=0.54, nsp_pairs=640)),  # of 12,800 pairs it is not by chance
         lines(after(0, nsp_accuracy=1.0, nsp_pairs=8), until=200),  # 160 pairs prove nothing

@@ -176,12 +176,15 @@ def test_a_test_label_that_is_no_number_of_a_class_is_refused(label):
         ({"text": ["a"], "label": [[1]]}, "'label' holds list"),
         ({"text": [7], "label": [1]}, "'text' holds int64, not text"),
         ({"text": ["a", None], "label": [1, 0]}, "row 2 has no 'text'"),
+        ({"text": ["a", "b"], "label": ["1", "much"]}, "does not hold numbers"),  # to predict
+        ({"text": ["a", "b"], "label": [1.0, math.nan]}, "row 2 is not a finite"),
     ],
 )
 def test_columns_that_will_not_do_are_named(tmp_path, columns, message):
     source = write(tmp_path / "x.parquet", **columns)
+    how = {"text": "text", "text_pair": None, "label": "label"}
     with pytest.raises(InputError, match=message):
-        read_labelled(source, text="text", text_pair=None, label="label")
+        read_labelled(source, is_regression="number" in message or "finite" in message, **how)
 
 
 # Classes
@@ -261,16 +264,13 @@ def test_rows_literally(first, second, row):
 
 
 @pytest.mark.parametrize(
-    ("truncate", "row"),
-    [
-        ("end", "[CLS] a b b b b b [SEP] |, |, |[SEP]"),
-        ("start", "[CLS] b b b b b c [SEP] |, |, |[SEP]"),
-        ("middle", "[CLS] a b b b b c [SEP] |, |, |[SEP]"),
-    ],
+    ("truncate", "kept"),
+    [("end", "a b b b b b"), ("start", "b b b b b c"), ("middle", "a b b b b c")],
 )
-def test_the_longer_text_of_a_pair_loses_its_end_its_start_or_its_middle(truncate, row):
+def test_the_longer_text_of_a_pair_loses_its_end_its_start_or_its_middle(truncate, kept):
     encoder = Encoder(TOKENIZER, max_seq_length=11, truncate=truncate)
-    assert as_text(encoder.encode(Texts(["a b b b b b b b c"], [", ,"]))) == row
+    found = as_text(encoder.encode(Texts(["a b b b b b b b c"], [", ,"])))
+    assert found == f"[CLS] {kept} [SEP] |, |, |[SEP]"
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())

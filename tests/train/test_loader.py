@@ -295,19 +295,31 @@ def test_the_rows_of_a_position_never_change(whole):
     assert [digests[step] for step in STEPS_OF_GOLDEN] == GOLDEN_CONTENT.split()
 
 
-def test_a_tokenizer_that_differs_from_the_manifest_is_refused(tmp_path):
-    folder = write_data_set(tmp_path / "data", train=(5,))
+def other_tokenizer(folder):
     (folder / "tokenizer").rename(folder / "old")
     small_tokenizer({"another": 1}).save(folder / "tokenizer")
-    with pytest.raises(InputError, match="is not the tokenizer of these shards"):
-        Loader(folder, batch_size=4, seed=0)
 
 
-def test_a_split_without_examples_is_refused(tmp_path):
-    folder = write_data_set(tmp_path, train=(0, 0))
-    with pytest.raises(InputError, match="has no train examples"):
+SECOND = "train-00001-of-00002.arrow"
+
+
+@pytest.mark.parametrize(
+    ("rows", "spoil", "complaint"),
+    [
+        ((5,), other_tokenizer, "is not the tokenizer of these shards"),
+        ((0, 0), lambda folder: None, "has no train examples"),
+        ((30, 30), lambda folder: (folder / SECOND).unlink(), f"{SECOND} is missing .1 of 2"),
+    ],
+    ids=["tokenizer", "empty", "missing shard"],
+)
+def test_a_data_set_that_cannot_be_is_refused_before_anything_is_read(
+    rows, spoil, complaint, tmp_path
+):
+    folder = write_data_set(tmp_path / "data", train=rows)
+    spoil(folder)
+    with pytest.raises(InputError, match=complaint):
         Loader(folder, batch_size=4, seed=0)
-    with pytest.raises(InputError, match="has no validation examples"):
+    with pytest.raises(InputError, match=r"has no validation examples|not the tokenizer|missing"):
         evaluation_batches(folder, batch_size=4)
 
 
@@ -331,16 +343,9 @@ def test_a_batch_size_that_does_not_divide_suggests_those_that_do(
 )
 def test_a_bad_shard_is_named_also_by_the_thread_that_reads_it(tmp_path, spoil, complaint):
     folder = write_data_set(tmp_path / "data", train=(30, 30))
-    spoil(folder / "train-00001-of-00002.arrow")
-    with pytest.raises(InputError, match=f"train-00001-of-00002.arrow {complaint}"):
+    spoil(folder / SECOND)
+    with pytest.raises(InputError, match=f"{SECOND} {complaint}"):
         load(folder, 5, prefetch=2)
-
-
-def test_a_missing_shard_is_named_before_anything_is_read(tmp_path):
-    folder = write_data_set(tmp_path / "data", train=(30, 30))
-    (folder / "train-00001-of-00002.arrow").unlink()
-    with pytest.raises(InputError, match=r"train-00001-of-00002.arrow is missing .1 of 2"):
-        Loader(folder, batch_size=4, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -384,36 +389,30 @@ def test_the_thread_ends_when_the_iterator_is_closed_or_collected(small_folder):
     assert not prefetch_threads()
 
 
-@pytest.mark.parametrize("depth", [1, 5])
-def test_prefetching_changes_neither_items_nor_errors(depth):
-    def items():
-        yield from range(20)
-        raise LookupError("after twenty")
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_prefetching_is_bounded_closes_what_it_reads_and_changes_neither_items_nor_errors(depth):
+    made, closed = [], threading.Event()
 
+    def items():
+        try:
+            for i in range(20):
+                made.append(i)
+                yield i
+            raise LookupError("after twenty")
+        finally:
+            closed.set()
+
+    found = prefetched(items(), depth)
+    assert next(found) == 0
+    found.close()
+    assert closed.is_set()
+    assert len(made) <= 1 + depth + 2  # consumed, queued, and one on either side of the queue
     found = prefetched(items(), depth)
     assert list(islice(found, 20)) == list(range(20))
     with pytest.raises(LookupError, match="after twenty"):
         next(found)
     assert list(prefetched((i for i in range(7)), depth)) == list(range(7))
     assert not prefetch_threads()
-
-
-def test_prefetching_is_bounded_and_closes_what_it_reads():
-    made, closed = [], threading.Event()
-
-    def items():
-        try:
-            for i in range(1000):
-                made.append(i)
-                yield i
-        finally:
-            closed.set()
-
-    found = prefetched(items(), 2)
-    assert next(found) == 0
-    found.close()
-    assert closed.is_set()
-    assert len(made) <= 1 + 2 + 2  # consumed, queued, and one on either side of the queue
 
 
 def test_an_iterator_that_is_not_closed_ends_with_its_process():

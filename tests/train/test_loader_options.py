@@ -289,31 +289,22 @@ def test_an_evaluation_takes_no_more_rows_at_once_than_training_does(micro, shar
 
 
 def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(shards, tmp_path):
-    zero(shards / VALIDATION)
+    path = shards / VALIDATION
+    path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(InputError, match=f"{VALIDATION} is damaged"):
         train(shards, tmp_path / "run", max_steps=3, save_every=0)
     assert read_state(latest_checkpoint(tmp_path / "run")).step == 3
 
 
-def zero(path, *, cut=0):
-    path.write_bytes(b"\0" * (path.stat().st_size - cut))
-
-
-@pytest.fixture
-def harmed(tmp_path):
-    """A data set of 40 examples, 20 of them in a shard with another id than it was written with."""
+def test_a_shard_that_changed_ends_training_by_name(tmp_path):
+    """20 of 40 examples are in a shard with another id than it was written with."""
     harmed = write_data_set(tmp_path / "harmed", train=(13, 20, 7))
-    path = harmed / NAME
+    path, manifest = harmed / NAME, read_manifest(harmed)
     data = bytearray(path.read_bytes())
     data[len(data) // 4 * 2] ^= 1  # the low byte of an id, so it still is one
     path.write_bytes(data)
-    return harmed
-
-
-def test_a_shard_that_changed_ends_training_by_name(harmed, tmp_path):
     with pytest.raises(CorruptDataError, match=f"{NAME} is damaged"):
         train(harmed, tmp_path / "unchecked", max_steps=6)
-    path, manifest = harmed / NAME, read_manifest(harmed)
     entries = [  # as if the checksum, which is not one against attackers, were right
         replace(x, checksum=checksum(path.read_bytes())) if x.name == NAME else x
         for x in manifest.shards

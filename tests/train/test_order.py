@@ -86,20 +86,15 @@ def test_a_stream_is_a_run_of_the_permuted_shards(rows, pool_rows, epoch, stream
     # Pools of one row show the order of the shards; the rows of a shard are as stored.
     shards = dict.fromkeys(shard for _, shard, _ in read(one, epoch * n, (epoch + 1) * n))
     sequence = [(epoch, shard, row) for shard in shards for row in range(rows[shard])]
-    positions = np.arange(epoch * n, (epoch + 1) * n)
     windows = [
-        read_at(order, positions[(positions % streams == stream) & is_in(pool, positions)])
+        read_at(order, of_pool[of_pool % streams == stream])
         for stream in range(streams)
-        for pool in pools(order, epoch)
+        for of_pool in (np.arange(pool.start, pool.stop) for pool in pools(order, epoch))
     ]
     assert [sorted(window, key=sequence.index) for window in windows] == [
         sequence[end - len(window) : end]
         for window, end in zip(windows, np.cumsum(list(map(len, windows))), strict=True)
     ]
-
-
-def is_in(pool, positions):
-    return (positions >= pool.start) & (positions < pool.stop)
 
 
 def test_a_stream_is_worth_eight_shards():

@@ -6,8 +6,6 @@ from itertools import islice
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -59,16 +57,6 @@ def phases_of(long, **changes):
 )
 def test_data_sets_take_their_fractions_and_share_the_rest(phases, starts):
     assert {folder: start for start, folder in phase_starts(phases.split())} == starts
-
-
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
-def test_data_sets_with_fractions_begin_where_the_last_one_ends(lengths):
-    total = sum(lengths)
-    phases = [f"{n}@{length / total:.9f}" for n, length in enumerate(lengths[:-1])]
-    starts = [start for start, _ in phase_starts(phases)]
-    assert starts == pytest.approx(
-        [sum(lengths[:n]) / total for n in range(len(lengths))], abs=1e-7
-    )
 
 
 def test_each_data_set_is_a_phase(long, short):

@@ -144,17 +144,25 @@ def test_a_restart_without_resume_neither_continues_nor_replaces_a_run(
 
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
     before = weights(run)
-    for origin, reason in ((run, "both"), (tmp_path, "give a run")):
-        with pytest.raises(InputError, match=reason):
-            train(small_folder, run, overwrite=True, from_=origin)
-    deep = replace(TINY, num_hidden_layers=2)
-    with pytest.raises(InputError, match="has another model"):
-        train(small_folder, run, model=deep, overwrite=True, from_=finished)
+    narrow = replace(TINY, max_position_embeddings=12)
+    cased = replace(small_tokenizer().normalization, lowercase=False)
+    other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
+    config = replace(SMALL, max_seq_length=12)
+    short = write_data_set(tmp_path / "short", train=(20,), config=config)
+    foreign = write_data_set(tmp_path / "foreign", train=(20,), tokenizer=other)
     damaged = shutil.copytree(small_folder, tmp_path / "damaged")
     last = max(damaged.glob("train-*"))
     last.write_bytes(bytes(last.stat().st_size))
-    with pytest.raises(InputError, match="train-"):  # in the counts for the word vectors
-        train(damaged, run, overwrite=True, word_vectors=True)
+    for shards, how, reason in (
+        (small_folder, {"from_": run}, "both"),
+        (small_folder, {"from_": tmp_path}, "give a run"),
+        (small_folder, {"from_": finished, "model": replace(TINY, num_hidden_layers=2)}, "another"),
+        (short, {"from_": finished, "model": narrow}, "max_position_embeddings 16 there, 12 now"),
+        (foreign, {"from_": finished}, r"\(tokenizer_digest \w{12} there, \w{12} now\)"),
+        (damaged, {"word_vectors": True}, "train-"),  # in the counts for the word vectors
+    ):
+        with pytest.raises(InputError, match=reason):
+            train(shards, run, overwrite=True, **how)
     assert weights(run) == before
 
 
@@ -216,18 +224,14 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
 # --- from the weights of another run
 
 
-def longer_folder(folder, **changes):
-    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5)
-    return write_data_set(folder, train=(30,), validation=(9,), config=config, **changes)
-
-
 def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys):
     """The second phase: longer examples, its own schedule, the data from their beginning."""
     wide = replace(TINY, max_position_embeddings=32)
     short = write_data_set(tmp_path / "short", train=(20,))
     first, second = tmp_path / "first", tmp_path / "second"
     train(short, first, model=wide)
-    long = longer_folder(tmp_path / "long")
+    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5)
+    long = write_data_set(tmp_path / "long", train=(30,), validation=(9,), config=config)
     still = replace(wide, hidden_dropout_prob=0.0)
     train(long, second, model=still, from_=first, max_steps=1, learning_rate=1e-30,
           weight_decay=0.0)  # fmt: skip
@@ -272,20 +276,6 @@ def test_rotary_positions_get_a_larger_base_in_global_layers():
     assert (longer.max_position_embeddings, longer.global_rope_theta) == (8192, 160_000)
     assert longer.local_rope_theta == short.local_rope_theta
     assert with_positions(short, 512) == short
-
-
-def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_folder, tmp_path):
-    narrow = replace(TINY, max_position_embeddings=12)
-    short = write_data_set(tmp_path / "a", train=(20,), config=replace(SMALL, max_seq_length=12))
-    with pytest.raises(InputError, match=r"\(max_position_embeddings 16 there, 12 now\), so its"):
-        train(short, tmp_path / "b", model=narrow, from_=finished)
-    cased = replace(small_tokenizer().normalization, lowercase=False)
-    other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
-    shards = write_data_set(tmp_path / "c", train=(20,), tokenizer=other)
-    with pytest.raises(InputError, match=r"\(tokenizer_digest \w{12} there, \w{12} now\)"):
-        train(shards, tmp_path / "d", from_=finished)
-    with pytest.raises(InputError, match="give a run"):
-        train(small_folder, tmp_path / "e", from_=tmp_path)
 
 
 # --- the command

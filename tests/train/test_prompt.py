@@ -115,16 +115,11 @@ def test_no_class_is_ahead_of_the_others_before_the_training(folder, tmp_path):
 # Whole commands
 
 
-@pytest.fixture(scope="module")
-def classifier(folder):
-    output_of("finetune", folder / "run", folder / "rows.csv", "--out", folder / "classifier",
+def test_it_learns_is_kept_and_answers_alike_everywhere(folder, tmp_path):
+    rows, classifier = folder / "rows.csv", tmp_path / "classifier"
+    output_of("finetune", folder / "run", rows, "--out", classifier,
               "--prompt", PROMPT, "--label-words", CLASSES, "--epochs=30", "--learning-rate=1e-2",
-              "--label-efficiency=16", "--no-baseline", "--test", folder / "rows.csv")  # fmt: skip
-    return folder / "classifier"
-
-
-def test_it_learns_is_kept_and_answers_alike_everywhere(folder, classifier, tmp_path):
-    rows = folder / "rows.csv"
+              "--label-efficiency=16", "--no-baseline", "--test", rows)  # fmt: skip
     found = load_classifier(classifier)
     wanted = found.classify(read_texts(str(rows), text="text", text_pair=None))
     assert ((wanted[:, 1] > 0.5) == (np.arange(40) % 2)).all()

@@ -153,17 +153,22 @@ def test_what_is_written_is_in_the_store_before_the_end_and_logs_go_along(tmp_pa
         wait_for(lambda: "metrics.jsonl" in contents(tmp_path / "store" / "run"))
 
 
-def test_another_machine_goes_on_from_the_store(store, tmp_path, cache, other_machine):
-    other_machine(tmp_path / "elsewhere")
-    with opened(store) as folder:
-        assert contents(folder) == FILES
-        write(folder, NEWER)
-        (folder / "tokenizer/a.txt").unlink()
-    other_machine(cache)  # the first machine's copy is behind now
-    with opened(store, writes=False) as folder:
-        assert contents(folder)["run.json"] == b"new"
-        assert "tokenizer/a.txt" not in contents(folder)
-    assert "tokenizer/a.txt" not in contents(store)
+def test_another_machine_goes_on_from_the_store(store, tmp_path, cache, other_machine, capsys):
+    """The first one's copy is behind then, also if only the weights of a step are other ones."""
+    for before, weights in ((FILES, b"w"), (NEWER, b"other")):
+        other_machine(tmp_path / "elsewhere")
+        with opened(store) as folder:
+            assert before.items() <= contents(folder).items()
+            write(folder, NEWER | {f"{STEP_2}/{MODEL}": weights})
+            (folder / "tokenizer/a.txt").unlink(missing_ok=True)
+        other_machine(cache)
+        with opened(store, writes=False) as folder:
+            assert contents(folder)["run.json"] == b"new"
+            assert (folder / STEP_2 / MODEL).read_bytes() == weights
+            assert "tokenizer/a.txt" not in contents(folder)
+        assert "tokenizer/a.txt" not in contents(store)
+        is_warned = "warning" in capsys.readouterr().err
+        assert is_warned == (before is FILES)  # of the file that was deleted elsewhere
 
 
 @pytest.fixture
@@ -211,20 +216,6 @@ def test_a_run_resumes_from_the_newest_checkpoint_that_is_intact_in_the_store(
     other_machine(tmp_path / "elsewhere")
     with opened(checkpoints, weights=(MODEL, OPTIMIZER)) as folder:
         assert (folder / STEP_1 / OPTIMIZER).read_bytes() == b"m1"
-
-
-def test_other_weights_of_the_same_step_are_downloaded_again(
-    store, tmp_path, cache, other_machine, capsys
-):
-    with opened(store) as folder:
-        write(folder, NEWER)
-    other_machine(tmp_path / "elsewhere")
-    with opened(store) as folder:
-        write(folder, {f"{STEP_2}/model.safetensors": b"other"})
-    other_machine(cache)
-    with opened(store, writes=False) as folder:
-        assert (folder / STEP_2 / MODEL).read_bytes() == b"other"
-    assert "warning" not in capsys.readouterr().err
 
 
 def test_an_overwritten_run_never_has_the_checkpoints_of_the_old_one(store):

@@ -79,13 +79,6 @@ def losses_of_form(called, form, loaded, device):
     return losses_of(called, part, precision=form.precision, device=device, **options)
 
 
-def ten_batches(folder, pairs, options):
-    """From a real loader."""
-    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5, pairs=pairs)
-    shards = write_data_set(folder, train=(100,), config=config)
-    return list(islice(Loader(shards, batch_size=8, seed=0, **options), 10))
-
-
 # --- traced
 
 
@@ -119,7 +112,10 @@ def assert_backward(loss, model):
 
 @pytest.mark.parametrize(("pairs", "options", "graphs"), LAYOUTS)
 def test_ten_steps_of_a_real_loader_are_one_or_two_graphs(pairs, options, graphs, tmp_path):
-    batches, counter = ten_batches(tmp_path, pairs, options), CompileCounter()
+    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5, pairs=pairs)
+    shards = write_data_set(tmp_path, train=(100,), config=config)
+    batches = list(islice(Loader(shards, batch_size=8, seed=0, **options), 10))
+    counter = CompileCounter()
     with without_memory():
         called = torch.compile(on_gpu(BertForPretraining, NANO), fullgraph=True, backend=counter)
         for loaded in batches:
