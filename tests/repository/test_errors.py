@@ -47,13 +47,16 @@ def fail_with(error):
     return CliRunner().invoke(group, ["work"])
 
 
-def test_every_error_class_has_an_exit_code():
+def test_every_error_class_has_an_exit_code_that_the_manual_lists():
     classes = {
         name: found.exit_code
         for name, found in vars(errors).items()
         if isinstance(found, type) and issubclass(found, ClozelineError)
     }
     assert classes == {"ClozelineError": 1, **EXIT_CODES}
+    table = MANUAL[MANUAL.index("## Exit codes") :].partition("\n## ")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)}
+    assert listed == {0, *EXIT_CODES.values()}
 
 
 @pytest.mark.parametrize("name", EXIT_CODES)
@@ -67,15 +70,6 @@ def test_a_message_is_one_line_whatever_it_quotes():
     error = InputError("tab\t, line\nend, \u202eleft, \u2028, \udce9: bad")
     assert str(error) == r"tab\t, line\nend, \u202eleft, \u2028, \udce9: bad"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-def test_what_the_system_refuses_is_one_line_with_the_path():
-    result = fail_with(OSError(errno.EACCES, os.strerror(errno.EACCES), "/closed/out"))
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "Error: /closed/out: Permission denied; let this user access it (chmod, chown), then "
-        "rerun the command.\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -92,15 +86,15 @@ def test_the_advice_about_a_file_that_cannot_be_written_says_what_to_do(error, s
     assert errors.advice(error) == step
 
 
-def test_an_error_of_our_own_keeps_its_traceback():
+def test_what_the_system_refuses_is_one_line_and_an_error_of_our_own_keeps_its_traceback():
+    result = fail_with(OSError(errno.EACCES, os.strerror(errno.EACCES), "/closed/out"))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: /closed/out: Permission denied; let this user access it (chmod, chown), then "
+        "rerun the command.\n"
+    )
     result = fail_with(AssertionError("a broken invariant"))
     assert isinstance(result.exception, AssertionError)
-
-
-def test_the_readme_lists_the_exit_codes():
-    table = MANUAL[MANUAL.index("## Exit codes") :].partition("\n## ")[0]
-    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)}
-    assert listed == {0, *EXIT_CODES.values()}
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_what_to_do(tmp_path):

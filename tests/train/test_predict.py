@@ -168,18 +168,13 @@ def test_a_file_without_a_text_is_named(classifier, tmp_path):
         (bz2.compress(b"a cat\n" * 50), "- is compressed (bz2); unpack it first"),
         (b"a cat\n" + b"caf\xe9 du chat\n" * 30, "- is not in UTF-8 (30 of its first"),
         ("a cat\n".encode("utf-16"), "- is UTF-16; convert it: iconv"),
+        (None, "- is closed; pipe text into the command"),  # as after `<&-`
     ],
-    ids=["gz", "bz2", "latin-1", "utf-16"],
+    ids=["gz", "bz2", "latin-1", "utf-16", "closed"],
 )
 def test_standard_input_that_is_no_text_in_utf8_is_refused(classifier, data, message, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", standard_input(data))
+    monkeypatch.setattr(sys, "stdin", data and standard_input(data))
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
-        list(predict(classifier, files=["-"]))
-
-
-def test_standard_input_that_is_closed_is_one_line(classifier, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
-    with pytest.raises(InputError, match="- is closed; pipe text into the command"):
         list(predict(classifier, files=["-"]))
 
 
