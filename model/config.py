@@ -347,4 +347,6 @@ def full_name(preset_name: str) -> str:
     for name in (preset_name, f"bert-{preset_name}"):
         if name in PRESETS:
             return name
-    raise ValueError(f"unknown preset {preset_name!r}; known: {', '.join(PRESETS)}.")
+    near = get_close_matches(preset_name, PRESETS, n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(f"unknown preset {preset_name!r}; known: {', '.join(PRESETS)}.{meant}")

@@ -12,6 +12,7 @@ from clozeline.pipeline.common.config_checks import (
     check_field_names,
     check_types,
 )
+from clozeline.pipeline.common.errors import OptionError
 
 PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
 Masking = Literal["tokens", "whole-words"]
@@ -106,7 +107,7 @@ class DataConfig:
         for name in ("max_rejected", "short_seq_prob", "mask_token_prob", "random_token_prob"):
             check_between(name, getattr(self, name), 0.0, 1.0)
         if self.mask_token_prob + self.random_token_prob > 1.0:
-            raise ValueError(
+            raise OptionError(
                 f"mask_token_prob {self.mask_token_prob} and random_token_prob "
                 f"{self.random_token_prob} sum to more than 1; lower one of them."
             )
@@ -116,16 +117,16 @@ class DataConfig:
         check_between("similarity", self.similarity, 0.3, 1.0)
         check_between("exclude_ngram", self.exclude_ngram, 1, 100)
         if self.similarity != DataConfig.similarity and self.deduplicate != "near":
-            raise ValueError("similarity is for --deduplicate near; add that, or leave it out.")
+            raise OptionError("similarity is for --deduplicate near; add that, or leave it out.")
         if self.exclude_ngram != DataConfig.exclude_ngram and not self.exclude:
-            raise ValueError("exclude_ngram is for --exclude; add that, or leave it out.")
+            raise OptionError("exclude_ngram is for --exclude; add that, or leave it out.")
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         if self.num_shards is not None:
             check_between("num_shards", self.num_shards, 1, 100_000)
         if self.max_predictions_per_seq is not None:
             check_between("max_predictions_per_seq", self.max_predictions_per_seq, 1, 65_535)
         if not self.text_columns:
-            raise ValueError("text_columns is empty; name the column that holds the text.")
+            raise OptionError("text_columns is empty; name the column that holds the text.")
 
     @property
     def predictions(self) -> int:

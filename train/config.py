@@ -21,7 +21,7 @@ from clozeline.pipeline.common.config_checks import (
     check_types,
     seconds,
 )
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, OptionError
 
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
@@ -144,7 +144,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.phase, tuple | list):
-            raise ValueError(
+            raise OptionError(
                 f"phase is {self.phase!r}; give a tuple of texts, such as ('work/64@0.5',)."
             )
         check_between("batch_size", self.batch_size, 1, 1 << 20)
@@ -169,7 +169,7 @@ class PretrainConfig:
             check_between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
         _ = self.data_sets, self.budget, self.shard_cache_bytes  # raise ValueError for bad texts
         if self.deterministic and self.for_ is not None:
-            raise ValueError(
+            raise OptionError(
                 "deterministic excludes a time budget, by which the learning rate follows elapsed "
                 "time; use max_steps."
             )
@@ -247,14 +247,14 @@ def phase_starts(phases: Sequence[str]) -> list[tuple[float, str | None]]:
     split, given = [_with_fraction(phase) for phase in phases], ", ".join(phases)
     fractions = [fraction for _, fraction in split if fraction is not None]
     if not all(folder for folder, _ in split):
-        raise ValueError(f"phase is {given!r}; one of its parts is empty, so leave that out.")
+        raise OptionError(f"phase is {given!r}; one of its parts is empty, so leave that out.")
     if any(not 0 < fraction < 1 for fraction in fractions):
-        raise ValueError(
+        raise OptionError(
             f"phase is {given!r}; a fraction, after the last @ of a part, must be above 0 and "
             "below 1."
         )
     if (total := sum(fractions)) > 1 - 1e-6:
-        raise ValueError(f"phase is {given!r}; its fractions leave nothing for the other parts.")
+        raise OptionError(f"phase is {given!r}; its fractions leave nothing for the other parts.")
     length = (1 - total) / (len(split) - len(fractions) + 1)
     ends = accumulate(length if fraction is None else fraction for _, fraction in split)
     starts = [0.0, *(round(end, 9) for end in ends)]

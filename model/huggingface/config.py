@@ -100,9 +100,9 @@ def read_huggingface_config(folder: Path, file: str = CONFIG) -> HuggingFaceConf
     is_modern = model_type == "modernbert"
     for name, plain in (MODERN_PLAIN if is_modern else PLAIN).items():
         if values.get(name, plain) not in (plain, None, {}):
-            supported = "plain ModernBERT" if is_modern else "plain BERT"
+            family = "ModernBERT" if is_modern else "BERT"
             raise ValueError(
-                f"{path}: {name} is {values[name]!r}; only {supported} is supported ({plain})."
+                f"{path}: {name} is {values[name]!r}; only {plain!r} is supported for {family}."
             )
     pooling: Pooling = values.get("classifier_pooling", "cls") if is_modern else "cls"
     if pooling not in ("cls", "mean"):

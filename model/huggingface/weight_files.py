@@ -110,7 +110,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); download it again.") from error
+        raise ValueError(
+            f"{path} cannot be read ({error}); correct it, or download it again."
+        ) from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a JSON {type(values).__name__}, not an object.")
     return values

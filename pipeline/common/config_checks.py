@@ -6,17 +6,19 @@ check_between("validation", 0.9, 0.0, 0.5)  ->  validation is 0.9; it must be 0.
 differences({"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"})  ->  ["seed 0 there, 3 now"]
 """
 
+import inspect
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from clozeline.pipeline.common.errors import InputError, did_you_mean
+from clozeline.pipeline.common.errors import InputError, OptionError, did_you_mean
 
 Config = TypeVar("Config", bound=Any)  #: a dataclass of options
+PLAIN = {str, int, float, bool}
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -65,45 +67,47 @@ MOST_SECONDS = 3650 * SECONDS["d"]
 def check_between(name: str, found: float, low: float, high: float) -> None:
     """Both bounds are allowed; NaN is not."""
     if not low <= found <= high:
-        raise ValueError(f"{name} is {found}; it must be {low} to {high}.")
+        raise OptionError(f"{name} is {found}; it must be {low} to {high}.")
 
 
 def check_at_least(name: str, found: float, low: float) -> None:
     """The bound is allowed; infinity and NaN are not."""
     if not low <= found < math.inf:
-        raise ValueError(f"{name} is {found}; it must be {low} or more{_finite(found)}.")
+        raise OptionError(f"{name} is {found}; it must be {low} or more{_finite(found)}.")
 
 
 def check_positive(name: str, found: float, *, most: float = math.inf) -> None:
     """Raises ValueError for zero and less, more than `most`, infinity and NaN."""
     if not 0 < found < math.inf:
-        raise ValueError(f"{name} is {found}; it must be more than 0{_finite(found)}.")
+        raise OptionError(f"{name} is {found}; it must be more than 0{_finite(found)}.")
     if found > most:
-        raise ValueError(f"{name} is {found}; it must be at most {most:g}.")
+        raise OptionError(f"{name} is {found}; it must be at most {most:g}.")
 
 
 def check_word(name: str, found: object, words: Collection[str]) -> None:
-    """Raises ValueError for a value that is not one of `words`."""
+    """Raises OptionError for a value that is not one of `words`."""
     if found not in words:
-        raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
+        near = did_you_mean(str(found), words) if isinstance(found, str) else "."
+        known = f"it must be one of {', '.join(words)}"
+        raise OptionError(f"{name} is {found!r}; {known}{near}")
 
 
 def check_fraction(name: str, found: float) -> None:
     """Raises ValueError outside [0, 1)."""
     if not 0 <= found < 1:
-        raise ValueError(f"{name} is {found}; it must be at least 0 and below 1.")
+        raise OptionError(f"{name} is {found}; it must be at least 0 and below 1.")
 
 
 def seconds(time: str, *, name: str, zero: bool = False) -> float:
     """ "1h30m" -> 5400.0. Raises ValueError, naming the option, for anything else or no time."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", time)
     if "".join(map("".join, parts)) != time or not parts:
-        raise ValueError(f"{name} is {time!r}; give a time such as 90s, 30m, 1h30m or 2d.")
+        raise OptionError(f"{name} is {time!r}; give a time such as 90s, 30m, 1h30m or 2d.")
     total = sum(float(number) * SECONDS[unit] for number, unit in parts)
     if total > MOST_SECONDS:
-        raise ValueError(f"{name} is {time!r}; it must be 10 years (3650d) at most.")
+        raise OptionError(f"{name} is {time!r}; it must be 10 years (3650d) at most.")
     if total <= 0 and not zero:
-        raise ValueError(f"{name} is {time!r}; it must be more than 0.")
+        raise OptionError(f"{name} is {time!r}; it must be more than 0.")
     return total
 
 
@@ -149,12 +153,21 @@ def check_field_names(config_class: type, stored: Iterable[str]) -> None:
         raise ValueError(f"written by another version of Clozeline: {'; '.join(found)}")
 
 
-def check_keywords(function: str, given: Iterable[str], *configs: type) -> None:
-    """Raises InputError for a keyword of `function` that is a field of none of the dataclasses."""
-    known = {field.name for config in configs for field in fields(config)}
-    for name in given:
-        if name not in known:
-            raise InputError(f"{function}() has no option {name!r}{did_you_mean(name, known)}")
+def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *configs: type) -> None:
+    """Raises InputError for keywords that are fields of none of the dataclasses, or of other types.
+
+    Only fields that are texts, numbers or bools are checked: a path may be given in several types.
+    """
+    hints = {name: hint for config in configs for name, hint in get_type_hints(config).items()}
+    for name, value in given.items():
+        call = f"{function.__name__}()"
+        if name not in hints:
+            near = did_you_mean(name, [*hints, *inspect.signature(function).parameters])
+            raise InputError(f"{call} has no option {name!r}{near}")
+        kinds = {*(get_args(hints[name]) or [hints[name]])} - {NoneType}
+        if {*kinds, type(value)} <= PLAIN and not _is_of_type(value, hints[name]):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise InputError(f"{call}: {name} is {value!r}; give it as {wanted}.")
 
 
 def with_fields(config: Config, given: Mapping[str, Any]) -> Config:

@@ -50,6 +50,12 @@ class InputError(ClozelineError, ValueError):
     exit_code = 2
 
 
+class OptionError(ClozelineError, ValueError):
+    """A value of an option is wrong; whoever read it from a file adds the file's name."""
+
+    exit_code = 2
+
+
 class CorruptDataError(InputError):
     """A file is damaged: cut off, altered, or not what its name says."""
 

@@ -115,16 +115,18 @@ def build_shards(
     same call continues from there.
     """
     check_packages("a data set", "nltk", "regex", "apache_beam")
-    check_keywords("build_shards", fields, DataConfig, JobOptions)
+    check_keywords(build_shards, fields, DataConfig, JobOptions)
     config = with_fields(config or DataConfig(), fields)
     options, folder = with_fields(options or JobOptions(), fields), path_of(out)
     named = list(each_given(sources))
     if documents is None:
-        if keep:
+        if keep is not None:
             raise InputError("keep filters `documents`; sources are filtered by `quality`.")
         return _build(named, tokenizer, folder, config, options, beam_args)
     if named:
         raise InputError("sources and documents are both given; leave one of them out.")
+    if not (keep is None or callable(keep)):
+        raise InputError(f"keep is {keep!r:.80}; give a function of a document, true to keep it.")
     chosen = filter(keep, each_document(documents)) if keep else documents
     with spooled(chosen, config.text_columns, folder.absolute()) as source:
         return _build([source], tokenizer, folder, config, options, beam_args)

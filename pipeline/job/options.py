@@ -13,6 +13,7 @@ from typing import Self
 
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common.config_checks import seconds
+from clozeline.pipeline.common.errors import OptionError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.sources.block import BLOCK_BYTES
 
@@ -49,25 +50,25 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         if self.workers < 0:
-            raise ValueError(f"workers is {self.workers}; give 0 (all cores) or more.")
+            raise OptionError(f"workers is {self.workers}; give 0 (all cores) or more.")
         if self.block_bytes < 1:
-            raise ValueError(f"block_bytes is {self.block_bytes}; give at least 1.")
+            raise OptionError(f"block_bytes is {self.block_bytes}; give at least 1.")
         seconds(self.wait, name="wait", zero=True)
         if self.wait != JobOptions.wait and self.task is None:
-            raise ValueError(
+            raise OptionError(
                 f"wait is {self.wait}, and only a task waits; add --task, or leave it out."
             )
         if self.task is not None and Task.parse(self.task) and self.workers > 1:
-            raise ValueError(
+            raise OptionError(
                 f"a task is one process, and workers is {self.workers}; use more tasks."
             )
         if self.overwrite and self.task is not None:
-            raise ValueError(
+            raise OptionError(
                 "--overwrite replaces the data set of a whole job; tasks build what is missing: "
                 "remove damaged files, or a data set that they are to replace."
             )
         if self.overwrite and not self.has_cache:
-            raise ValueError(
+            raise OptionError(
                 "--overwrite needs a token cache; leave out --token-cache none, or remove the data "
                 "set that is to be replaced."
             )
@@ -94,11 +95,11 @@ class Task:
     def parse(cls, text: str) -> Self:
         """ "2/4" -> (2, 4). Raises ValueError for anything else."""
         if not re.fullmatch(r"\d+/\d+", text, re.ASCII):
-            raise ValueError(f"task is {text!r}; give I/N, from 0/N to N-1/N.")
+            raise OptionError(f"task is {text!r}; give I/N, from 0/N to N-1/N.")
         index, count = map(int, text.split("/"))
         if not index < count:
             last = f", {count - 1}/{count} is the last" if count else ""
-            raise ValueError(f"task is {text}; tasks are counted from 0{last}.")
+            raise OptionError(f"task is {text}; tasks are counted from 0{last}.")
         return cls(index, count)
 
     def __str__(self) -> str:

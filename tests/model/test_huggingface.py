@@ -237,13 +237,13 @@ def test_the_published_form_of_the_config_is_read(local, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("norm_bias", True, r"norm_bias is True; only plain ModernBERT is supported \(False\)"),
+        ("norm_bias", True, r"norm_bias is True; only False is supported for ModernBERT"),
         ("classifier_activation", "relu", "classifier_activation is 'relu'; it must be hidden"),
         ("classifier_pooling", "max", "classifier_pooling is 'max'; known: cls, mean"),
         ("layer_types", ["sliding_attention"] * 3, "the global ones"),
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "only default is known"),
         ("rope_parameters", {"sliding_attention": {"type": "linear"}}, "only default is known"),
-        ("rope_scaling", {"rope_type": "linear", "factor": 4.0}, "only plain ModernBERT"),
+        ("rope_scaling", {"rope_type": "linear", "factor": 4.0}, "only None is supported"),
         ("hidden_activation", "silu", "hidden_activation is 'silu'; supported: gelu"),
         ("architectures", ["BertModel"], "model_type 'modernbert', architecture 'BertModel'"),
     ],

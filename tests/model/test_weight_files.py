@@ -127,7 +127,7 @@ DAMAGES = {
     "another head": (config(architectures=["BertForNER"]), "architecture 'BertForNER'"),
     "relative": (
         config(position_embedding_type="relative_key"),
-        "position_embedding_type is 'relative_key'; only plain BERT is supported .absolute.",
+        "position_embedding_type is 'relative_key'; only 'absolute' is supported for BERT",
     ),
     "untied": (config(tie_word_embeddings=False), "tie_word_embeddings is False"),
     "heads": (config(num_attention_heads=5), "not divisible by num_attention_heads 5"),

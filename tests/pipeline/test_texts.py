@@ -364,10 +364,22 @@ def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):
         (partial(clozeline.finetune, "run", "a.csv", epoch=1), "did you mean epochs"),
         (partial(clozeline.build_shards, "a.txt", tokenizer="t", workers=-1), "workers is -1"),
         (partial(clozeline.pretrain, "s", training={"for_": "1m"}), "config is dict; give its"),
+        (partial(clozeline.pretrain, "s", resum=True), "no option 'resum'; did you mean resume"),
+        (partial(clozeline.pretrain, "s", preset="nano"), "no option 'preset'; give it as model"),
+        (partial(clozeline.pretrain, "s", max_steps="9"), "max_steps is '9'; give it as int"),
+        (partial(clozeline.pretrain, "s", masking="whole-words"), "masking is 'whole-words'; give"),
+        (partial(clozeline.finetune, "r", "a.csv", seed=0.5), "seed is 0.5; give it as int"),
+        (partial(clozeline.build_shards, documents=["a"], tokenizer="t", keep="all"),
+         "keep is 'all'; give a function"),
+        (partial(clozeline.build_shards, "a.txt", tokenizer="t", pairs="segmnts"),
+         "pairs is 'segmnts'; it must be .* packed; did you mean segments"),
+        (partial(clozeline.export, "run", form="tf"), "form is 'tf'; it must be one of"),
+        (lambda out: clozeline.DataConfig(pairs="all"), "pairs is 'all'"),
+        (lambda out: clozeline.FinetuneConfig(epochs=0), "epochs is 0"),
     ],
 )  # fmt: skip
 def test_a_misspelt_or_impossible_option_is_one_line(call, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(clozeline.ClozelineError, match=message):
         call(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -25,6 +25,7 @@ from tests.support.small_training import command_line
 MANUAL = (Path(__file__).parents[2] / "docs/manual/guarantees.md").read_text()
 EXIT_CODES = {
     "InputError": 2,
+    "OptionError": 2,
     "CorruptDataError": 2,
     "DamagedFileError": 2,
     "JobFailedError": 1,

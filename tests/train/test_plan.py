@@ -281,6 +281,11 @@ def test_a_file_has_our_fields_or_those_of_hugging_face(tmp_path):
         (["--set=hidden_size=10"], "hidden_size 10 is not divisible by num_attention_heads 4"),
         (["--preset=nosuch.json"], "nosuch.json does not exist; check the path."),
         (["--preset=bert-bse"], "unknown preset 'bert-bse'; known: nano, "),
+        (
+            ["--preset=nanno"],
+            f"unknown preset 'nanno'; known: {', '.join(PRESETS)}. Did you mean na",
+        ),
+        (["--set= hidden_size = 10"], "hidden_size 10 is not divisible by num_attention_heads 4"),
         (["--preset=huge"], "unknown preset 'huge'; known: nano, "),
     ],
 )

@@ -40,7 +40,7 @@ def _of_name(name: str) -> BertConfig:
             return _of_file(hub_folder(name, weights=False) / CONFIG)
         except InputError:
             raise ValueError(
-                f"{error} If it is a model of the Hub, which could not be loaded, run "
+                f"{error} A model of the Hub with this name could not be loaded either; run "
                 f"`hf download {name} {CONFIG} --local-dir DIR`, and give DIR/{CONFIG}."
             ) from None
 
@@ -59,7 +59,7 @@ def _of_file(path: Path) -> BertConfig:
 
 def _change(text: str) -> tuple[str, Any]:
     """ "hidden_size=320" -> ("hidden_size", 320)"""
-    name, equals, value = text.partition("=")
+    name, equals, value = map(str.strip, text.partition("="))
     if not equals:
         raise ValueError(f"--set {text}: give FIELD=VALUE, as in hidden_size=320.")
     refuse_unknown_fields([name])

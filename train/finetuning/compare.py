@@ -91,7 +91,7 @@ def finetune(
     return the report. `options` of the command are recorded in classifier.json. Raises InputError
     for whatever the user can fix.
     """
-    check_keywords("finetune", fields, FinetuneConfig)
+    check_keywords(finetune, fields, FinetuneConfig)
     config = with_fields(config or FinetuneConfig(), fields)
     train, test = source_name(train), None if test is None else source_name(test)
     sources = {"run": as_given(run), "train": train, "test": test}

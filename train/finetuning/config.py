@@ -12,6 +12,7 @@ from clozeline.pipeline.common.config_checks import (
     check_choices,
     check_positive,
 )
+from clozeline.pipeline.common.errors import OptionError
 from clozeline.train.config import LARGEST_LEARNING_RATE, Optimizer, Precision, Truncate
 
 Auto = Literal["auto"]
@@ -121,11 +122,11 @@ class FinetuneConfig:
         self.sizes(1 << 62)  # raises if it is not a list of sizes
         for name in ("prompt", "label_words"):
             if (text := getattr(self, name)) is not None and not text.strip(" ;"):
-                raise ValueError(f"{name} is {text!r}; leave it out, or give words.")
+                raise OptionError(f"{name} is {text!r}; leave it out, or give words.")
         if self.words_of_classes and not self.prompt:
-            raise ValueError("label_words are for the [MASK] of a prompt; give --prompt, too.")
+            raise OptionError("label_words are for the [MASK] of a prompt; give --prompt, too.")
         if self.prompt and self.pooling:
-            raise ValueError(
+            raise OptionError(
                 "with a prompt the state at [MASK] is classified; leave --pooling out."
             )
 
@@ -144,7 +145,7 @@ class FinetuneConfig:
             name, equals, listed = part.replace(r"\;", ";").rpartition("=")
             words = [word.strip() for word in listed.split(",")]
             if not equals or not all(words) or name.strip() in classes:
-                raise ValueError(
+                raise OptionError(
                     f"label_words has {part.strip()!r}; give each class once, with its words, as "
                     "in 0=bad,awful;1=good,great."
                 )
@@ -158,7 +159,7 @@ class FinetuneConfig:
             if part.strip() == "all":
                 continue
             if not re.fullmatch(r"\s*[0-9]{1,12}\s*", part) or int(part) < 2:
-                raise ValueError(
+                raise OptionError(
                     f"label_efficiency is {self.label_efficiency!r}; give numbers of rows from 2 "
                     "on with commas between, as in 100,1000,all."
                 )

@@ -76,7 +76,14 @@ def pretrain(
     continues that run and lowers its learning rate to 0. Raises InputError for what the user can
     fix, OutOfMemoryError where a step does not fit, DivergedError where the loss is not finite.
     """
-    check_keywords("pretrain", fields, PretrainConfig)
+    if "preset" in fields:
+        raise InputError("pretrain() has no option 'preset'; give it as model.")
+    if not (masking is None or callable(masking)):
+        raise InputError(
+            f"masking is {masking!r:.80}; give a function that chooses tokens. Whole words are "
+            "an option of build_shards()."
+        )
+    check_keywords(pretrain, fields, PretrainConfig)
     training = with_fields(training, fields) if training else None
     cools_down = fields.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
