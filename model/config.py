@@ -200,10 +200,7 @@ def refuse_unknown_fields(names: Iterable[str]) -> None:
     if unknown:
         near = get_close_matches(unknown[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f". Known: {', '.join(known)}."
-        raise ValueError(
-            f"unknown model setting: {', '.join(unknown)}{hint} Correct the name, or use the "
-            "version of Clozeline that wrote it."
-        )
+        raise ValueError(f"unknown model setting: {', '.join(unknown)}{hint}")
 
 
 def _miniature(layers: int, hidden: int) -> BertConfig:

@@ -273,7 +273,7 @@ def test_a_file_has_our_fields_or_those_of_hugging_face(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["--set=hidden_sise=3"], "unknown model setting: hidden_sise; did you mean hidden_size? "),
+        (["--set=hidden_sise=3"], "unknown model setting: hidden_sise; did you mean hidden_size?"),
         (["--set=hidden_size"], "--set hidden_size: give FIELD=VALUE, as in hidden_size=320."),
         (["--set=hidden_size=big"], "--set hidden_size=big: hidden_size is a whole number."),
         (["--set=gated=1"], "--set gated=1: gated is true or false."),
