@@ -76,14 +76,7 @@ def pretrain(
     continues that run and lowers its learning rate to 0. Raises InputError for what the user can
     fix, OutOfMemoryError where a step does not fit, DivergedError where the loss is not finite.
     """
-    if "preset" in fields:
-        raise InputError("pretrain() has no option 'preset'; give it as model.")
-    if not (masking is None or callable(masking)):
-        raise InputError(
-            f"masking is {masking!r:.80}; give a function that chooses tokens. Whole words are "
-            "an option of build_shards()."
-        )
-    check_keywords(pretrain, fields, PretrainConfig)
+    _check_call(fields, masking)
     training = with_fields(training, fields) if training else None
     cools_down = fields.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
@@ -126,6 +119,18 @@ def _planned(
     if not isinstance(training, PretrainConfig):
         training = PretrainConfig(**{**numbers, **plan.values})
     return (model if isinstance(model, BertConfig) else plan.model), training
+
+
+def _check_call(fields: dict[str, Any], masking: OwnMasking | None) -> None:
+    """Raises InputError for keywords and a `masking` that are not those of `pretrain`."""
+    if "preset" in fields:
+        raise InputError("pretrain() has no option 'preset'; give it as model.")
+    if not (masking is None or callable(masking)):
+        raise InputError(
+            f"masking is {masking!r:.80}; give a function that chooses tokens. Whole words are "
+            "an option of build_shards()."
+        )
+    check_keywords(pretrain, fields, PretrainConfig)
 
 
 @contextmanager
