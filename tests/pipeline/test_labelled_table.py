@@ -256,7 +256,7 @@ def test_documents_are_the_rows_however_they_are_chunked(tmp_path, rows, name, c
 
 
 def test_a_large_file_is_one_block_and_read_in_the_memory_of_a_part(tmp_path):
-    rows = [{"text": f'a "row",\n{i}' * 2000} for i in range(300)]
+    rows = [{"text": f'a "row",\n{i}' * 1000} for i in range(300)]
     source = write_rows(tmp_path / "a.csv", rows)
     [block] = list_blocks([source], block_bytes=1000)
     assert block.text_bytes == Path(source).stat().st_size

@@ -21,7 +21,6 @@ from tests.support.command import output_of
 from tests.support.files import times
 from tests.support.small_jobs import (
     articles,
-    clozeline,
     clozeline_in_turn,
     in_own_group,
     shard_digests,
@@ -66,13 +65,17 @@ class Corpus:
         output_of("shards", *self.line(out, *options, **more))
         return read_manifest(out)
 
-    def check_in_turn(self, folder, jobs):
-        """Jobs of another process give the same bytes: by name, the runner and options of each."""
-        lines = (self.line(folder / name, *job[1:], runner=job[0]) for name, job in jobs.items())
-        done = clozeline_in_turn(*(["shards", *line] for line in lines))
-        for name, (code, said) in zip(jobs, done, strict=True):
+    def check_in_turn(self, folder, jobs, *more):
+        """Jobs of another process give the same bytes: by name, the runner and options of each.
+
+        Returns exit codes and outputs of more jobs.
+        """
+        lines = [self.line(folder / name, *job[1:], runner=job[0]) for name, job in jobs.items()]
+        done = clozeline_in_turn(*(["shards", *line] for line in [*lines, *more]))
+        for name, (code, said) in zip(jobs, done, strict=False):
             assert code == 0, said
             self.assert_same_bytes(folder / name)
+        return done[len(jobs) :]
 
     def assert_same_bytes(self, out):
         """Shards and manifest are those of the finished data set, to the last byte."""
@@ -157,23 +160,23 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     dask_cluster, corpus, tmp_path
 ):
     runner = (DASK, f"--dask_client_address={dask_cluster}", "--dask_partition_size=1")
-    blocks, kept = "--block-bytes=20000", f"--token-cache={tmp_path / 'kept'}"
-    corpus.build(tmp_path / "whole", blocks, kept)
-    min((tmp_path / "kept").glob("*.tokens")).write_bytes(b"ARROW1")  # is made again
+    blocks, kept = "--block-bytes=20000", tmp_path / "kept"
+    corpus.build(tmp_path / "whole", blocks, f"--token-cache={kept}")
+    damaged, *others = kept.glob("*.tokens")
+    damaged.write_bytes(b"ARROW1")  # is made again, as the others are
+    for path in others:
+        path.unlink()
     jobs = {
-        "out": (runner, blocks),
+        "cached": (runner, blocks, f"--token-cache={kept}"),
         "texts": (runner, blocks, "--token-cache=none"),
-        "again": (runner, blocks, kept),
     }
-    corpus.check_in_turn(tmp_path, jobs)
-
     cut = tmp_path / "cut.jsonl.gz"
     lines = "".join(json.dumps({"text": text}) + "\n" for text in corpus.texts)
     cut.write_bytes(gzip.compress(lines.encode())[:-8])  # the end, which workers read
-    line = corpus.line(tmp_path / "other", blocks, sources=[cut], runner=runner)
-    failed = clozeline("shards", *line)
-    assert failed.returncode == 2
-    assert failed.stderr.splitlines()[-1].startswith(f"Error: {cut} is not whole: truncated")
+    other = corpus.line(tmp_path / "other", blocks, sources=[cut], runner=runner)
+    [(code, said)] = corpus.check_in_turn(tmp_path, jobs, other)
+    assert code == 2
+    assert said.splitlines()[-1].startswith(f"Error: {cut} is not whole: truncated")
 
 
 def test_shuffled_documents_in_files_of_two_formats_and_other_blocks_give_the_same_bytes(
