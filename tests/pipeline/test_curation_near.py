@@ -211,15 +211,12 @@ def test_minima_agree_as_often_as_the_sets_do(similarity, size):
     assert found == pytest.approx(float(bands.recall(shared / union)), abs=0.06)
 
 
-def test_bands_are_chosen_for_the_similarity():
+def test_bands_are_chosen_for_the_similarity_and_have_different_keys():
     assert [Bands.for_similarity(s) for s in (0.7, 0.8, 0.9, 1.0)] == [
         Bands(25, 5), Bands(18, 7), Bands(11, 11), Bands(1, 128),
     ]  # fmt: skip
     recall = Bands.for_similarity(0.8).recall([0.5, 0.6, 0.7, 0.8, 0.85, 0.9])
     assert recall.round(3).tolist() == [0.132, 0.4, 0.787, 0.986, 0.999, 1.0]
-
-
-def test_keys_of_different_bands_differ():
     keys = band_keys(np.zeros((2, 126), np.uint32), Bands(18, 7))
     assert (keys[0] == keys[1]).all()
     assert len(np.unique(keys)) == 18

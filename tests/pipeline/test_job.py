@@ -119,17 +119,14 @@ def test_other_sources_are_refused_whatever_is_gone_of_the_job(copy, lost):
         shards(copy)
 
 
-def test_the_same_files_in_another_folder_are_the_same_sources(copy):
+def test_the_same_files_in_another_folder_are_the_same_sources_and_those_of_another_time_not(copy):
     (copy / "moved").mkdir()
-    (copy / "corpus.txt").rename(copy / "moved" / "corpus.txt")  # keeps the time of change
+    moved = (copy / "corpus.txt").rename(copy / "moved" / "corpus.txt")  # keeps the time of change
     assert not shards(copy, source="moved/corpus.txt")[1]
-
-
-def test_another_time_of_change_is_another_source(copy):
-    os.utime(copy / "corpus.txt", (1e9, 1e9))
+    os.utime(moved, (1e9, 1e9))
     with pytest.raises(InputError, match=OTHER_SOURCES):
-        shards(copy)
-    assert verify(copy / "out", [str(copy / "corpus.txt")]) == []
+        shards(copy, source="moved/corpus.txt")
+    assert verify(copy / "out", [str(moved)]) == []
 
 
 def test_order_and_blocks_make_no_other_sources_but_options_and_parts_do(tmp_path):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from itertools import count, pairwise
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from clozeline.pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from clozeline.pipeline.config import PairScheme
 from clozeline.pipeline.examples import pairs as counters
 from clozeline.pipeline.examples.pairs import SCHEMES
 from tests.support.small import make_documents
@@ -63,10 +61,6 @@ def test_a_and_b_fit_and_only_a_random_b_is_of_another_document(shape, kind, see
             assert (of_a != of_b) == (label == 1)
             assert label or a_stop <= b_start
             assert len(shape) > 1 or not label
-
-
-def test_the_table_of_schemes_is_the_option():
-    assert (*SCHEMES, "packed") == get_args(PairScheme)
 
 
 # ---- segments ----------------------------------------------------------------------------------

@@ -77,11 +77,6 @@ def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure)
     assert len(shards.read(0)) == 13
 
 
-def test_a_store_that_cannot_be_listed_is_no_missing_shard(folder):
-    with pytest.raises(StoreError, match=r"/gone cannot be used .* 3 attempts .FileNotFound"):
-        sizes_in(folder / "gone")
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "vocab.txt"])
 def test_small_files_are_asked_for_again_too(folder, name):
     write_data_set(folder, train=(13, 20))
@@ -97,7 +92,7 @@ def test_small_files_are_asked_for_again_too(folder, name):
         read()
 
 
-def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder):
+def test_what_a_store_does_not_tell_of_or_list_is_not_missing(folder):
     (folder / "there").write_bytes(b"1")
     folder.fs.info_failures["there"] = [HttpError("503")] * 2
     assert is_file(folder / "there")
@@ -106,6 +101,8 @@ def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder):
     folder.fs.info_failures["there"] = [TimeoutError()] * 3
     with pytest.raises(StoreError, match=r"/there cannot be used in its store, after 3 attempts"):
         is_file(folder / "there")
+    with pytest.raises(StoreError, match=r"/gone cannot be used .* 3 attempts .FileNotFound"):
+        sizes_in(folder / "gone")
 
 
 @pytest.mark.parametrize("command", ["report", "view", "inspect"])
