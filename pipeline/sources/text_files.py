@@ -47,7 +47,7 @@ BOUNDARIES = {
 }
 WARC_TYPE = re.compile(rb"\nWARC-Type:[ \t]*(\w+)", re.IGNORECASE)
 BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
-#: Ends of wrapped lines that are no space: after a soft hyphen, and between letters of scripts
+#: Ends of wrapped lines without a space: after a soft hyphen, and between letters of scripts
 #: without spaces, from Thai to Tibetan and from Chinese to Japanese.
 WHOLE = r"[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\uff01-\uff60]"
 JOINED = re.compile(rf"(?<={WHOLE})[ \t]*\n[ \t]*(?={WHOLE})|\u00ad[ \t]*\n[ \t]*")
@@ -64,7 +64,7 @@ DECODE_JSON = json.JSONDecoder(strict=False).decode  # raw tabs and NULs in a st
 
 
 def is_json_lines(name: str, head: bytes) -> bool:
-    """Whether the first bytes begin a JSON object that goes on in its line."""
+    """Whether the first bytes begin a JSON object that continues in its line."""
     return re.match(rb'\{[ \t]*["}]', _begin(head)) is not None
 
 
