@@ -67,7 +67,8 @@ class DataConfig:
         ("text",), "Column (or JSON key) of the text; repeatable: several are joined, one per line."
     )
     max_document_bytes: int = _text(
-        64_000_000, "Largest document in bytes; larger ones are rejected, which bounds the memory."
+        64_000_000,
+        "Maximum document size in bytes; larger documents are rejected, to limit memory.",
     )
     max_rejected: float = _text(
         0.01, "Fail the job when more than this fraction of the documents is rejected."

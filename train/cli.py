@@ -180,8 +180,8 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
             click.echo(f"note: {text} is classified as a text; {option} reads it", err=True)
         elif is_file_name(text):
             raise InputError(
-                f"there is no file {text}; check its name, and give it as --file. A text like this "
-                "one is read from standard input: --file -."
+                f"there is no file {text}; check its name, and give it as --file. To classify "
+                "these words as a text, pipe them to --file -."
             )
     is_empty = True
     for prediction in run_prediction(classifier, texts, files=files, **options):

@@ -93,27 +93,26 @@ class PretrainConfig:
     )
     deterministic: bool = _speed(
         False,
-        "Use only kernels that give the same bits in each run, which may be slower, on the same "
-        "devices, versions, number of processes and threads; not with --for.",
+        "Use only deterministic kernels, which may be slower. Runs on the same devices, versions, "
+        "processes and threads then have the same bits. Not with --for.",
     )
     activation_checkpointing: bool = _speed(
         False,
-        "Compute each layer a second time in the backward pass instead of keeping its activations "
-        "in memory.",
+        "Recompute activations in the backward pass instead of keeping them in memory.",
     )
     parallel: Literal["ddp", "fsdp"] = _speed(
         "ddp", "With several processes, `ddp` replicates the model and `fsdp` shards it."
     )
     phase: tuple[str, ...] = _data(
         (),
-        "Read these shards first, for this fraction of the run, then SHARDS, whose examples are at "
-        "least as long. Repeatable, in order.",
+        "Read these shards first, for this fraction of the run, then SHARDS. Examples may get "
+        "longer, not shorter. Repeatable, in order.",
         metavar="SHARDS@FRACTION",
     )
     masked_lm_prob: float | None = _data(
         None,
-        "Fraction of tokens to mask; masks of the first epoch are then drawn anew, too. By default "
-        "as in the shards.",
+        "Fraction of tokens to mask, with new masks in the first epoch, too. By default as in the "
+        "shards.",
     )
     length_bins: int = _data(
         0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
@@ -127,7 +126,7 @@ class PretrainConfig:
         False, "Check the sha256 of each shard against the manifest when it is first read."
     )
     shard_cache: str | None = _data(
-        None, "Keep shards of a store in this folder, which all processes of a machine share."
+        None, "Folder for copies of a store's shards, shared by all processes of a machine."
     )
     shard_cache_limit: str = _data(
         "50GB", "Largest size of --shard-cache; shards read longest ago are removed first."

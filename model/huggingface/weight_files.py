@@ -146,8 +146,8 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path} cannot be read ({reason}); download it again.") from error
     except Exception as error:  # unpickling can raise anything, and torch's advice is unsafe
         raise ValueError(
-            f"{path} cannot be read: it is truncated, or a pickle of more than weights, which is "
-            "never opened here; download it again, or as model.safetensors."
+            f"{path} cannot be read: it is truncated, or it holds more than weights, and code is "
+            "never run here. Download it again, or as model.safetensors."
         ) from error
     if not isinstance(loaded, Mapping):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, not weights by name.")

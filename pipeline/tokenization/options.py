@@ -31,7 +31,7 @@ class TokenizerOptions:
     )
     model: Model = option(
         "wordpiece",
-        "Learn BERT's WordPiece, or byte-level BPE as ModernBERT's, which keeps case and accents.",
+        "WordPiece, as for BERT, or byte-level BPE, as for ModernBERT; BPE keeps case and accents.",
         group="Vocabulary",
     )
     cased: bool | None = option(

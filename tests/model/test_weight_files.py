@@ -194,7 +194,7 @@ def test_no_code_of_a_pickle_is_run(copy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     instead_of_weights(copy)
     torch.save({"weight": Surprise()}, copy / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="pickle of more than weights, which is never opened here"):
+    with pytest.raises(ValueError, match="holds more than weights, and code is never run here"):
         load_huggingface(copy)
     assert not (tmp_path / "surprise").exists()
 

@@ -174,8 +174,8 @@ def _check_expressible(source: Path, loaded: _Source, form: Format) -> None:
     """Raises InputError where `transformers` has no such head, or no tokenizer like this."""
     if form == "pretraining" and not loaded.has_next_sentence:
         raise InputError(
-            f"{source} has no trained next-sentence head of bert-tiny to bert-large, which "
-            "--format pretraining exports; leave --format out."
+            f"{source} has no trained next-sentence head of bert-tiny to bert-large to export; "
+            "leave --format pretraining out."
         )
     prompt = loaded.classifier and loaded.classifier.prompt
     if prompt and isinstance(loaded.tokenizer.normalization, TokenizerSpec):

@@ -72,7 +72,7 @@ class FinetuneConfig:
         "With --prompt: words for [MASK] from which each class starts, as in "
         r'"0=bad,awful;1=good,great"; `\;` is a semicolon in a class name.',
     )
-    dropout: float = _model(0.1, "Dropout probability, whatever the model was pretrained with.")
+    dropout: float = _model(0.1, "Dropout probability, instead of that of pretraining.")
     batch_size: int | Auto = _training(
         "auto", "Rows per step; `auto` is 32, and fewer (at least 8) where there are few rows."
     )

@@ -64,7 +64,7 @@ LIU = "Liu et al. 2019"
 GURURANGAN = "Gururangan et al. 2020"
 MEASURED = "measured on 2 cores"
 MEASURED_ON_GPU = "measured on one H200"
-AS_SMALL = "as modern-small, which is as wide; not measured"
+AS_SMALL = "as modern-small, of the same width; not measured"
 
 #: The learning rate rises for this many steps, but not for more than a fraction of the run.
 WARMUP_STEPS = Setting(10_000, DEVLIN)

@@ -73,6 +73,11 @@ def inspect(folder: AnyPath, text: str | None, number: int, seed: int, **of_run:
         if None in of_run.values():
             raise click.UsageError("for a run, give --shards and --steps A-B.")
         lines = step_lines(local_copy(folder), **of_run, number=number, width=width)
+    elif kind_of(folder) == "tokenizer":
+        raise InputError(
+            f"{folder} is a tokenizer folder; give a data set of `clozeline shards`, or add a TEXT "
+            "to see its tokens."
+        )
     elif any(of_run.values()):
         raise wrong_folder(folder, "a run of `clozeline pretrain`")
     else:
