@@ -91,7 +91,10 @@ def test_a_task_is_named_by_a_folder_inside_the_benchmark(name):
         Task(name=name, train="train.csv", test=("test.csv",))
 
 
-def test_a_folder_of_other_files_is_not_written(run, tasks, tmp_path):
+def test_a_folder_of_other_files_or_in_use_is_not_written(run, tasks, tmp_path):
+    out = tmp_path / "out"
+    with locked_folder(out), pytest.raises(InputError, match=f"{out} is in use by process"):
+        benchmark(run, tasks, out=out, config=CONFIG)
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"not empty and not a benchmark \(thesis\.tex\)"):
         benchmark(run, tasks, out=tmp_path, config=CONFIG)
@@ -132,12 +135,6 @@ def test_results_are_kept_also_of_tables_that_have_moved(done, run, tasks, tmp_p
     assert after == {path: time for path, time in before.items() if path != str(lost)}
     with pytest.raises(InputError, match=r"fine-tuning with another config \(seed 0 there, 3 now"):
         benchmark(run, tasks[1:], out=out, config=replace(config, seed=3))
-
-
-def test_one_process_at_a_time_writes_a_benchmark(run, tasks, tmp_path):
-    out = tmp_path / "out"
-    with locked_folder(out), pytest.raises(InputError, match=f"{out} is in use by process"):
-        benchmark(run, tasks, out=out, config=CONFIG)
 
 
 def test_the_table_ends_with_the_mean_of_the_tasks():

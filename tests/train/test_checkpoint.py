@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +14,6 @@ from torch import nn
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import file_sha256, sealed
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import (
     CheckpointWriter,
     TrainState,
@@ -33,13 +30,12 @@ from clozeline.train.artifacts.checkpoint import (
     step_of,
     weights_digest,
 )
-from clozeline.train.artifacts.run import RunConfig, load_run, write_run
+from clozeline.train.artifacts.run import load_run
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from tests.support.training_configs import training_config
 
 STATE = TrainState(step=7, loader={"next_position": 56, "seed": 3}, heldout_loss=1.5)
 
@@ -248,44 +244,25 @@ def test_weights_that_are_not_finite_are_not_written(value, tmp_path):
 
 
 # --- A run's folder: what is written comes back, and what does not fit is refused -----------------
-MANIFEST = Manifest(
-    config=DataConfig(max_seq_length=96, text_columns=("title", "text")),
-    tokenizer_digest="c" * 64,
-    vocab_size=1000,
-    shards=[],
-)
-CONFIG = RunConfig.of(TINY, training_config(schedule="wsd"), MANIFEST, Path("shards"))
 
 
-def small_run(folder):
+def test_a_run_needs_nothing_but_its_folder_and_a_checkpoint_with_finite_weights(tmp_path):
     model = BertForPretraining(TINY, seed=5)
-    return write_small_run(folder, model, small_tokenizer(), max_seq_length=16), model
-
-
-def test_a_run_needs_nothing_but_its_folder(tmp_path):
-    run, model = small_run(tmp_path / "run")
-    config, tokenizer, weights = load_run(run.rename(tmp_path / "moved"))
+    run = write_small_run(tmp_path / "run", model, small_tokenizer(), max_seq_length=16)
+    run = run.rename(tmp_path / "moved")
+    config, tokenizer, weights = load_run(run)
     assert config.model == TINY
     assert tokenizer.digest == small_tokenizer().digest
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-
-
-def test_a_run_without_a_checkpoint_is_refused(tmp_path):
-    tokenizer = small_tokenizer()
-    write_run(tmp_path, replace(CONFIG, tokenizer_digest=tokenizer.digest), tokenizer)
-    with pytest.raises(InputError, match="has no checkpoint yet"):
-        load_run(tmp_path)
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path):
-    run, _ = small_run(tmp_path)
     folder = latest_checkpoint(run)
-    spoiled = load_weights(folder)
-    spoiled["nsp_head.bias"][0] = torch.nan
-    save_file(spoiled, folder / "model.safetensors")
+    weights["nsp_head.bias"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors")
     state = json.loads((folder / "state.json").read_text())
     state["files"]["model.safetensors"] = file_sha256(folder / "model.safetensors")
     (folder / "state.json").write_text(json.dumps(sealed(state)))
     with pytest.raises(InputError, match=r"weights that are not finite \(nsp_head.bias\)"):
+        load_run(run)
+    shutil.rmtree(folder)
+    with pytest.raises(InputError, match="has no checkpoint yet"):
         load_run(run)

@@ -152,15 +152,10 @@ def test_a_kernel_that_is_not_deterministic_is_one_line():
 CPU, GPU = World(0, 1, torch.device("cpu")), World(0, 1, torch.device("cuda", 0))
 
 
-@pytest.fixture
-def no_compiler(tmp_path, monkeypatch):
-    """A machine without any commands."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_without_a_compiler_a_warning_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without any commands
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
-
-
-def test_without_a_compiler_a_warning_says_what_is_missing(no_compiler, capsys):
     assert resolve_compile(True, CPU) is False
     assert capsys.readouterr().err == (
         "warning: torch.compile needs a compiler (g++ or clang++), which is not installed; "

@@ -261,6 +261,8 @@ def test_a_run_that_begins_with_moments_of_its_own_says_so(
         train(small_folder, out, from_=finished, max_steps=1, optimizer=optimizer)
         note = f"note: {finished} was trained with --optimizer adamw; only its weights are taken"
         assert (note in capsys.readouterr().err) is said
+        steps_of_moments = load_moments(latest_checkpoint(out))["nsp_head.weight/step"]
+        assert steps_of_moments == (1 if said else 13)
 
 
 def test_a_run_that_diverges_at_once_says_what_to_do(small_folder, tmp_path):

@@ -151,20 +151,3 @@ def test_an_evaluation_of_a_compiled_model_compiles_nothing():
     assert counter.frame_count == 0
     losses_of(model, loaded.batch, is_full=False, precision="fp32", device=CPU)
     assert counter.frame_count == 1
-
-
-# --- eager; test_estimate has the forms of a step
-
-
-def test_a_graph_break_and_a_branch_on_values_would_be_noticed():
-    """So the tests above can fail."""
-
-    def branch(x):
-        return x + 1 if x.sum() > 0 else x
-
-    with without_memory():
-        x = torch.ones(2, device=CUDA)
-        with pytest.raises(torch._dynamo.exc.Unsupported):
-            torch.compile(branch, fullgraph=True, backend="eager")(x)
-        with pytest.raises(RuntimeError, match="device"):
-            x @ torch.ones(2)
