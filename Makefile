@@ -239,7 +239,7 @@ gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests th
 	$(ON_GPU) tests/benchmarks/gpu_report.py $(WORK)/gpu.md $(DRY)
 
 # Without what they share, and the report of `make gpu`.
-NOT_BENCH  := measuring datatrove_minhash gpu_report reference_chain reference_text graph_cost
+NOT_BENCH  := measuring datatrove_minhash gpu_report reference_chain reference_text
 BENCHMARKS := $(filter-out $(NOT_BENCH:%=tests/benchmarks/%.py),$(wildcard tests/benchmarks/*.py))
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in $(BENCHMARKS); do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done

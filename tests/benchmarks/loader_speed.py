@@ -5,16 +5,15 @@
 A batch is ids, types, mask, positions, labels and next-sentence labels of examples of up to 128
 tokens. The loader reads epoch 1, with stored and with redrawn masks, without workers and with the
 prefetch thread, from Arrow and WebDataset shards. It is compared with `datasets` (map style and
-iterable, torch format, columns stored padded) under a torch `DataLoader`, and with `webdataset`,
-one member per example. These read fewer examples because they are slow. One thread each, in turns;
-the median of three repetitions, CPU time of all threads; malloc trimming is off, as in `pretrain`.
+iterable, torch format, columns stored padded) under a torch `DataLoader`, which reads fewer
+examples because it is slow. One thread each, in turns; the median of three repetitions, CPU time of
+all threads; malloc trimming is off, as in `pretrain`.
 
 Then, or with `--ranks` alone: what one rank of 1, 2, 8 and 64 costs in an epoch of 512 shards (64
 streams) with redrawn masks; ranks are simulated one after the other. Beside it are the bytes that
 it fetches, relative to its part of all bytes, and order 1 with its one stream.
 """
 
-import io
 import statistics
 import sys
 import tempfile
@@ -41,7 +40,7 @@ from tests.support.small_data import write_data_set
 
 BATCH = 256
 SHARD_ROWS = 125_000
-FEW = 40 * BATCH  # examples for the slow libraries
+FEW = 40 * BATCH  # examples for the slow library
 MANY = 512  # shards, for 64 streams
 LARGE_BATCH = 4096  # of 64 ranks
 CONFIG = DataConfig(max_seq_length=128)
@@ -136,45 +135,19 @@ def padded_columns(folder: Path, examples: int) -> dict[str, np.ndarray]:
 
 
 def others(columns: dict[str, np.ndarray], folder: Path) -> dict[str, Source]:
-    """The same examples in the formats of other loaders."""
+    """The same examples in `datasets`."""
     import datasets
 
     made = datasets.Dataset.from_dict({name: list(column) for name, column in columns.items()})
     made.save_to_disk(folder / "hf")
     stored = datasets.load_from_disk(folder / "hf").with_format("torch")
     streamed = stored.to_iterable_dataset(num_shards=4).shuffle(seed=0, buffer_size=1000)
-    tar = write_members(columns, folder / "members.tar")
     in_batches: dict[str, Any] = {"batch_size": BATCH, "drop_last": True}
     loader = torch.utils.data.DataLoader
     return {
         "datasets, map style": lambda: loader(stored, shuffle=True, **in_batches),
         "datasets, iterable": lambda: loader(streamed.with_format("torch"), **in_batches),
-        "webdataset, a member an example": lambda: members(tar),
     }
-
-
-def write_members(columns: dict[str, np.ndarray], tar: Path) -> Path:
-    import webdataset
-
-    with webdataset.TarWriter(str(tar)) as writer:
-        for row in range(len(columns["input_ids"])):
-            file = io.BytesIO()
-            np.savez(file, **{name: column[row] for name, column in columns.items()})
-            writer.write({"__key__": f"{row:08d}", "npz": file.getvalue()})
-    return tar
-
-
-def members(tar: Path) -> Iterable[object]:
-    """Plain webdataset: decoded, shuffled in a buffer, stacked."""
-    import webdataset
-
-    samples = webdataset.WebDataset(str(tar), shardshuffle=False, empty_check=False)
-    stacked = torch.utils.data.default_collate
-    return samples.shuffle(1000).decode().to_tuple("npz").map(_tensors).batched(BATCH, stacked)
-
-
-def _tensors(sample: tuple[Any]) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.asarray(sample[0][name])) for name in sample[0]}
 
 
 def loader_costs(folder: Path, examples: int) -> None:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import pyarrow.parquet as pq
 
+from tests.support.small_jobs import clozeline_ok
+
 Result = TypeVar("Result")
 
 DATA = os.environ.get("CLOZELINE_DATA")
@@ -23,6 +25,13 @@ def wikipedia() -> Iterator[str]:
     assert DATA, "CLOZELINE_DATA is not set"
     for path in sorted(Path(f"{DATA}/wikipedia").glob("*.parquet")):
         yield from pq.read_table(path, columns=["text"])["text"].to_pylist()
+
+
+def learned_tokenizer(folder: Path) -> Path:
+    """A tokenizer with BERT's vocabulary where CLOZELINE_DATA is set, else with a learned one."""
+    vocabulary = ["--vocab", BERT_VOCABULARY] if DATA else ["--vocab-size", 8192]
+    clozeline_ok("tokenizer", "sample:articles?size=20MB&seed=1", "--out", folder, *vocabulary)
+    return folder
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:

@@ -5,14 +5,12 @@
 Wikipedia, BERT's vocabulary and NLTK's parameters where CLOZELINE_DATA is set, else articles of
 `sample:` and a tokenizer learned from them. A MB is a million bytes of UTF-8. The reference chain
 is slow, so it gets only the start of the text. Our side is the steps of one worker, called one by
-one with empty caches, outside of the graph. At the end the largest size is built by the command
-itself, start-up included, with one worker and with two. Everything else has one thread.
+one with empty caches, outside of the graph. All have one thread; `job_cost.py` has the command.
 """
 
 import os
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -34,10 +32,9 @@ from clozeline.pipeline.steps.finish import finish_dataset
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
-from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, cpu_of_children, timed
+from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, timed
 from tests.benchmarks.reference_chain import ReferenceChain
 from tests.support.nltk_sentences import nltk_splitter
-from tests.support.small_jobs import clozeline_ok
 
 REFERENCE_MB = 8.0
 STRAW_MAN = 0.5  # MB/s: a slower chain would not be a fair comparison
@@ -46,7 +43,7 @@ CONFIG = DataConfig()
 
 
 def main() -> None:
-    """A table of the reference and our pipeline at each size, and one of worker counts."""
+    """A table of the reference and our pipeline at each size."""
     sizes = [float(word) for word in sys.argv[1:]] or [60.0, 250.0]
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -58,7 +55,6 @@ def main() -> None:
         reference = print_reference(beginning(files, REFERENCE_MB), tokenizer, scratch)
         for size in sizes:
             print_ours(beginning(files, size), tokenizer, scratch / f"{size:g}", reference)
-        print_workers(beginning(files, sizes[-1]), scratch)
 
 
 def text_files(scratch: Path, megabytes: float) -> list[Path]:
@@ -146,24 +142,6 @@ def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter
         stages.update(steps.build_shard(bucket).counts.seconds)
     finish_dataset(steps)
     return stages
-
-
-def print_workers(blocks: list[Block], scratch: Path) -> None:
-    """`clozeline shards` as a process, with one worker and with two."""
-    files = sorted({block.path for block in blocks})
-    megabytes = sum(block.text_bytes for block in list_blocks(files)) / 1e6
-    title = "clozeline shards, start-up and all"
-    print(f"\n{title:34}{'MB':>7}{'wall s':>9}{'CPU s':>8}{'x wall':>9}")
-    walls = []
-    for workers in (1, 2):
-        out = scratch / f"workers{workers}"
-        line = ["shards", *files, "--tokenizer", scratch / "tokenizer", "--out", out]
-        start, before = time.monotonic(), cpu_of_children()
-        clozeline_ok(*line, "--workers", workers)
-        walls.append(time.monotonic() - start)
-        cpu = cpu_of_children() - before
-        name = f"{workers} worker{'s' * (workers > 1)}"
-        print(f"{name:34}{megabytes:7.1f}{walls[-1]:9.1f}{cpu:8.1f}{walls[-1] / walls[0]:9.2f}")
 
 
 def print_row(name: str, megabytes: float, seconds: float, reference: float) -> None:

@@ -19,7 +19,7 @@ from clozeline.train.data.batch_reader import BatchLayout, BatchReader
 from clozeline.train.data.order import Order
 from clozeline.train.data.rank_slice import RankSlice
 from clozeline.train.data.shard_set import ShardSet
-from tests.benchmarks.measuring import BERT_VOCABULARY, DATA, WIKIPEDIA
+from tests.benchmarks.measuring import DATA, WIKIPEDIA, learned_tokenizer
 from tests.support.small_jobs import clozeline_ok
 
 STEPS = 16
@@ -44,9 +44,7 @@ def main() -> None:
     articles = sys.argv[1] if len(sys.argv) > 1 else "4000"
     source = f"{WIKIPEDIA if DATA else 'sample:articles'}?limit={articles}"
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizer = Path(scratch, "tokenizer")
-        vocabulary = ["--vocab", BERT_VOCABULARY] if DATA else ["--vocab-size", 8192]
-        clozeline_ok("tokenizer", "sample:articles?size=5MB", "--out", tokenizer, *vocabulary)
+        tokenizer = learned_tokenizer(Path(scratch, "tokenizer"))
         print("tokens  ranks  rows a rank  by position  by length")
         for length in (128, 512):
             folder = Path(scratch, str(length))

@@ -1,14 +1,9 @@
-"""Holes in sentences where a template stood, per 1,000 prose paragraphs, and how much text changes.
-
-    template_holes.py                                        the dumps in CLOZELINE_DATA
-    template_holes.py --write NEW; PYTHONPATH=OTHER template_holes.py --write OLD
-    template_holes.py --compare OLD NEW                      the share of text that differs
+"""Holes in sentences where a template stood, per 1,000 prose paragraphs of CLOZELINE_DATA's dumps.
 
 Marks stand around each template before the markup is stripped. Where both are left with nothing in
 between, inside a sentence, there is a hole: that is measured in the same way for any version.
 """
 
-import argparse
 import bz2
 import lzma
 import re
@@ -33,35 +28,23 @@ MIN_WORDS = 10  #: of a paragraph of prose, which ends with a mark
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", type=Path, help="a folder for the texts")
-    parser.add_argument("--compare", type=Path, nargs=2, help="two such folders")
-    options = parser.parse_args()
-    if options.compare:
-        compare(*options.compare)
-    elif not DATA:
+    if not DATA:
         print("CLOZELINE_DATA is not set: there is no dump to read")
     else:
         for language, name in DUMPS.items():
-            holes, prose = count_holes(Path(DATA, "dumps", name), language, options.write)
+            holes, prose = count_holes(Path(DATA, "dumps", name))
             print(f"{language:10} {holes:6,} holes in {prose:7,} paragraphs of prose", end="")
             print(f"{1000 * holes / max(prose, 1):8.1f} per 1,000")
 
 
-def count_holes(path: Path, language: str, folder: Path | None) -> tuple[int, int]:
+def count_holes(path: Path) -> tuple[int, int]:
     holes = prose = 0
-    texts = []
     for markup in articles(path):
         for line in strip_markup(with_marks(markup)).split("\n"):
             plain = line.replace(BEGIN, "").replace(END, "").rstrip()
             if len(plain.split()) >= MIN_WORDS and plain.endswith((".", "!", "?", '"', ")")):
                 prose += 1
                 holes += len(HOLE.findall(line))
-        if folder:
-            texts.append(strip_markup(markup))
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{language}.txt").write_text("\n".join(texts), encoding="utf-8")
     return holes, prose
 
 
@@ -69,11 +52,7 @@ def articles(path: Path) -> Iterator[str]:
     opener = bz2.open if path.suffix == ".bz2" else lzma.open
     with opener(path) as stream, suppress(TruncatedDump):
         for page in read_pages(stream):
-            is_article = (
-                not page.redirect
-                and not page.namespace
-                and getattr(page, "model", "wikitext") == "wikitext"
-            )
+            is_article = not page.redirect and not page.namespace and page.model == "wikitext"
             if is_article and over_budget(page.text) is None:
                 yield page.text
 
@@ -93,16 +72,6 @@ def with_marks(markup: str) -> str:
             parts += markup[position : token.end()], END
             position = token.end()
     return "".join([*parts, markup[position:]])
-
-
-def compare(old: Path, new: Path) -> None:
-    for language in DUMPS:
-        before = (old / f"{language}.txt").read_text(encoding="utf-8").split("\n")
-        after = (new / f"{language}.txt").read_text(encoding="utf-8").split("\n")
-        same = set(before)
-        changed = sum(len(line) for line in after if line not in same)
-        share = changed / max(sum(map(len, after)), 1)
-        print(f"{language:10} {share:7.2%} of the text stands in paragraphs that changed")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 
 A step is forward, backward, clipping and the optimizer. On CPU `transformers` means its
 `BertForPreTraining` with its defaults: float32, logits at all positions, torch's AdamW. Each side
-is a process of its own, and the two take turns; medians are printed. Each further row leaves out
-one thing that makes our step fast; the last row gives `transformers` those that it supports.
+is a process of its own, and the two take turns; medians are printed. The second row gives
+`transformers` what makes our step fast, as far as it supports that.
 
 On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
 the loader, and the fraction of time spent waiting for them is printed; MFU is that of real tokens.
@@ -92,16 +92,14 @@ THEIR_LOGITS = 2**31  # at most; 17 GB in bfloat16 and float32 with their gradie
 Step = Callable[[], Any]
 
 
-def our_step(config: BertConfig, batch: LoadedBatch, precision: str = "bf16") -> Step:
+def our_step(config: BertConfig, batch: LoadedBatch) -> Step:
     """A step of `clozeline pretrain` that logs nothing."""
     model = BertForPretraining(config).train()
     optimizer = build_optimizer(model, training_config())
-    return lambda: one_step(model, optimizer, batch, precision)
+    return lambda: one_step(model, optimizer, batch)
 
 
-def one_step(
-    model: Any, optimizer: Any, batch: LoadedBatch, precision: str, **options: Any
-) -> None:
+def one_step(model: Any, optimizer: Any, batch: LoadedBatch, **options: Any) -> None:
     device = batch.batch.input_ids.device
     train_step(
         model,
@@ -109,7 +107,7 @@ def one_step(
         batch,
         world=World(0, 1, device),
         accumulation=1,
-        precision=precision,
+        precision="bf16",
         clip=1.0,
         count_hits=False,
         **options,
@@ -201,19 +199,11 @@ def side(name: str, config: BertConfig, batch: LoadedBatch) -> Step:
     if name == "transformers, bf16, fused AdamW, memory kept":
         disable_malloc_trim()
         return their_step(config, batch, "bf16", fused=True)
-    if name != "clozeline without keeping freed memory":
-        disable_malloc_trim()
-    still = replace(config, **STILL) if name == "clozeline with dropout 0" else config
-    return our_step(still, batch, "fp32" if name == "clozeline without bf16" else "bf16")
+    disable_malloc_trim()
+    return our_step(config, batch)
 
 
-ROWS = (
-    "clozeline",
-    "clozeline without bf16",
-    "clozeline without keeping freed memory",
-    "clozeline with dropout 0",
-    "transformers, bf16, fused AdamW, memory kept",
-)
+ROWS = ("clozeline", "transformers, bf16, fused AdamW, memory kept")
 
 
 def serve(connection: Connection, name: str, preset_name: str, batch: LoadedBatch) -> None:
@@ -357,7 +347,7 @@ def our_speed(case: Case, folder: Path, device: torch.device, rounds: int) -> tu
         watch.tokens += loaded.num_tokens
         real = loaded.num_tokens / loaded.batch.input_ids.numel()
         useful += real * flops_of_step(config, loaded, sampler.size)
-        one_step(model, optimizer, loaded, "bf16", sample=sampler.at(1))
+        one_step(model, optimizer, loaded, sample=sampler.at(1))
 
     waited = spent = read = 0.0
     for turn in range(rounds + 1):

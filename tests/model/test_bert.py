@@ -224,17 +224,10 @@ def test_presets_have_the_published_sizes(name):
     )  # fmt: skip
 
 
-def test_a_short_name_finds_the_preset_of_google():
+def test_a_preset_has_a_short_name_takes_changes_and_stays_as_it_was():
     assert preset("base") == preset("bert-base") == BertConfig()
-
-
-def test_a_preset_takes_changes_and_stays_as_it_was():
     changed = preset("nano", vocab_size=8192, max_position_embeddings=128)
     assert (changed.vocab_size, changed.max_position_embeddings) == (8192, 128)
-    assert changed.norm_position == "pre"
-    assert PRESETS["nano"].vocab_size == 30_522
-
-
-def test_an_unknown_preset_names_the_known_ones():
+    assert (changed.norm_position, PRESETS["nano"].vocab_size) == ("pre", 30_522)
     with pytest.raises(ValueError, match=f"'huge'; known: {', '.join(PRESETS)}"):
         preset("huge")

@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +31,13 @@ SCRIPTS = sorted(
 )
 
 
-def ours(path: Path) -> list[tuple[str, str]]:
-    """(module, name) of what a file imports from the project."""
-    return [
-        (node.module, alias.name)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module
-        if node.module.partition(".")[0] in ("clozeline", "tests")
-        for alias in node.names
-    ]
-
-
-def exists(module: str, name: str) -> bool:
-    """As `from module import name` finds it: what it defines, or a module of a package."""
-    found = import_module(module)
-    is_module = hasattr(found, "__path__") and find_spec(f"{module}.{name}") is not None
-    return is_module or hasattr(found, name)
-
-
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_imports_what_exists(path):
-    assert [f"{m}.{name}" for m, name in ours(path) if not exists(m, name)] == []
+    """From the project: other packages are installed by those who run it."""
+    tree, roots = ast.parse(path.read_text()), ("clozeline.", "tests.")
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    tree.body = [node for node in froms if (node.module or "").startswith(roots)]
+    exec(compile(tree, path, "exec"), {})
 
 
 # --- benchmarks -----------------------------------------------------------------------------------
@@ -63,10 +47,10 @@ def test_a_script_imports_what_exists(path):
 #: and between what it lies on any machine unless the benchmark or what it measures is broken.
 SMALL: dict[str, tuple[tuple[object, ...], str, float, float]] = {
     "cpu_kernels_speed": (("--rounds", 1), r"cross-entropies +float32, MB .* ([\d.]+) x", 1.5, 6),
-    "loader_speed": ((50_000,), r"webdataset, a member an example .* ([\d.]+) x ", 20, 5000),
+    "job_cost": (("3MB",), r"3MB +2 this +3 +[\d.]+ +[\d.]+ +([\d.]+) ", 0.05, 2),
+    "loader_speed": ((50_000,), r"datasets, map style .* ([\d.]+) x ", 5, 1000),
     "many_slices": (("20x10",), r"20x10 +(\d+) ", 200, 200),
     "markup_speed": (("--worst",), r"^ +([\d.]+) .* bytes of ", 0.05, 60),
-    "memory_use": (("3MB",), r"3MB +3 +[\d.]+ +\d+ +[\d.]+ +([\d.]+) ", 0.05, 2),
     "near_duplicates_speed": (("--synthetic", 2000), r": 200 pairs, (\d+) components", 200, 200),
     "pipeline_speed": ((0.5,), r"^clozeline, .* ([\d.]+)$", 1.5, 100),
     "rank_balance": ((1500,), r"^ .* ([\d.]+)$", 1, 1.03),

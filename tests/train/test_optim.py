@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from signal import SIGUSR1
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.model.config import preset
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import (
     MOMENTUM,
@@ -27,6 +28,8 @@ from clozeline.train.engine.schedule import (
     progress,
     schedule_factor,
 )
+from clozeline.train.finetuning import training_loop
+from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
 from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
@@ -35,14 +38,27 @@ MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)
 
 
+def optimizer_of(model, **values):
+    """Of pretraining, or of fine-tuning for a classifier."""
+    if isinstance(model, BertForPretraining):
+        return build_optimizer(model, training_config(**values))
+    return training_loop.build_optimizer(model, FinetuneConfig(**values), ALONE)
+
+
+MODELS = pytest.mark.parametrize(
+    "make", [BertForPretraining, partial(BertForClassification, num_labels=2, pooling="mean")]
+)
+
+
+@MODELS
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_every_parameter_is_optimized_once_and_only_matrices_decay(optimizer):
-    model = BertForPretraining(TINY)
+def test_every_parameter_is_optimized_once_and_only_matrices_decay(optimizer, make):
+    model = make(TINY)
     name_of = {parameter: name for name, parameter in model.named_parameters()}
-    training = training_config(optimizer=optimizer, weight_decay=0.3)
+    groups = optimizer_of(model, optimizer=optimizer, weight_decay=0.3).param_groups
     found = [
         (name_of[parameter], group["weight_decay"])
-        for group in build_optimizer(model, training).param_groups
+        for group in groups
         for parameter in group["params"]
     ]
     wanted = [(name, 0.3 * (p.ndim >= 2)) for name, p in model.named_parameters()]
@@ -60,15 +76,17 @@ def test_the_options_of_the_config_reach_the_optimizer_and_the_rate_follows_its_
     assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.125]
 
 
-def updated(training):
-    """The parameters after an update with random gradients, and the optimizer."""
-    model = BertForPretraining(TINY)
-    optimizer = build_optimizer(model, training)
+def updated(make, **values):
+    """The parameters after an update with random gradients at a rate of 0.5."""
+    model = make(TINY)
+    optimizer = optimizer_of(model, weight_decay=0.1, **values)
     draw = torch.Generator().manual_seed(0)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.5
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=draw)
     optimizer.step()
-    return dict(model.named_parameters()), optimizer
+    return dict(model.named_parameters())
 
 
 @pytest.mark.parametrize("config", [TINY, MODERN], ids=["bert", "modern"])
@@ -92,9 +110,9 @@ def test_float32_gives_the_same_matrices_to_rounding():
         assert 0.6 < values.min() <= values.max() < 1.25
 
 
-def test_the_rest_is_updated_as_adamw_alone_does():
-    both, _ = updated(MUON)
-    alone, _ = updated(training_config(learning_rate=0.5, weight_decay=0.1))
+@MODELS
+def test_the_rest_is_updated_as_adamw_alone_does(make):
+    both, alone = updated(make, optimizer="muon"), updated(make, optimizer="adamw")
     same = {name for name in both if torch.equal(both[name], alone[name])}
     assert same == {name for name, p in both.items() if not is_hidden_matrix(name, p)}
 
