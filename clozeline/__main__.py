@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 
+from clozeline.pipeline.common.signals import outside_imports, receive_delayed
+
 #: Commands that keep their work, as their `kept` says; asked before they are imported.
 RESUMABLE = ("shards", "pretrain", "finetune")
 STOPPED = 75  #: as `pipeline.common.errors` has it
@@ -17,9 +19,13 @@ def run() -> None:
     """Import the commands, then run one."""
     _open_closed_streams()
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(kind) != signal.SIG_IGN:  # as after nohup
+                signal.signal(kind, outside_imports(_interrupt))
         os.register_at_fork(after_in_child=_end_at_sigterm)
         from clozeline.train.cli import main
+
+        receive_delayed()
     except KeyboardInterrupt as interrupt:
         is_resumable = len(sys.argv) > 1 and sys.argv[1] in RESUMABLE
         print("\nInterrupted." + " Run the same command again." * is_resumable, file=sys.stderr)
@@ -29,7 +35,7 @@ def run() -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
-    """What Python does at SIGINT, with the number of the signal."""
+    """What Python does at SIGINT by itself, with the number of the signal."""
     raise KeyboardInterrupt(number)
 
 

@@ -2,10 +2,12 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 
 import click
 import pytest
@@ -15,6 +17,7 @@ from clozeline.__main__ import RESUMABLE
 from clozeline.pipeline import cli
 from clozeline.pipeline.commandline.command import Command
 from clozeline.pipeline.common.errors import STOPPED, own_version
+from clozeline.pipeline.common.signals import handled
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import InOrder, main
 from clozeline.train.pretraining.recipes import DEFAULT_PRESET, RECIPES
@@ -199,6 +202,30 @@ def test_sigterm_during_the_imports_means_the_same(name, code):
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     again = " Run the same command again." * (code == STOPPED)
     assert (done.returncode, done.stderr) == (code, f"\nInterrupted.{again}\n")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_until_a_module_is_imported(kind):
+    found = []
+
+    def module():
+        os.kill(os.getpid(), kind)
+        found.append("module")
+
+    def interrupt(number, _):
+        raise KeyboardInterrupt(number)
+
+    def run():
+        load()
+        threading.Event().wait(60)
+
+    lines = "def load():\n    module()\n    found.append('loaded')"
+    names = {"module": module, "found": found}
+    exec(compile(lines, "<frozen importlib._bootstrap>", "exec"), names)
+    load = names["load"]
+    with pytest.raises(KeyboardInterrupt) as raised, handled([kind], interrupt):
+        run()
+    assert (raised.value.args, found) == ((kind,), ["module", "loaded"])
 
 
 # Help: options in groups, aligned, an example that the command takes

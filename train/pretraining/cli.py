@@ -31,6 +31,7 @@ from clozeline.pipeline.commandline.hub_model import is_hub_name
 from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
+from clozeline.pipeline.common.signals import handled
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import (
     COOL_DOWN,
@@ -39,7 +40,6 @@ from clozeline.train.config import (
     PretrainConfig,
     effective_fields,
 )
-from clozeline.train.engine.signals import handled
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,

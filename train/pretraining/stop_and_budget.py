@@ -9,8 +9,8 @@ from typing import Self
 
 import torch
 
+from clozeline.pipeline.common.signals import handled
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.signals import handled
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SYNC_SECONDS = 0.5
