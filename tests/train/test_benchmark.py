@@ -268,7 +268,7 @@ def test_a_classifier_has_no_masked_lm_head_to_prompt_or_fill(run, tasks, tmp_pa
         ("[a]; train = 'x'; test = 'y'; headline = 'z'", "headline'; give a table"),
         ("[a]; train = 'x'; test = 'y'; metrics = 'f2'", r"\[a\]: .* metrics out of accuracy"),
         ("[a]; train = 'x'; test = 'y'; metrics = ['f1', 'pearson']", "two are not mixed"),
-        ("[a]; train = 'x'; test = 'y'; start = 'b'", "start is 'b'; name an earlier"),
+        ("[a]; train = 'x'; test = 'y'; start = 'b'", "start is 'b'; name a classification"),
         ("[a]; train = 'x'; test = []", "give test tables, each once, and metrics"),
         ("[a]; train = 'x'; test = ['y', 'y']", "give test tables, each once, and m"),
         ("[a]; train = 5; test = 'y'", "train is 5; it is of another type"),

@@ -46,9 +46,7 @@ METRICS: dict[str, Callable[[Any], float]] = {
 }
 REGRESSION = {"pearson", "spearman"}
 RESULTS = "benchmark.json"
-ADVICE = (
-    "give a table for each: [name], train, test, maybe text, text_pair, label, metrics and start"
-)
+ADVICE = "give a table for each: [name], train, test, maybe text, text_pair, label, metrics, start"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +107,7 @@ def read_tasks(path: Path) -> list[Task]:
             task = Task(name=name, **table)
             above = {one.name for one in tasks if not one.is_regression}
             if task.start is not None and task.start not in above:
-                raise ValueError(
-                    f"start is {task.start!r}; name an earlier classification in the file"
-                )
+                raise ValueError(f"start is {task.start!r}; name a classification above it")
             tasks.append(task)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: {one_line(error)}; {ADVICE}.") from error
