@@ -78,6 +78,10 @@ MARKUP = (
     ),
     (rb"@(?:prefix|base)\s|<\w+://[^<>\s]*>\s+<", "RDF", "extract its texts, as with rdflib"),
     (rb"-- (?:MySQL|MariaDB|PostgreSQL) ", "an SQL dump", EXPORT),
+    (rb'(?:#.*\s+)*msgid "', "a catalogue of translations", "extract its texts, as with polib"),
+    (rb"@(?:article|book|in\w+|misc|comment|string|preamble)\s*\{", "BibTeX", EXPORT),
+    (rb"(?-i:>\S.*\r?\n[A-Z*-]{20,}\r?\n)", "FASTA", "extract its descriptions, as with biopython"),
+    (rb"diff --git |--- \S+.*\r?\n\+\+\+ \S", "a patch", "extract its text, as with unidiff"),
     (rb"version https://git-lfs", "a pointer of Git LFS", "get its file, as with git lfs pull"),
     (
         rb"\[\s*[\[{\"]",

@@ -182,7 +182,8 @@ def _no_examples(total: Counts) -> str:
         )
     if not documents and not dropped:
         return "there is no document in the sources; give text that is not empty."
-    most = max(dropped, key=lambda reason: dropped[reason], default="")
+    others = [reason for reason in dropped if reason != "duplicate_document"]
+    most = max(others, key=lambda reason: dropped[reason], default="")
     advice = NO_EXAMPLES.get(
         most,
         "Give more text, fewer --num-shards, a smaller --min-characters or --validation, or "

@@ -207,7 +207,13 @@ NOTHING_NEW = {
     ),
     "documents of one sentence": (
         *({"pairs": "sentences"}, "a.txt", TEXT.replace("\n", " ").replace(". ", "\n\n")),
-        r"no examples .*single_sentence_paragraph",
+        r"no examples .*single_sentence_paragraph.* make no pairs; give --pairs none",
+    ),
+    "words over 100 characters": (
+        {"pairs": "none"},
+        "a.txt",
+        "\n\n".join(letter * 900 for letter in "abcdefghij"),
+        r"no examples .*nothing_to_mask.* WordPiece knows none of over 100 .*--model bpe",
     ),
 }
 

@@ -69,9 +69,9 @@ def test_python_in_the_manual_compiles_and_imports_what_there_is():
                 exec("\n".join(ours), {})
 
 
-#: Of Beam, torchrun, TensorBoard, sbatch, a script and the trial of engines.
+#: Of Beam, torchrun, TensorBoard, sbatch, scripts and the trial of engines.
 OTHERS = {"--runner", "--local-addr", "--no-python", "--device", "--help", "--logdir"}
-OTHERS |= {"--nodes", "--signal", "--time", "--only", "--size", "--to"}
+OTHERS |= {"--nodes", "--signal", "--time", "--only", "--other", "--size", "--to"}
 OPTIONS = {
     name
     for command in main.commands.values()
