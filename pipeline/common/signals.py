@@ -28,7 +28,7 @@ def outside_imports(handler: Handler) -> Handler:
     """The handler, called when no module is being imported.
 
     What it raises in an import may be lost in a callback, leave the lock of all imports taken, or
-    abort the process in C++: of 40 processes that were told to end while they imported torch, 3 ran
+    abort the process in C++: of 40 processes that got SIGTERM while they imported torch, 3 ran
     on or hung.
     """
 
