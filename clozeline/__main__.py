@@ -19,9 +19,10 @@ def run() -> None:
     """Import the commands, then run one."""
     _open_closed_streams()
     try:
+        interrupt = outside_imports(_interrupt)
         for kind in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(kind) != signal.SIG_IGN:  # as after nohup
-                signal.signal(kind, outside_imports(_interrupt))
+            if signal.getsignal(kind) != signal.SIG_IGN:  # as in a shell's background job
+                signal.signal(kind, interrupt)
         os.register_at_fork(after_in_child=_end_at_sigterm)
         from clozeline.train.cli import main
 

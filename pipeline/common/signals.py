@@ -32,12 +32,17 @@ def outside_imports(handler: Handler) -> Handler:
     on or hung.
     """
 
+    waiting: list[int] = []
+
     def receive(kind: int, frame: FrameType | None) -> None:
+        if kind != signal.SIGALRM:
+            waiting.append(kind)
         if _is_importing(frame):
-            signal.signal(signal.SIGALRM, lambda _, frame: receive(kind, frame))
+            signal.signal(signal.SIGALRM, receive)
             signal.setitimer(signal.ITIMER_REAL, SOON)
         else:
-            handler(kind, frame)
+            while waiting:
+                handler(waiting.pop(0), frame)
 
     return receive
 

@@ -35,14 +35,14 @@ BINARY = (
     (rb"\xd0\xcf\x11\xe0", "an old office document", "convert it, as with LibreOffice"),
     (rb"!BDN", "a mail folder of Outlook", "extract it, as with readpst"),
     (rb"SQLite format 3\0", "a SQLite database", EXPORT),
-    (rb"PAR1[\x15\0]", "Parquet inside of an archive", "unpack it"),
+    (rb"PAR1[\x15\0]", "packed Parquet", "unpack it"),
     (rb"ARROW1\0|FEA1\0|\xff{4}..\0\0\x10\0\0\0", "an Arrow file", EXPORT),
 )
 #: The same of text that is not running text.
 MARKUP = (
     (
         rb"WARC/[0-9.]+\r?\n|filedesc://|CDX [A-Za-z] |\S+\)/\S* [0-9]{14} ",
-        "a WARC file, or of that kind",
+        "a web archive or its index (WARC, ARC, CDX)",
         "extract its text, as with trafilatura",
     ),
     (
@@ -52,7 +52,7 @@ MARKUP = (
     ),
     (rb"\{\\rtf", "RTF", "convert it, as with pandoc"),
     (
-        rb"(?:%.*\s+)*\\(?:document(?:class|style)|usepackage|begin\{|input\{|(?:sub)*section|chapter)",
+        rb"(?:%[^\n]*\n\s*)*\\(?:document(?:class|style)|usepackage|begin\{|input\{|(?:sub)*section|chapter)",
         "LaTeX",
         "convert it, as with pandoc",
     ),
@@ -60,13 +60,13 @@ MARKUP = (
     (
         rb"From \S+ .{10,40}\r?\n(?:[A-Z][\w-]+:|>)"
         rb"|(?:(?:From|To|Cc|Subject|Date|Received|Return-Path|Delivered-To|Message-ID|Reply-To"
-        rb"|Organization|Path|Newsgroups|Lines|MIME-Version|Content-[\w-]+|X-[\w-]+):.*\r?\n"
-        rb"(?:[ \t].*\r?\n)*){3}",
-        "a mail folder, or mail",
+        rb"|Organization|Path|Newsgroups|Lines|MIME-Version|Content-[\w-]+|X-[\w-]+):[^\n]*\n"
+        rb"(?:[ \t][^\n]*\n)*){3}",
+        "mail or a mail folder",
         "extract it, as with mailbox",
     ),
     (
-        rb"(?:#.*\r?\n)*1(?:-[0-9]+)?\t\S+\t(?:.*?\t){5,}|-DOCSTART-|#begin document "
+        rb"(?:#[^\n]*\n)*1(?:-[0-9]+)?\t\S+\t(?:.*?\t){5,}|-DOCSTART-|#begin document "
         rb"|(?:\S+[ \t](?:\S+[ \t])*(?-i:O|[BIES]-\w+)\r?\n){3}",
         "a CoNLL table",
         "extract it, as with pyconll",
@@ -78,11 +78,11 @@ MARKUP = (
     ),
     (rb"@(?:prefix|base)\s|<\w+://[^<>\s]*>\s+<", "RDF", "extract its texts, as with rdflib"),
     (rb"-- (?:MySQL|MariaDB|PostgreSQL) ", "an SQL dump", EXPORT),
-    (rb'(?:#.*\s+)*msgid "', "a catalogue of translations", "extract its texts, as with polib"),
+    (rb'(?:#[^\n]*\n\s*)*msgid "', "a translation catalogue", "extract its texts, as with polib"),
     (rb"@(?:article|book|in\w+|misc|comment|string|preamble)\s*\{", "BibTeX", EXPORT),
     (rb"(?-i:>\S.*\r?\n[A-Z*-]{20,}\r?\n)", "FASTA", "extract its descriptions, as with biopython"),
     (rb"diff --git |--- \S+.*\r?\n\+\+\+ \S", "a patch", "extract its text, as with unidiff"),
-    (rb"version https://git-lfs", "a pointer of Git LFS", "get its file, as with git lfs pull"),
+    (rb"version https://git-lfs", "a Git LFS pointer", "get its file, as with git lfs pull"),
     (
         rb"\[\s*[\[{\"]",
         "one JSON array",

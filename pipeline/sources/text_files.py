@@ -47,11 +47,11 @@ BOUNDARIES = {
 }
 WARC_TYPE = re.compile(rb"\nWARC-Type:[ \t]*(\w+)", re.IGNORECASE)
 BLANK_LINES = re.compile(r"\n[ \t]*\n[ \t\n]*")
-#: Ends of wrapped lines without a space: after a soft hyphen, and between letters of scripts
+#: Line ends that are joined without a space: after a soft hyphen, and between letters of scripts
 #: without spaces, from Thai to Tibetan and from Chinese to Japanese.
-WHOLE = r"[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\uff01-\uff60]"
-JOINED = re.compile(rf"(?<={WHOLE})[ \t]*\n[ \t]*(?={WHOLE})|\u00ad[ \t]*\n[ \t]*")
-CUT_WORD = re.compile(r"([^\W\d_]+)-\n[ \t]*([^\W\d_]+)")
+UNSPACED = r"[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\uff01-\uff60]"
+JOINED = re.compile(rf"(?<={UNSPACED})[ \t]*\n[ \t]*(?={UNSPACED})|\u00ad[ \t]*\n[ \t]*")
+CUT_WORD = re.compile(r"(?<![^\W\d_])([^\W\d_]+)-\n[ \t]*([^\W\d_]+)")
 WRAPPED_LINES = 5  #: of a document, at least, to be taken for wrapped ones
 WIDTHS = range(40, 101)  #: characters of wrapped lines
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast

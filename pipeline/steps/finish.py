@@ -35,8 +35,8 @@ LONE = "Single sentences make no pairs; give --pairs none, or longer documents."
 #: What to do where there is no example, by the reason that took most.
 NO_EXAMPLES = {
     **dict.fromkeys(("surplus_random_pair", "single_sentence_paragraph", "lone_sentence"), LONE),
-    "nothing_to_mask": "The vocabulary knows no word of them, as WordPiece knows none of over 100 "
-    "characters without a space; learn one from this text, as with --model bpe.",
+    "nothing_to_mask": "The vocabulary has no token for their words: WordPiece does not split "
+    "words of over 100 characters. Learn a vocabulary from this text, for example with --model bpe.",
 }
 
 

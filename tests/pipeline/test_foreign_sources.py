@@ -45,10 +45,18 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
 @pytest.mark.parametrize(
     ("name", "data", "named"),
     [
-        ("a.warc.wet.gz", b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n", "a WARC file"),
-        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a WARC file"),
-        ("a.txt", b"filedesc://a.arc 0.0.0.0 20130101000000 text/plain 76\n1 0 x\n", "a WARC file"),
-        ("a.cdxj", b'com,example)/ 20130101000000 {"url": "http://example.com"}\n', "a WARC file"),
+        ("a.warc.wet.gz", b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n", "a web archive or its index"),
+        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a web archive or its index"),
+        (
+            "a.txt",
+            b"filedesc://a.arc 0.0.0.0 20130101000000 text/plain 76\n1 0 x\n",
+            "a web archive or its index",
+        ),
+        (
+            "a.cdxj",
+            b'com,example)/ 20130101000000 {"url": "http://example.com"}\n',
+            "a web archive or its index",
+        ),
         ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>Rome</p>", "HTML or XML"),
         ("a.text.bz2", b"<HTML lang=en><body>Rome</body>", "HTML or XML"),
         ("posts.xml", b'<?xml version="1.0"?>\n<posts><row Id="1" /></posts>', "HTML or XML"),
@@ -58,13 +66,13 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
         ("a.tex", b"\\documentclass[a4]{article}\nRome", "LaTeX"),
         ("a.tex", b"% A paper\n\\documentstyle{article}\nRome", "LaTeX"),
         ("a.txt", b"\\section{Rome}\nRome is \\emph{old}.", "LaTeX"),
-        ("inbox", MAIL.encode(), "a mail folder"),
+        ("inbox", MAIL.encode(), "mail or a mail folder"),
         (
             "a.eml",
             b"Return-Path: <a@b>\r\nReceived: x\r\n by y\r\nTo: c@d\r\n\r\nHi",
-            "a mail folder",
+            "mail or a mail folder",
         ),
-        ("news", b"From: a@b\nSubject: Rome\nOrganization: x\n\nRome\n", "a mail folder"),
+        ("news", b"From: a@b\nSubject: Rome\nOrganization: x\n\nRome\n", "mail or a mail folder"),
         ("a.conllu", CONLL, "a CoNLL table"),
         ("a.txt", CONLL[CONLL.index(b"1\t") :], "a CoNLL table"),
         ("a.txt", b"1-2\tThey\t_\t_\t_\t_\t_\t_\t_\t_\n", "a CoNLL table"),
@@ -74,13 +82,13 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
         ("a.txt", b"WEBVTT\n\n00:01.000 --> 00:04.000\nRome is old.\n", "subtitles"),
         ("a.nt", b'<http://a/b> <http://c> "Rome"@en .\n', "RDF"),
         ("a.sql.gz", b"-- MySQL dump 10.13\nINSERT INTO a VALUES (1);", "an SQL dump"),
-        ("de.po", b'# German\n#, fuzzy\nmsgid ""\nmsgstr ""\n', "a catalogue of translations"),
+        ("de.po", b'# German\n#, fuzzy\nmsgid ""\nmsgstr ""\n', "a translation catalogue"),
         ("a.bib", b"@inproceedings{vaswani,\n  title = {Attention}\n}\n", "BibTeX"),
         ("a.fasta", b">sp|P1\nMKVLAAGIVGLCAKAYNWHGTR\n", "FASTA"),
         ("a.diff", b"--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n", "a patch"),
-        ("a.txt", LFS, "a pointer of Git LFS"),
-        ("a.parquet", LFS, "a pointer of Git LFS"),
-        ("a.csv", LFS, "a pointer of Git LFS"),
+        ("a.txt", LFS, "a Git LFS pointer"),
+        ("a.parquet", LFS, "a Git LFS pointer"),
+        ("a.csv", LFS, "a Git LFS pointer"),
         ("a.json", b'["Rome is old.", "Oslo is cold."]', "one JSON array"),
         ("a.ipynb", b'{\n "cells": []\n}\n', "JSON over several lines"),
         ("a.json", b'{ \r\n  "data": [\n{"text": "Rome"}]}', "JSON over several lines"),
@@ -94,7 +102,7 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
         ("a.txt.gz", PACKERS["bz2"](b"Rome is a city."), "compressed"),
         ("a.txt.xz", b"\x04\x22M\x18" + bytes(90), "compressed"),
         ("a.txt.Z", b"\x1f\x9d\x90" + bytes(90), "compressed"),
-        ("a.parquet.gz", parquet_of(b"Oslo."), "Parquet inside of an archive"),
+        ("a.parquet.gz", parquet_of(b"Oslo."), "packed Parquet"),
         ("a.parquet", b"ARROW1\0\0" + bytes(90), "an Arrow file"),
         ("a.png", b"\x89PNG\r\n\x1a\n\0\0", UNKNOWN),
         ("latin", "caf\xe9 and more".encode("latin-1"), UNKNOWN),
@@ -137,6 +145,22 @@ def test_other_formats_are_refused_by_their_names(tmp_path, name, data, named):
 def test_text_about_other_formats_and_what_is_said_to_be_text_is_text(tmp_path, name, text):
     (tmp_path / name.partition("?")[0]).write_text(text)
     assert read(f"{tmp_path}/{name}").texts == [text]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "# Rome # is # old   \n" * 500,
+        "#\r\n" * 500,
+        "% Rome % is   \n" * 500,
+        "Subject: Rome\r\n" + "\tis\r\n" * 500,
+        "]])/)/ " * 500,
+    ],
+)
+def test_many_lines_that_begin_like_another_format_take_no_longer_than_others(tmp_path, lines):
+    """A pattern with two ways to match each of them would take for ever."""
+    (tmp_path / "a.txt").write_text(f"{lines}Rome is old.", newline="")
+    assert list_blocks([str(tmp_path / "a.txt")])[0].format == "text"
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ NOTHING_NEW = {
         {"pairs": "none"},
         "a.txt",
         "\n\n".join(letter * 900 for letter in "abcdefghij"),
-        r"no examples .*nothing_to_mask.* WordPiece knows none of over 100 .*--model bpe",
+        r"no examples .*nothing_to_mask.* WordPiece does not split words of over 100 .*--model bpe",
     ),
 }
 

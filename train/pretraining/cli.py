@@ -268,7 +268,9 @@ def _stoppable() -> Iterator[None]:
         with handled((signal.SIGTERM, signal.SIGUSR1), receive):
             yield
     except SystemExit as end:
-        if end.code == STOPPED and os.environ.get("RANK", "0") == "0":  # torch may be half imported
+        if (
+            end.code == STOPPED and os.environ.get("RANK", "0") == "0"
+        ):  # torch may not be imported yet
             click.echo("Stopped. Add `--resume` to continue.")
         raise
 

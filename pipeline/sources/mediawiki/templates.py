@@ -65,7 +65,7 @@ PRINTED = {
 }
 LITERALS = {name: literal for literal, names in PRINTED.items() for name in names.split("|")}
 SHIPS = ("HMS", "USS", "SS", "RMS", "HMAS", "HMCS", "USCGC", "MV", "MS", "SMS", "PS", "RV")
-#: What is printed before each value; further values say how, and are not shown.
+#: What is printed before each value; further values are parameters, which are not shown.
 MARKS: dict[str, Sequence[str]] = {
     **dict.fromkeys(("as of", "asof"), ("As of ",)),
     **dict.fromkeys(("circa", "c.", "ca."), ("c. ",)),
