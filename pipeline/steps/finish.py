@@ -36,7 +36,7 @@ LONE = "Single sentences make no pairs; give --pairs none, or longer documents."
 NO_EXAMPLES = {
     **dict.fromkeys(("surplus_random_pair", "single_sentence_paragraph", "lone_sentence"), LONE),
     "nothing_to_mask": "The vocabulary has no token for their words: WordPiece does not split "
-    "words of over 100 characters. Learn a vocabulary from this text, for example with --model bpe.",
+    "words of over 100 characters. Learn one from this text, for example with --model bpe.",
 }
 
 
