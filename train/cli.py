@@ -19,7 +19,7 @@ from clozeline.pipeline.commandline.config_options import (
     option,
     options_of,
 )
-from clozeline.pipeline.commandline.next_command import as_given, print_next, print_next_for
+from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.commandline.removed_options import removed_command
 from clozeline.pipeline.common.errors import (
     ClozelineError,
@@ -31,7 +31,6 @@ from clozeline.pipeline.common.errors import (
     one_line,
     own_version,
 )
-from clozeline.pipeline.common.folders import kind_of
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.estimate.cli import estimate
 from clozeline.train.evaluation.cli import evaluate
@@ -42,8 +41,6 @@ from clozeline.train.store.local_folder import Folder
 
 OUT = Folder(writes=True)
 OTHERS_WAIT = 3.0  # seconds; torchrun sees within a tenth of one that a process has ended
-Engine = Literal["torch", "onnx"]
-ENGINE = "`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU."
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,6 @@ class PredictOptions:
     )
     text_pair: str | None = option(None, "Column of the second text of a pair.", group="Text")
     batch_size: int = option(32, "Texts that are read together.", group="Model", type=AT_LEAST_ONE)
-    engine: Engine = option("torch", ENGINE, group="Model")
     json: bool = option(
         False, "Print JSON lines with all probabilities.", group="Output", is_flag=True
     )
@@ -225,7 +221,5 @@ def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
     exported = run_export(folder, out=out, form=format, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {as_given(out)}")
-    if format == "onnx" and kind_of(folder) == "classifier":
-        print_next("predict", as_given(out), "TEXT", "--engine", "onnx")
-    elif format != "onnx":  # it has no card
+    if format != "onnx":  # it has no card
         click.echo(f"Next: {as_given(out).rstrip('/')}/README.md shows how to load it", err=True)

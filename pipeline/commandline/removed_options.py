@@ -61,9 +61,12 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--clip": "leave it out; gradients are clipped to a norm of 1",
         "--class-weights": "repeat the rows of rare classes in the training table",
     },
-    "predict": {"--out": "use --json > FILE"},
+    "predict": {
+        "--out": "use --json > FILE",
+        "--engine": "run model.onnx in onnxruntime, as docs/manual/huggingface.md shows",
+    },
     "export": {
-        "--test": "evaluate the folder with `clozeline predict --engine onnx`",
+        "--test": "run model.onnx in onnxruntime, as docs/manual/huggingface.md shows",
         "--int8": "onnxruntime.quantization.quantize_dynamic makes such a graph",
     },
 }

@@ -13,12 +13,12 @@ import torch
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import SUMS, write_json
-from clozeline.train.artifacts import onnx_folder
-from clozeline.train.artifacts.onnx_folder import write_run_graphs
+from clozeline.train.export import onnx_graphs
+from clozeline.train.export.onnx_graphs import write_run_graphs
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.inference.predict import predict
-from clozeline.train.labelled.rows import read_named
-from tests.support.command import output_of
+from clozeline.train.labelled.calibration import softmax
+from clozeline.train.labelled.rows import Texts, read_named
+from tests.support.command import output_of, refused
 from tests.support.small import small_tokenizer
 from tests.support.small_models import VOCAB, narrow, shaken
 from tests.support.small_runs import write_small_run
@@ -96,43 +96,46 @@ def exported(classifier):
     return out
 
 
+def in_onnxruntime(folder, rows):
+    """The probabilities of encoded rows, each alone, [N, C]."""
+    graph = onnxruntime.InferenceSession(folder / "model.onnx")
+    found = []
+    for row in range(len(rows)):
+        ids, types, mask = rows.inputs(np.array([row]), is_tight=True)
+        batch = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}
+        feeds = {node.name: batch[node.name].numpy() for node in graph.get_inputs()}
+        found.append(graph.run(None, feeds)[0][0])
+    return softmax(np.array(found))
+
+
 def test_an_exported_classifier_predicts_the_same(classifier, exported, tmp_path):
     out = shutil.copytree(exported, tmp_path / "out")
     assert {path.name for path in out.iterdir()} == {
         *("model.onnx", "onnx.json", "tokenizer.json", "vocab.txt"),
         *("tokenizer_config.json", "special_tokens_map.json", "SHA256SUMS"),
     }
-    wanted = [line.split("\t") for line in output_of("predict", classifier, *TEXTS).splitlines()]
-    found = output_of("predict", out, *TEXTS, "--engine", "onnx").splitlines()
-    for line, (label, probability, text) in zip(found, wanted, strict=True):
-        assert line.split("\t")[::2] == [label, text]
-        assert float(line.split("\t")[1]) == pytest.approx(float(probability), abs=2e-4)
-    assert "add `--engine onnx`" in output_of("predict", out, "the cat", code=2)
+    ours = load_classifier(classifier)
+    values = json.loads((out / "onnx.json").read_bytes())
+    assert (values["names"], values["truncate"]) == (list(ours.names), "middle")
+    found = in_onnxruntime(out, ours.encoder.encode(Texts([*TEXTS])))
+    np.testing.assert_allclose(found, ours.classify(TEXTS), atol=1e-4)
+    assert "is an ONNX folder of `clozeline export`" in refused("predict", out, "the cat")
 
     (out / "kept.txt").write_text("years of work")
     again = ("export", classifier, "--format", "onnx", "--out", out, "--overwrite")
-    assert "not part of an export (kept.txt)" in output_of(*again, code=2)
-    (out / "kept.txt").unlink()
-    graph = (out / "model.onnx").read_bytes()
-    (out / "model.onnx").write_bytes(graph[:-1] + bytes([graph[-1] ^ 1]))
-    said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)
-    assert "model.onnx cannot be read (its content is not that of SHA256SUMS)" in said
-    (out / "SHA256SUMS").unlink()
-    values = json.loads((out / "onnx.json").read_bytes())
-    (out / "onnx.json").write_text(json.dumps({"max_seq_length": values["max_seq_length"]}))
-    said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)
-    assert "is an exported run, not a classifier" in said
-    (out / "model.onnx").write_bytes(b"no graph")
-    (out / "onnx.json").write_text(json.dumps(values))
-    said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)
-    assert said.count("\n") == 1
-    assert "model.onnx cannot be read" in said
+    assert "not part of an export (kept.txt)" in refused(*again)
 
 
-def test_other_folders_have_no_graph_to_run(classifier):
-    said = output_of("predict", classifier, "the cat", "--engine", "onnx", code=2)
-    assert "is a classifier of `clozeline finetune`; give an ONNX folder" in said
-    assert "export CLASSIFIER --format onnx" in said
+def test_a_tokenizer_of_transformers_reads_for_the_graph(classifier, exported):
+    """As the manual shows."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+    batch = tokenizer([*TEXTS[:3]], truncation=True, padding=True, return_tensors="np")
+    graph = onnxruntime.InferenceSession(exported / "model.onnx")
+    [logits] = graph.run(None, {node.name: batch[node.name] for node in graph.get_inputs()})
+    wanted = load_classifier(classifier).classify(TEXTS[:3])
+    np.testing.assert_allclose(softmax(logits), wanted, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -142,16 +145,15 @@ def test_pairs_of_empty_texts_have_the_same_probabilities(classifier, tmp_path):
     pairs = tmp_path / "pairs"
     output_of("finetune", classifier.parent / "run", tmp_path / "rows.csv", "--text", "first",
               "--text-pair", "second", "--no-baseline", "--epochs", 1, "--out", pairs)  # fmt: skip
-    texts = ["\t", "the cat\t", "\tthe dog", " \t ", "the cat\tthe dog"]
-    wanted = [found.probabilities["cat"] for found in predict(pairs, texts)]
+    texts = Texts(["", "the cat", "", " ", "the cat"], ["", "", "the dog", " ", "the dog"])
+    ours = load_classifier(pairs)
+    wanted = ours.classify(texts)
     # " " is empty, too; the rows of a batch may differ in the last digit.
-    assert len({round(probability, 6) for probability in wanted}) == 4
+    assert len({*wanted[:, 0].round(6)}) == 4
     out = tmp_path / "onnx"
     output_of("export", pairs, "--format", "onnx", "--out", out)
-    for size in (1, len(texts)):
-        found = predict(out, texts, engine="onnx", batch_size=size)
-        got = [one.probabilities["cat"] for one in found]
-        assert got == pytest.approx(wanted, abs=1e-5)
+    found = in_onnxruntime(out, ours.encoder.encode(texts))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path):
@@ -165,8 +167,8 @@ def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path):
 @pytest.mark.parametrize(("bias", "difference"), [(9.0, r"\d.\de\+01"), (torch.nan, "nan")])
 def test_a_graph_that_differs_from_the_model_is_refused(classifier, exported, bias, difference):
     """As where onnxruntime computes something else, or no numbers at all."""
-    model, graph = load_classifier(classifier).model, exported / "model.onnx"
+    model = load_classifier(classifier).model
     torch.nn.init.constant_(model.classifier.bias, bias)
-    wanted = onnx_folder._Graph(model, lambda *inputs: model(*inputs) / 0.5)
+    wanted = onnx_graphs._Graph(model, lambda *inputs: model(*inputs) / 0.5)
     with pytest.raises(InputError, match=f"model.onnx differs from the model by {difference} "):
-        onnx_folder._largest_difference(onnx_folder.OnnxGraph(graph), wanted, graph)
+        onnx_graphs._largest_difference(exported / "model.onnx", wanted)

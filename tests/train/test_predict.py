@@ -136,11 +136,6 @@ def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
     assert len(repr(single)) < 100
 
 
-def test_an_unknown_engine_is_named(classifier):
-    with pytest.raises(ValueError, match=r"^engine is 'tf'; it must be one of torch, onnx\.$"):
-        predict(classifier, "a cat", engine="tf")
-
-
 def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_path):
     """A pair without [SEP] would be answered, but the model has never seen one."""
     pairs = load_classifier(write_small_classifier(tmp_path / "pairs", text_pair="second"))

@@ -3,7 +3,7 @@
     transformers   config.json, model.safetensors       see model/huggingface/convert.py
                    and for other models their code      see custom_model.py
     pretraining    the same, with next-sentence head and pooler: BertForPreTraining
-    onnx           model.onnx, onnx.json                see artifacts/onnx_folder.py
+    onnx           model.onnx, onnx.json                see onnx_graphs.py
     all            the files of a tokenizer folder, without Punkt; SHA256SUMS
 
 The first two get a model card, README.md. The folder is complete or absent: it is written under a
@@ -31,13 +31,6 @@ from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILE
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.artifacts.huggingface import PARTS
-from clozeline.train.artifacts.onnx_folder import (
-    ENCODER,
-    METADATA,
-    MODEL,
-    write_classifier_graph,
-    write_run_graphs,
-)
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, read_run_and_weights
@@ -48,6 +41,13 @@ from clozeline.train.export.model_card import (
     NO_NEXT_SENTENCE,
     classifier_card,
     run_card,
+)
+from clozeline.train.export.onnx_graphs import (
+    ENCODER,
+    METADATA,
+    MODEL,
+    write_classifier_graph,
+    write_run_graphs,
 )
 from clozeline.train.finetuning.classifier import Classifier, read_classifier
 from clozeline.train.store.local_folder import local_folder

@@ -11,15 +11,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
-from pathlib import Path
 from shlex import quote
-from typing import Literal, get_args
 
-import torch
-
-from clozeline.pipeline.common.config_checks import check_at_least, check_word
+from clozeline.pipeline.common.config_checks import check_at_least
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folders import kind_of
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
@@ -40,11 +35,8 @@ from clozeline.train.finetuning.classifier import (
     load_huggingface_classifier,
     read_classifier,
 )
-from clozeline.train.inference.onnx_classifier import OnnxClassifier, load_onnx_classifier
 from clozeline.train.labelled.rows import Texts, given_texts, read_texts
 from clozeline.train.store.local_folder import local_folder
-
-Engine = Literal["torch", "onnx"]
 
 STANDARD_INPUT = "-"
 TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is read line by line
@@ -77,7 +69,6 @@ def predict(
     text: str | None = None,
     text_pair: str | None = None,
     batch_size: int = 32,
-    engine: Engine = "torch",
 ) -> Iterator[Prediction]:
     """Predict the class of each text, then of each row of each file, in order.
 
@@ -86,7 +77,7 @@ def predict(
         ['negative', 'positive']
 
     `folder` comes from `clozeline finetune`, or is a Hugging Face classifier, which reads pairs
-    if `text_pair` is given; with `engine` "onnx" it is an exported ONNX folder.
+    if `text_pair` is given.
 
     A file is a table if its name says so (Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`);
     its columns default to those used in training. Any other file has one text per line; "-" is
@@ -96,14 +87,13 @@ def predict(
     text that is not a string, such as a missing value, and for a file that cannot be read.
     """
     check_at_least("batch_size", batch_size, 1)
-    check_word("engine", engine, get_args(Engine))
     sources = list(each_given(files))
     if "" in (text, text_pair):
         raise InputError("--text or --text-pair is empty; name a column, or leave it out.")
     has_table = any(map(_is_table, sources))
     if text is not None and not has_table:
         raise InputError("--text names a column, but no --file is a table; leave it out.")
-    classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
+    classifier = _load(folder, text_pair)
     if text_pair not in (None, classifier.text_pair) and not has_table:
         raise InputError("--text-pair names a column, but no --file is a table; leave it out.")
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
@@ -115,42 +105,24 @@ def predict(
     return _predictions(classifier, batches)
 
 
-def load_any_classifier(
-    folder: GivenPath, *, text_pair: str | None = None, engine: Engine = "torch"
-) -> Classifier | OnnxClassifier:
-    """A classifier of `clozeline finetune`, of Hugging Face or of an ONNX folder.
-
-    Raises InputError for another folder, and for a `text_pair` where single texts are read.
-    """
-    classifier: Classifier | OnnxClassifier
-    with local_folder(folder) as local:
-        if engine == "onnx":
-            classifier = load_onnx_classifier(local)
-        else:
-            with join_world() as world:
-                classifier = _load(local, text_pair, device=world.device)
+def _load(folder: GivenPath, text_pair: str | None) -> Classifier:
+    """A classifier of `clozeline finetune` or of Hugging Face."""
+    with local_folder(folder) as local, join_world() as world:
+        kind = kind_of_model(local)
+        if kind == "run":
+            raise InputError(
+                f"{folder} is a pretraining run, not a classifier; make one with "
+                f"`clozeline finetune {quote(str(folder))} TRAIN --out DIR`."
+            )
+        if kind == "Hugging Face":
+            return load_huggingface_classifier(local, text_pair=text_pair, device=world.device)
+        classifier = read_classifier(local, device=world.device)
     if text_pair and not classifier.text_pair:
         raise InputError(f"{folder} was trained on single texts; leave --text-pair out.")
     return classifier
 
 
-def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:
-    if kind_of(folder) == "ONNX":
-        raise InputError(f"{folder} is an ONNX folder; add `--engine onnx`.")
-    kind = kind_of_model(folder)
-    if kind == "run":
-        raise InputError(
-            f"{folder} is a pretraining run, not a classifier; make one with "
-            f"`clozeline finetune {quote(str(folder))} TRAIN --out DIR`."
-        )
-    if kind == "Hugging Face":
-        return load_huggingface_classifier(folder, text_pair=text_pair, device=device)
-    return read_classifier(folder, device=device)
-
-
-def _predictions(
-    classifier: Classifier | OnnxClassifier, batches: Iterable[Texts]
-) -> Iterator[Prediction]:
+def _predictions(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:
     for texts in batches:
         probabilities = classifier.classify(texts)
         for line, row in zip(texts.joined("\t"), probabilities.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""ONNX folders: graphs of any model, which onnxruntime runs without torch.
+"""ONNX graphs of any model, which onnxruntime runs without torch.
 
     encoder.onnx    last_hidden_state float32 [B, S, H], pooled float32 [B, H]; of a run
     model.onnx      logits float32, [B, S, V] of every token, or [B, C] of the classes
@@ -20,45 +20,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForClassification, BertForPretraining
-from clozeline.pipeline.common.errors import InputError, check_packages, one_line
-from clozeline.pipeline.common.folders import wrong_folder
-from clozeline.pipeline.common.json_files import json_values
+from clozeline.pipeline.common.errors import InputError, check_packages
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
-NAMES = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4  # largest difference from torch
 CHECKED = ((1, 5), (3, 16), (2, 1024))  # rows and tokens, at most those that the model reads
-
-Arrays = list[NDArray[Any]]
-
-
-class OnnxGraph:
-    """A graph in onnxruntime, on the CPU, with as many threads as torch."""
-
-    def __init__(self, path: Path) -> None:
-        onnxruntime = _import_package("onnxruntime")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        try:
-            self._session = onnxruntime.InferenceSession(
-                path, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # its exceptions have no common base
-            raise InputError(
-                f"{path} cannot be read ({one_line(error)}); export it again."
-            ) from error
-        self.inputs = [node.name for node in self._session.get_inputs()]
-
-    def run(self, batch: dict[str, Tensor]) -> Arrays:
-        """The outputs of a batch, whose tensors are int64 [B, S], by input name."""
-        feeds = {name: batch[name].numpy() for name in self.inputs}
-        outputs: Arrays = self._session.run(None, feeds)
-        return outputs
 
 
 def write_run_graphs(folder: Path, model: BertForPretraining) -> float:
@@ -82,18 +52,6 @@ def write_classifier_graph(folder: Path, model: BertForClassification, temperatu
     shortest = model.mask_position + 1
     graph = _Graph(model, lambda *inputs: model(*inputs) / temperature, shortest=shortest)
     return _write_graph(folder / MODEL, graph, ["logits"])
-
-
-def read_onnx_metadata(folder: Path) -> dict[str, Any]:
-    """The content of onnx.json. Raises InputError where it is missing or damaged."""
-    if not (folder / METADATA).exists():
-        wanted = "an ONNX folder of `clozeline export CLASSIFIER --format onnx --out DIR`"
-        raise wrong_folder(folder, wanted)
-    with json_values(folder / METADATA, "export it again") as values:
-        of_classifier = ("text", "text_pair") if "names" in values else ()
-        for name in ("max_seq_length", *of_classifier):
-            _ = values[name]  # raises KeyError, of which json_values makes one line
-        return values
 
 
 class _Graph(nn.Module):
@@ -145,18 +103,20 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
         del node.metadata_props[:]
     del proto.graph.metadata_props[:]
     onnx.save(proto, path)
-    return _largest_difference(OnnxGraph(path), graph, path)
+    return _largest_difference(path, graph)
 
 
-def _largest_difference(exported: OnnxGraph, graph: _Graph, path: Path) -> float:
+def _largest_difference(path: Path, graph: _Graph) -> float:
     """Largest difference of all outputs at tokens from torch's; InputError beyond the tolerance."""
+    providers = ["CPUExecutionProvider"]
+    session = _import_package("onnxruntime").InferenceSession(path, providers=providers)
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:
         length = max(graph.shortest, min(length, config.max_position_embeddings))
         batch = _batch(config, rows=rows, length=length)
-        wanted = _run_torch(graph, batch)
+        found = session.run(None, {name: x.numpy() for name, x in batch.items()})
         is_token = batch["attention_mask"].bool()
-        for ours, theirs in zip(exported.run(batch), wanted, strict=True):
+        for ours, theirs in zip(found, _run_torch(graph, batch), strict=True):
             per_token = ours.shape[:2] == is_token.shape and ours.ndim == 3
             difference = np.abs(ours - theirs.numpy())
             difference = difference[is_token.numpy()] if per_token else difference
