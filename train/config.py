@@ -11,7 +11,6 @@ import click
 
 from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
 from clozeline.pipeline.common.config_checks import (
-    byte_size,
     check_at_least,
     check_between,
     check_choices,
@@ -125,12 +124,6 @@ class PretrainConfig:
     check_shards: bool = _data(
         False, "Check the sha256 of each shard against the manifest when it is first read."
     )
-    shard_cache: str | None = _data(
-        None, "Folder for copies of a store's shards, shared by all processes of a machine."
-    )
-    shard_cache_limit: str = _data(
-        "50GB", "Largest size of --shard-cache; shards read longest ago are removed first."
-    )
     log_every: int = _metrics(10, "Log metrics every N steps.")
     eval_every: int | None = _metrics(
         None,
@@ -166,7 +159,7 @@ class PretrainConfig:
         check_choices(self)
         if self.masked_lm_prob is not None:
             check_between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
-        _ = self.data_sets, self.budget, self.shard_cache_bytes  # raise ValueError for bad texts
+        _ = self.data_sets, self.budget  # raise ValueError for bad texts
         if self.deterministic and self.for_ is not None:
             raise OptionError(
                 "deterministic excludes a time budget, by which the learning rate follows elapsed "
@@ -182,11 +175,6 @@ class PretrainConfig:
     def data_sets(self) -> list[tuple[float, str | None]]:
         """The fraction at which each data set begins, and its folder; the last is SHARDS, None."""
         return phase_starts(self.phase)
-
-    @property
-    def shard_cache_bytes(self) -> int:
-        """Most bytes of the shard cache."""
-        return byte_size(self.shard_cache_limit, "shard_cache_limit")
 
     def accumulation(self, world_size: int) -> int:
         """Forward passes per step in each of `world_size` processes.

@@ -41,6 +41,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--no-remask": "leave it out; masks are drawn anew from the second epoch on",
         "--remask": "leave it out; masks are drawn anew from the second epoch on",
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",
+        "--shard-cache": "copy the shards to a local disk before training, and give that folder",
+        "--shard-cache-limit": "copy the shards to a local disk before training",
         "--skip-spikes": "if a run diverges, --resume with a smaller --learning-rate",
     },
     "verify": {"--loader": "the order of the loader is tested, not checked on each data set"},

@@ -49,10 +49,7 @@ class Fault:
     name: str
     happen: Callable[["Run", Host, Host], str]  # after some steps; returns what was seen
     restarts: int = 3
-    options: str = ""
-    #: Folders, where they are not on the disk that both hosts share.
     out: str = "{folder}/run"
-    shards: str = "{folder}/shards"
 
 
 class Run:
@@ -62,9 +59,8 @@ class Run:
         self.hosts, self.folder = hosts, folder
         self.out = Path(fault.out.format(folder=folder).removeprefix("file://"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        shards, out = fault.shards.format(folder=folder.parent), fault.out.format(folder=folder)
-        options = f"{OPTIONS} {fault.options.format(folder=folder)}".split()
-        self._command = [PRETRAIN_SH, shards, "--out", out, *options]
+        shards, out = folder.parent / "shards", fault.out.format(folder=folder)
+        self._command = [PRETRAIN_SH, str(shards), "--out", out, *OPTIONS.split()]
         self._restarts = fault.restarts
         self.since = time.monotonic()
 
@@ -198,11 +194,6 @@ def full_disk(run: Run, a: Host, b: Host) -> str:
     return f"{'; '.join(seen)}; with room again, both continue"
 
 
-def full_shard_cache(run: Run, a: Host, b: Host) -> str:
-    seen = run.says(b, "so shards are fetched again each time; free disk space")
-    return f"{seen}, and trains on"
-
-
 def terminated(run: Run, a: Host, b: Host) -> str:
     run.terminate(b)
     seen = [run.says(a, "checkpoint saved"), run.ends(a, 75), run.ends(b, 75)]
@@ -226,12 +217,6 @@ FAULTS = (
     Fault("link cut, with restarts", link_cut_with_restarts),
     Fault("link cut for a moment", link_cut_for_a_moment),
     Fault("disk of --out full", full_disk, restarts=0, out="{folder}/small/run"),
-    Fault(
-        "shard cache of host-b full",
-        full_shard_cache,
-        options="--shard-cache {folder}/small-on-b",
-        shards="file://{folder}/shards",
-    ),
     Fault("SIGTERM of host-b, no restarts", terminated, restarts=0),
     Fault("SIGTERM of host-b, with restarts", evicted),
     Fault("kill -9 of host-b, run in a store", worker_host_killed, out="file://{folder}/store/run"),
@@ -247,13 +232,11 @@ def trial(fault: Fault, folder: Path) -> str:
     shutil.rmtree(here, ignore_errors=True)
     (here / "small").mkdir(parents=True)
     (here / "store").mkdir()
-    (here / "small-on-b").mkdir()
     # Before the hosts are made: they get copies of the mounts that are there.
     small = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "small", str(here / "small")]
     subprocess.run(small, check=True)
     try:
         with TwoHosts(here) as hosts:
-            hosts.b.run("mount", "-t", "tmpfs", "-o", "size=16k", "small", here / "small-on-b")
             run = Run(hosts, here, fault)
             run.start_and_reach(FAULT_AT)
             seen = fault.happen(run, hosts.a, hosts.b)

@@ -40,7 +40,7 @@ from clozeline.train.data.batch_reader import BatchLayout, BatchReader
 from clozeline.train.data.order import ORDER_VERSION, Order, pool_rows_for, streams_for
 from clozeline.train.data.prefetch import DeviceCopy, fetches_for, mark_in_use, prefetched
 from clozeline.train.data.rank_slice import RankSlice
-from clozeline.train.data.shard_set import ShardCache, ShardSet
+from clozeline.train.data.shard_set import ShardSet
 
 #: The versions of the values in `Loader.state_dict`, and of the order.
 VERSIONS = {"version": 1, "order_version": ORDER_VERSION}
@@ -95,18 +95,12 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         length_bins: int = 0,
         unpadded: bool = False,
         check_shards: bool = False,
-        shard_cache: ShardCache | None = None,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
         streams: int | None = None,
         pool_rows: int | None = None,
     ) -> None:
-        self.shards = ShardSet(
-            folder,
-            split,
-            check_shards=check_shards,
-            shard_cache=shard_cache,
-        )
+        self.shards = ShardSet(folder, split, check_shards=check_shards)
         self._slice = RankSlice(batch_size, rank, world_size)
         self._layout = BatchLayout(
             masked_lm_prob=masked_lm_prob,

@@ -1,30 +1,13 @@
-"""A split: its shards, checked as they are read, masks drawn anew, copies of a store's shards."""
+"""A split: its shards, checked as they are read, and their masks, drawn anew."""
 
-import os
-import re
-import sys
-import time
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.errors import ClozelineError, CorruptDataError, InputError, advice
-from clozeline.pipeline.common.paths import (
-    PARTIAL,
-    AnyPath,
-    GivenPath,
-    is_local,
-    make_folder,
-    path_of,
-    read_file,
-    sizes_in,
-    whole_file,
-)
+from clozeline.pipeline.common.errors import ClozelineError, CorruptDataError, InputError
+from clozeline.pipeline.common.paths import GivenPath, is_local, path_of, sizes_in
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
@@ -38,22 +21,14 @@ class ShardSet:
     """One split of a finished data set.
 
     A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
-    values; with `check_shards` also its sha256, the first time. Shards of a store are read through
-    the `shard_cache`, if there is one.
+    values; with `check_shards` also its sha256, the first time.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
     the manifest names, the split has no examples, or a shard file is missing or of another size;
     StoreError if the folder cannot be listed.
     """
 
-    def __init__(
-        self,
-        folder: GivenPath,
-        split: str,
-        *,
-        check_shards: bool = False,
-        shard_cache: "ShardCache | None" = None,
-    ) -> None:
+    def __init__(self, folder: GivenPath, split: str, *, check_shards: bool = False) -> None:
         self.folder = path_of(folder)
         self.split = split
         self.manifest: Manifest = read_manifest(self.folder)
@@ -64,7 +39,6 @@ class ShardSet:
         self.max_seq_length = self.manifest.config.max_seq_length
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
-        self._cache = shard_cache
         self.has_failed = False  # a shard could not be read, maybe ahead of the batch that needs it
         self._check_files()
 
@@ -120,7 +94,8 @@ class ShardSet:
         if is_here and (wrong := self._wrong_size(entry, path.stat().st_size)):
             raise CorruptDataError(wrong)
         try:
-            examples = self._read_rows(entry, path)
+            sha256 = entry.sha256 if entry.name in self._unchecked else None
+            examples = read_shard(path, expected=entry.checksum, sha256=sha256)
         except InputError:
             raise
         except (ValueError, LookupError) as error:  # columns that do not match the schema
@@ -136,19 +111,6 @@ class ShardSet:
             raise damaged_shard(path, wrong)
         self._unchecked.discard(entry.name)
         return examples
-
-    def _read_rows(self, entry: ShardEntry, path: AnyPath) -> Examples:
-        """The rows of the local copy, if there is a cache; one that is damaged is fetched again."""
-        sha256 = entry.sha256 if entry.name in self._unchecked else None
-        checks: dict[str, Any] = {"expected": entry.checksum, "sha256": sha256}
-        if self._cache and not is_local(path):
-            copy = self._cache.fetch(path, sha256=entry.sha256)
-            if is_local(copy):
-                try:
-                    return read_shard(copy, **checks)
-                except InputError:  # damaged, or removed meanwhile
-                    copy.unlink(missing_ok=True)
-        return read_shard(path, **checks)
 
     def _wrong_size(self, entry: ShardEntry, size: int | None) -> str | None:
         if size in (entry.bytes, None):
@@ -251,74 +213,3 @@ def _wrong_rows(examples: Examples) -> str | None:
 
 def _highest(values: NDArray[Any]) -> int:
     return int(values.max(initial=0))
-
-
-SHARD = re.compile(r"[0-9a-f]{64}\.(arrow|tar)")
-LOCK = ".{}.lock"
-ABANDONED = 3600.0  #: seconds after which a partial file has no writer any more
-
-
-class ShardCache:
-    """A folder for copies of a store's shards, of at most about `limit` bytes.
-
-        cache = ShardCache(Path("/scratch/shards"), limit=50_000_000_000)
-        cache.fetch(path, sha256="0c4a...")   # /scratch/shards/0c4a....arrow
-
-    A file is named by its content, so data sets and runs share the folder, and so do the processes
-    of a machine: one of them fetches, the others wait for it. The least recently read go first. A
-    killed process leaves no incomplete shard under its final name. A file that is removed stays
-    readable where it is mapped. Raises InputError where the folder cannot be made.
-    """
-
-    def __init__(self, folder: Path, *, limit: int) -> None:
-        self.folder, self.limit = folder, limit
-        self._has_complained = False
-        make_folder(folder)
-
-    def fetch(self, path: AnyPath, *, sha256: str) -> AnyPath:
-        """The local copy of a store's shard, or `path` itself if the copy cannot be written.
-
-        Raises StoreError where the store cannot be read.
-        """
-        local = self.folder / f"{sha256}{path.suffix}"
-        try:
-            with FileLock(self.folder / LOCK.format(sha256), fallback_to_soft=False):
-                with suppress(FileNotFoundError):
-                    os.utime(local)  # now the most recently read
-                    return local
-                data = read_file(path)
-                self._make_room(len(data))
-                with whole_file(local) as file:
-                    file.write(data)
-        except OSError as error:
-            self._complain(error)
-            return path
-        return local
-
-    def _make_room(self, size: int) -> None:
-        """Remove the least recently read shards until `size` bytes fit."""
-        copies: list[tuple[float, int, Path]] = []
-        for path in self.folder.iterdir():
-            with suppress(FileNotFoundError):  # removed by another process
-                status = path.stat()
-                is_partial = PARTIAL.fullmatch(path.name)
-                if is_partial and time.time() - status.st_mtime > ABANDONED:
-                    path.unlink()
-                elif SHARD.fullmatch(path.name):  # never a user's file
-                    copies.append((status.st_mtime, status.st_size, path))
-        total = size + sum(of_file for _, of_file, _ in copies)
-        for _, of_file, path in sorted(copies):
-            if total <= self.limit:
-                break
-            path.unlink(missing_ok=True)
-            (self.folder / LOCK.format(path.stem)).unlink(missing_ok=True)
-            total -= of_file
-
-    def _complain(self, error: OSError) -> None:
-        if not self._has_complained:
-            self._has_complained = True
-            print(
-                f"warning: {self.folder} cannot be written ({error.strerror}), so shards are "
-                f"fetched again each time; {advice(error)}.",
-                file=sys.stderr,
-            )

@@ -154,9 +154,9 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
 
     Options that are left out come from the preset's recipe; --print-recipe shows it, and needs
     neither SHARDS nor --out. A resumed run keeps its model and most of its options. These
-    have to be given again: --check-shards, --shard-cache and its limit, --eval-every, and those of
-    speed and memory other than --precision. SIGTERM and SIGINT save a checkpoint, if there was a
-    step, and exit with code 75; SIGUSR1 saves one.
+    have to be given again: --check-shards, --eval-every, and those of speed and memory other than
+    --precision. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code 75;
+    SIGUSR1 saves one.
 
     With --from, the architecture is that of the given run or folder; where examples are longer than
     those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`

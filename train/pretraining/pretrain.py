@@ -26,7 +26,7 @@ from clozeline.train.artifacts.run import RunConfig, check_run_folder, remove_ru
 from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import PhasedLoader, data_sets_of
-from clozeline.train.data.shard_set import ShardCache, ShardSet
+from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.precision import (
     deterministic_kernels,
@@ -214,10 +214,6 @@ def open_loader(
     training = config.training
     digests = [digest[:12] for digest in data_sets_of(config.phases)]
     _check_same_on_all_ranks(digests, world)
-    checks: dict[str, Any] = {"check_shards": training.check_shards}
-    if training.shard_cache:
-        limit = training.shard_cache_bytes
-        checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
     folders = {phase.dataset_digest: path_of(phase.shards) for phase in config.phases}
     folders[config.dataset_digest] = shards
     sizes = {phase.dataset_digest: phase.batch_factor for phase in config.phases}
@@ -233,14 +229,14 @@ def open_loader(
             unpadded=bool(training.unpadded),
             device=world.device,
             masking=masking,
-            **checks,
+            check_shards=training.check_shards,
         )
         for digest, folder in folders.items()
     }
     loader = PhasedLoader(loaders, config.dataset_digest)
     validation = None
     if loader.main.shards.manifest.num_examples("validation"):  # fail now, not at the evaluation
-        validation = ShardSet(shards, "validation", **checks)
+        validation = ShardSet(shards, "validation", check_shards=training.check_shards)
     if state:
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
