@@ -7,23 +7,22 @@ import numpy as np
 import torch
 
 from clozeline.model.heads import BertForClassification
+from clozeline.train.artifacts.classifier_folder import PREDICTIONS, predictions_csv
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.report import FinetuneReport, report_of
 from clozeline.train.finetuning.results import ModelKey, ModelName, Result
 from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.calibration import calibration
-from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores
 from tests.support.small import small_tokenizer
 from tests.support.small_training import STILL
 
 #: The 100 test rows of the report; the second and the third are wrong.
-PREDICTED = Predictions(
+PREDICTED = predictions_csv(
     ("bad", "<b>good</b>"),
     np.array([1, 0, 1] + 97 * [1]),
     np.array([[0.25, 0.75], [0.125, 0.875], [1.0, 0.0]] + 97 * [[0.25, 0.75]]),
     ["the cat", '<script>"a",\nb', "long " * 300] + 97 * ["the cat"],
-    np.array([1, 1, 0] + 97 * [1]),
 )
 TRIAL = Trial(
     **{"learning_rate": 1e-3, "epochs": 6, "training_losses": [0.7, 0.6, 0.5, 0.4, 0.3, 0.2]},
@@ -82,6 +81,6 @@ def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Pat
         classifier,
         job={"<script>": "1"},
         report=report().values,
-        files={PREDICTIONS: PREDICTED.csv().encode()},
+        files={PREDICTIONS: PREDICTED.encode()},
     )
     return folder

@@ -1,7 +1,5 @@
 """The page of a classifier from finished results, and the file of its predictions."""
 
-import csv
-import io
 import json
 import re
 from dataclasses import replace
@@ -12,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.classifier_folder import (
+    PREDICTIONS,
+    Predicted,
+    predictions_csv,
+    read_predictions,
+)
 from clozeline.train.finetuning.report import FinetuneReport, report_of
-from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.report.classifier_chapter import sections_of
 from tests.support.command import invoke, refused
@@ -26,7 +29,7 @@ pytest.importorskip("jinja2")
 def write_folder(folder, found):
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(found.values))
-    (folder / PREDICTIONS).write_text(PREDICTED.csv())
+    (folder / PREDICTIONS).write_text(PREDICTED)
     metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
     metadata |= {"pooling": "mean", "temperature": 1.0, "text": "text", "text_pair": None}
     metadata |= {"tokenizer_digest": "0" * 64, "truncate": "end", "prompt": None}
@@ -53,11 +56,20 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     assert html.count("<svg") == 2
 
 
-def sections(found, predictions=PREDICTED):
+#: What the page shows of PREDICTED.
+ANSWERS = [
+    Predicted("<b>good</b>", "<b>good</b>", 0.75, "the cat"),
+    Predicted("bad", "<b>good</b>", 0.875, '<script>"a",\nb'),
+    Predicted("<b>good</b>", "bad", 1.0, "long " * 300),
+    *97 * [Predicted("<b>good</b>", "<b>good</b>", 0.75, "the cat")],
+]
+
+
+def sections(found):
     """The sections of the page by heading."""
     values = json.loads(json.dumps(found.values))
     scores = Scores.from_dict(values["finetuned"])
-    return {section.heading: section for section in sections_of(values, scores, predictions)}
+    return {section.heading: section for section in sections_of(values, scores, ANSWERS)}
 
 
 def test_compared_models_have_their_means_over_the_seeds_on_each_test_set():
@@ -99,7 +111,8 @@ def test_a_temperature_that_was_not_fitted_is_not_named():
 @pytest.mark.parametrize("rows", [0, 99])
 def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
     folder = write_folder(tmp_path / "c", report())
-    (folder / PREDICTIONS).write_text(replace(PREDICTED, texts=PREDICTED.texts[:rows]).csv())
+    rest = len(PREDICTED) if rows else PREDICTED.index("1,")
+    (folder / PREDICTIONS).write_text(PREDICTED[:rest].rpartition("100,")[0] or PREDICTED[:rest])
     said = f"{folder / PREDICTIONS} has {rows} rows, but 100 test rows are in the report; restore"
     assert refused("report", folder).startswith(said)
 
@@ -119,46 +132,40 @@ def test_a_report_with_a_damaged_part_is_one_line(tmp_path):
 NAMES = ("a,b", '"', "c")
 
 
-def some(rows, seed=0):
-    rng = np.random.default_rng(seed)
-    probabilities = rng.dirichlet([1, 1, 1], rows).round(2)
-    texts = [f"text {i}" for i in range(rows)]
-    return Predictions(
-        NAMES, rng.integers(0, 3, rows), probabilities, texts, probabilities.argmax(1)
-    )
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_the_file_gives_back_every_text(tmp_path_factory, texts):
-    rows = some(len(texts))
-    path = tmp_path_factory.getbasetemp() / PREDICTIONS
-    written = replace(rows, texts=texts)
-    path.write_bytes(written.csv().encode())
-    read = Predictions.read(path)
-    assert (read.names, list(read.texts)) == (NAMES, texts)
-    np.testing.assert_array_equal(read.labels, written.labels)
-    np.testing.assert_allclose(read.probabilities.reshape(-1, 3), written.probabilities, atol=1e-6)
+    draws, folder = np.random.default_rng(0), tmp_path_factory.getbasetemp()
+    probabilities = draws.dirichlet([1, 1, 1], len(texts)).round(2)
+    labels = draws.integers(0, 3, len(texts))
+    written = predictions_csv(NAMES, labels, probabilities, texts)
+    (folder / PREDICTIONS).write_bytes(written.encode())
+    predicted = probabilities.argmax(1)
+    assert read_predictions(folder) == [
+        (NAMES[label], NAMES[best], row.max(), text)
+        for label, best, row, text in zip(labels, predicted, probabilities, texts, strict=True)
+    ]
 
 
 def test_the_predicted_class_is_read_where_the_rounded_probabilities_are_equal(tmp_path):
-    written = Predictions(
-        ("neg", "pos"), np.array([0]), np.array([[0.49999999, 0.50000001]]), ["x"], np.array([1])
-    )
-    (tmp_path / PREDICTIONS).write_text(written.csv())
-    assert "neg,pos,0.500000,0.500000,0.500000" in (tmp_path / PREDICTIONS).read_text()
-    assert Predictions.read(tmp_path / PREDICTIONS).predicted.tolist() == [1]
+    close = np.array([[0.49999999, 0.50000001]])
+    written = predictions_csv(("neg", "pos"), np.array([0]), close, ["x"])
+    (tmp_path / PREDICTIONS).write_text(written)
+    assert "neg,pos,0.500000,0.500000,0.500000" in written
+    assert read_predictions(tmp_path) == [("neg", "pos", 0.5, "x")]
 
 
-def test_a_row_of_the_file():
-    head, first, *_ = csv.reader(io.StringIO(PREDICTED.csv()))
-    assert " ".join(head) == "row label predicted confidence P(bad) P(<b>good</b>) text"
-    assert " ".join(first) == "1 <b>good</b> <b>good</b> 0.750000 0.250000 0.750000 the cat"
+def test_a_row_of_the_file(tmp_path):
+    (tmp_path / PREDICTIONS).write_text(PREDICTED)
+    assert read_predictions(tmp_path) == ANSWERS
+    head, first, *_ = PREDICTED.splitlines()
+    assert head == "row,label,predicted,confidence,P(bad),P(<b>good</b>),text"
+    assert first == "1,<b>good</b>,<b>good</b>,0.750000,0.250000,0.750000,the cat"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "row,label\n1,a\n", "row,label,predicted,confidence,text\n1,x"]
+    "text", ["row,label\n1,a\n", "row,label,predicted,confidence,text\n1,x", f"{PREDICTED}101,b"]
 )
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / PREDICTIONS).write_text(text)
     with pytest.raises(InputError, match=r"predictions.csv cannot be read .*; make it again"):
-        Predictions.read(tmp_path / PREDICTIONS)
+        read_predictions(tmp_path)

@@ -7,14 +7,24 @@
     DIR/predictions.csv     probabilities and texts of these rows
     DIR/SHA256SUMS          of these files but predictions.csv, which no prediction needs
 
-The folder is whole or absent, except for DIR/results/, those of an unfinished comparison.
+The folder is whole or absent, except for DIR/results/, those of an unfinished comparison. The texts
+of a pair are joined by a line end in predictions.csv:
+
+    row,label,predicted,confidence,P(bad),P(good),text
+    1,good,good,0.973100,0.026900,0.973100,A fine lamp.
 """
 
+import csv
+import io
 import os
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -29,6 +39,7 @@ from clozeline.train.artifacts.huggingface import check_links
 from clozeline.train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
+PREDICTIONS = "predictions.csv"
 TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
 METADATA = (
     *("model", "names", "max_seq_length", "pooling", "mask_position", "temperature", "job"),
@@ -40,7 +51,7 @@ REPORTED = (
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
-    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "predictions.csv"),
+    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", PREDICTIONS),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
     *(f"{RESULTS}/{name}" for name in (JOB, ".*", "*-*-*.json", "*-*-*.safetensors")),
     f"{RESULTS}/*-*-*.partial",
@@ -77,6 +88,49 @@ def read_model(folder: Path) -> tuple[dict[str, Any], Tokenizer, dict[str, Tenso
         raise unreadable_model(folder, error) from error
     check_finite(folder, weights)
     return metadata, tokenizer, weights
+
+
+class Predicted(NamedTuple):
+    """What the classifier says of a test row, by class names."""
+
+    label: str
+    predicted: str
+    confidence: float  # the probability of the predicted class
+    text: str
+
+
+def predictions_csv(
+    names: Sequence[str],
+    labels: NDArray[np.int64],
+    probabilities: NDArray[np.float64],
+    texts: Sequence[str],
+) -> str:
+    """The content of predictions.csv, of C names, N labels, probabilities [N, C] and N texts."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    of_classes = [f"P({name})" for name in names]
+    writer.writerow(["row", *Predicted._fields[:-1], *of_classes, "text"])
+    for number, text in enumerate(texts):
+        row = probabilities[number]
+        answer = (names[labels[number]], names[row.argmax()])
+        writer.writerow([number + 1, *answer, *(f"{p:.6f}" for p in (row.max(), *row)), text])
+    return file.getvalue()
+
+
+def read_predictions(folder: Path) -> list[Predicted]:
+    """The rows of predictions.csv. Raises InputError where it cannot be read."""
+    csv.field_size_limit(sys.maxsize)  # a text has no limit
+    try:
+        with (folder / PREDICTIONS).open(encoding="utf-8", newline="") as file:
+            rows = [Predicted(*map(row.get, Predicted._fields)) for row in csv.DictReader(file)]
+        if any(None in row for row in rows):
+            raise ValueError("a column is missing")
+        return [row._replace(confidence=float(row.confidence)) for row in rows]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{folder / PREDICTIONS} cannot be read ({error}); make it again with "
+            "`clozeline finetune`."
+        ) from error
 
 
 def unreadable_model(folder: Path, error: Exception) -> InputError:

@@ -32,8 +32,10 @@ from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.train.artifacts.classifier_folder import (
+    PREDICTIONS,
     check_room,
     is_classifier,
+    predictions_csv,
     read_metadata,
     read_report,
 )
@@ -50,7 +52,6 @@ from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.labels import label_notes, same_number_notes
-from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.store.local_folder import local_folder
 
 #: How long a process waits for another one, such as that which fits bag-of-words.
@@ -199,16 +200,15 @@ def _write_classifier(
         truncate=job.start.truncate,
     )
     probabilities = softmax(logits, classifier.temperature)
-    predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
-    report = summarize(
-        job, results, result, logits, predictions.labels, notes=notes, sources=sources
-    )
+    texts, labels = job.tests[TEST].texts.joined(), job.test_labels[TEST]
+    predictions = predictions_csv(job.names, labels, probabilities, texts)
+    report = summarize(job, results, result, logits, notes=notes, sources=sources)
     save_classifier(
         out,
         classifier,
         job=folder.job,
         report=report.values,
-        files={PREDICTIONS: predictions.csv().encode()},
+        files={PREDICTIONS: predictions.encode()},
         options=options,
     )
     return report

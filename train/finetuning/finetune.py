@@ -41,7 +41,7 @@ from clozeline.train.finetuning.training_loop import (
     predict_logits,
     train_classifier,
 )
-from clozeline.train.labelled.encoding import EVALUATION_BATCH, Encoded
+from clozeline.train.labelled.encoding import Encoded
 from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import Correlations, Scores
 
@@ -61,7 +61,7 @@ class Finetuning:
         """The trained model, its result, and its logits for the test rows, [N, C].
 
         `first` is the result of another seed, whose choices are taken instead of a search. Raises
-        DivergedError if the weights are not finite.
+        DivergedError if the logits are not finite.
         """
         job, rows = self.job, len(self._labels)
         trial, tried = fixed_trial(job.config, rows), tuple[Trial, ...]()
@@ -77,7 +77,6 @@ class Finetuning:
         with self._progress() as progress:
             model, losses = self._trained(trial, trained, progress)
         trial = replace(trial, training_losses=losses)
-        self._check_finite(model, trial)
         if len(held):
             logits = self._logits(model, self._rows.take(held))
             trial = trial.with_results(logits, self._labels[held])
@@ -85,6 +84,11 @@ class Finetuning:
             # In float32, as `clozeline predict` and exported models compute.
             predict = partial(predict_logits, model, world=self.world, progress=progress)
             answers = {name: predict(encoded) for name, encoded in job.test_rows.items()}
+        if not all(np.isfinite(logits).all() for logits in answers.values()):
+            raise DivergedError(
+                f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its logits "
+                "are not finite, so there is no classifier. Give a smaller --learning-rate."
+            )
         predicted = {name: x.argmax(1) if job.names else x[:, 0] for name, x in answers.items()}
         return model, scored(job, self.key, predicted, trial, tried), answers[TEST]
 
@@ -138,22 +142,6 @@ class Finetuning:
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
         precision = self.job.config.precision
         return predict_logits(model, rows, precision=precision, world=self.world)
-
-    def _check_finite(self, model: BertForClassification, trial: Trial) -> None:
-        """Raises DivergedError if the weights, or logits of the first rows, are not finite."""
-        first = np.arange(min(len(self._rows), EVALUATION_BATCH))
-        logits, weights = self._logits(model, self._rows.take(first)), model.state_dict().values()
-        is_finite = np.isfinite(logits).all() and all(w.isfinite().all() for w in weights)
-
-        def check() -> None:
-            if not is_finite:
-                raise DivergedError(
-                    f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its "
-                    "weights are not finite, so there is no classifier. Give a smaller "
-                    "--learning-rate."
-                )
-
-        self.world.broadcast_from_main(check)
 
     def _progress(self, part: str | None = None, *, unit: str = "step") -> tqdm:
         """Shown by one of the processes."""

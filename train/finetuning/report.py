@@ -7,7 +7,6 @@ results, the classifier's test logits  ->  report.json, lines for a terminal
 1,000      91.0 ± 0.3      80.2 ± 0.9      85.6 ± 0.4
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +18,10 @@ import numpy as np
 
 from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import Job
+from clozeline.train.finetuning.job import TEST, Job
 from clozeline.train.finetuning.results import SHOWN, Result
 from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.calibration import calibration
-from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
@@ -80,18 +78,19 @@ def summarize(
     results: Sequence[Result],
     best: Result,
     logits: Logits,
-    labels: Rows,
     *,
     notes: Sequence[str],
     sources: dict[str, str | None],
 ) -> FinetuneReport:
-    """The report of the results, and of the best one's logits [N, C] for test rows of `labels`."""
+    """The report of the results, and of the best one's logits [N, C] for the test rows."""
     counts = Counter(job.train.labels)
     class_counts = {name: counts[name] for name in job.names}
     values = {
         **sources,
         **report_of(results, best),
-        "calibration": calibration(logits, labels, temperature=best.chosen.temperature),
+        "calibration": calibration(
+            logits, job.test_labels[TEST], temperature=best.chosen.temperature
+        ),
         "class_counts": class_counts,  # training rows
         "notes": [*notes, *doubts(best.scores, points_of(results), job.config)],
     }
@@ -152,8 +151,8 @@ def label_efficiency_table(points: Sequence[Point]) -> list[str]:
 def doubts(scores: Scores, points: Sequence[Point], config: FinetuneConfig) -> list[str]:
     """Notes on a classifier that is not worth using, with what to try.
 
-    It predicts one class, it is worse than bag-of-words, or pretraining did not pay beyond the
-    noise. The classifier's `scores` are one of the seeds in `points`.
+    It predicts one class, or is worse than bag-of-words or the same model from scratch. The
+    classifier's `scores` are one of the seeds in `points`.
     """
     fixed = [
         option_name(name) for name in ("learning_rate", "epochs") if getattr(config, name) != "auto"
@@ -169,23 +168,10 @@ def doubts(scores: Scores, points: Sequence[Point], config: FinetuneConfig) -> l
     compared = {point["start"]: point for point in points if point["examples"] == most}
     ours = compared.pop("pretrained")
     for start, other in compared.items():
-        gain = ours["mean"] - other["mean"]
-        noise = 2 * math.hypot(_error(ours, scores.examples), _error(other, scores.examples))
-        measured = f"accuracy {ours['mean']:.4f}, {SHOWN[start]} {other['mean']:.4f}"
-        about = f"{measured}, and differences up to {noise:.4f} are noise"
-        if start == "bag_of_words" and gain < 0:
-            notes.append(f"bag-of-words is better: {about}; {advice}.")
-        if start == "from_scratch" and gain <= noise:
-            notes.append(
-                f"pretraining did not pay: {about}; pretrain on more text like that of the task."
-            )
+        if ours["mean"] < other["mean"]:
+            measured = f"accuracy {ours['mean']:.4f}, {SHOWN[start]} {other['mean']:.4f}"
+            notes.append(f"{SHOWN[start]} is better: {measured}; {advice}.")
     return notes
-
-
-def _error(point: Point, test_rows: int) -> float:
-    """Standard error of the mean over seeds, which share a sample of test rows."""
-    of_seeds = point["deviation"] ** 2 / len(point["accuracies"])
-    return math.sqrt(of_seeds + point["mean"] * (1 - point["mean"]) / test_rows)
 
 
 def _accuracy(point: Point) -> str:

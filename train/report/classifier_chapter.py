@@ -13,9 +13,14 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import refuse_malformed
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.page import Chapter, Section, Table
-from clozeline.train.artifacts.classifier_folder import REPORT, read_report
+from clozeline.train.artifacts.classifier_folder import (
+    PREDICTIONS,
+    REPORT,
+    Predicted,
+    read_predictions,
+    read_report,
+)
 from clozeline.train.finetuning.results import SHOWN, ModelName
-from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MOST_IN_MATRIX = 30  # classes
@@ -25,12 +30,12 @@ MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
 
 def classifier_chapter(folder: Path) -> Chapter:
     """Raises InputError if the folder is not a classifier, or its files do not fit together."""
-    report, predictions = read_report(folder), Predictions.read(folder / PREDICTIONS)
+    report, predictions = read_report(folder), read_predictions(folder)
     with refuse_malformed(folder / REPORT, "make it again with `clozeline finetune`"):
         scores = Scores.from_dict(report["finetuned"])
-        if len(predictions.texts) != scores.examples:
+        if len(predictions) != scores.examples:
             raise InputError(
-                f"{folder / PREDICTIONS} has {len(predictions.texts):,} rows, but "
+                f"{folder / PREDICTIONS} has {len(predictions):,} rows, but "
                 f"{scores.examples:,} test rows are in the report; restore it, or make it again "
                 "with `clozeline finetune`."
             )
@@ -47,7 +52,7 @@ def classifier_chapter(folder: Path) -> Chapter:
 
 
 def sections_of(
-    report: Mapping[str, Any], scores: Scores, predictions: Predictions
+    report: Mapping[str, Any], scores: Scores, predictions: Sequence[Predicted]
 ) -> Iterator[Section]:
     """In the order of the page, from report.json, the classifier's scores and its predictions."""
     yield _classes(scores)
@@ -182,22 +187,16 @@ def _calibration(found: Mapping[str, Any], *, classes: int) -> Section:
     )
 
 
-def _mistakes(found: Predictions) -> Section:
-    wrong = np.flatnonzero(found.predicted != found.labels)
-    shown = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:MISTAKES]
+def _mistakes(predictions: Sequence[Predicted]) -> Section:
+    wrong = [(i, row) for i, row in enumerate(predictions, 1) if row.label != row.predicted]
     rows = [
-        (
-            f"{row + 1:,}",
-            found.names[found.labels[row]],
-            f"{found.names[found.predicted[row]]} ({found.confidence[row]:.1%})",
-            found.texts[row],
-        )
-        for row in shown
+        (f"{i:,}", row.label, f"{row.predicted} ({row.confidence:.1%})", row.text)
+        for i, row in sorted(wrong, key=lambda pair: -pair[1].confidence)[:MISTAKES]
     ]
     heads = ("test row", "label", "predicted", "text")
     return Section(
         heading="Mistakes",
-        sentence=f"{len(wrong):,} of {len(found.texts):,} test rows are wrong; the {len(rows):,} "
+        sentence=f"{len(wrong):,} of {len(predictions):,} test rows are wrong; the {len(rows):,} "
         f"most confident ones are listed. {PREDICTIONS} has all predictions.",
         tables=[Table(heads=heads, rows=rows, is_numeric=False)],
     )
