@@ -159,8 +159,8 @@ def test_a_file_without_a_text_is_named(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (gzip.compress(b"a cat\n" * 50), "- is compressed (gz); unpack it first, or name the file"),
-        (bz2.compress(b"a cat\n" * 50), "- is compressed (bz2); unpack it first"),
+        (gzip.compress(b"a cat\n" * 50), "- is compressed (twice, if it is packed already), not"),
+        (bz2.compress(b"a cat\n" * 50), "- is compressed (twice, if it is packed already), not"),
         (b"a cat\n" + b"caf\xe9 du chat\n" * 30, "- is not in UTF-8 (30 of its first"),
         ("a cat\n".encode("utf-16"), "- is UTF-16; convert it: iconv"),
         (None, "- is closed; pipe text into the command"),  # as after `<&-`

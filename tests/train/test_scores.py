@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import chdir
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,6 @@ from clozeline.train.labelled.calibration import (
     softmax,
 )
 from clozeline.train.labelled.scores import Correlations, Scores, pearson, ranks
-from tests.support.command import invoke
 
 COUNTS = st.integers(2, 5).flatmap(
     lambda c: st.lists(
@@ -272,19 +270,6 @@ def test_rows_from_which_nothing_can_be_learned_are_an_error_that_says_so(texts,
     classes = np.unique(labels, return_inverse=True)[1]
     with pytest.raises(InputError, match=message):
         fit_bag_of_words(texts, classes, source="somewhere")
-
-
-def test_the_next_command_has_the_columns_of_this_one(tmp_path):
-    texts, labels = [GOOD, BAD] * 20, ["+", "-"] * 20
-    pq.write_table(pa.table({"review": texts, "stars": labels}), tmp_path / "x.parquet")
-    line = ("baseline", "x.parquet", "--test", "x.parquet", "--text", "review", "--label", "stars")
-    with chdir(tmp_path):
-        done = invoke(*line)
-    assert done.exit_code == 0
-    assert done.stderr.splitlines()[-1] == (
-        "Next: clozeline finetune RUN x.parquet --test x.parquet --text review --label stars "
-        "--out classifier"
-    )
 
 
 @pytest.mark.slow

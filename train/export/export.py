@@ -36,12 +36,7 @@ from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, read_run_and_weights
 from clozeline.train.config import Truncate
 from clozeline.train.export.custom_model import CODE, add_prompt, card_with_code, save_custom_model
-from clozeline.train.export.model_card import (
-    NEXT_SENTENCE,
-    NO_NEXT_SENTENCE,
-    classifier_card,
-    run_card,
-)
+from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.onnx_graphs import (
     ENCODER,
     METADATA,
@@ -227,8 +222,6 @@ def _write_transformers(loaded: _Source, partial: Path, form: Format) -> str:
         )
         if classifier and classifier.prompt:
             add_prompt(partial, classifier.encoder.prompt_ids, loaded.tokenizer)
-    if loaded.has_next_sentence:
-        card += NEXT_SENTENCE if form == "pretraining" else NO_NEXT_SENTENCE
     (partial / CARD).write_text(card, "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
     without = f" without the {' and the '.join(parts)}" if parts else ""

@@ -30,14 +30,6 @@ from transformers import pipeline
 fill = pipeline("fill-mask", model="{folder}")
 print(fill("The {mask} of the town."))
 """
-NEXT_SENTENCE = """
-`AutoModelForPreTraining` reads the next-sentence head, too: the `seq_relationship_logits` of a pair
-of texts are the scores of "B follows A" and of the opposite.
-"""
-NO_NEXT_SENTENCE = """
-The next-sentence head and the pooler are left out, as in every masked language model of
-`transformers`. `clozeline export --format pretraining` keeps them, for `AutoModelForPreTraining`.
-"""
 CLASSIFY = """\
 from transformers import pipeline
 

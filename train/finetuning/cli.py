@@ -11,10 +11,9 @@ from clozeline.pipeline.commandline.config_options import (
     config_or_usage_error,
     grouped_option,
     option,
-    option_name,
     options_of,
 )
-from clozeline.pipeline.commandline.next_command import as_given, print_next, print_next_for
+from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder
 
@@ -108,15 +107,7 @@ def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
     from clozeline.train.labelled.baseline import baseline as run_baseline
 
-    test, default = options.pop("test"), BaselineOptions()
-    scores = run_baseline(train, test, **options)
+    scores = run_baseline(train, **options)
     for line in scores.table():
         click.echo(line)
     click.echo(f"accuracy {scores.accuracy:.4f}")
-    columns = [
-        part
-        for name, value in options.items()
-        if value != getattr(default, name)
-        for part in (option_name(name), value)
-    ]
-    print_next("finetune", "RUN", train, "--test", test, *columns, "--out", "classifier")

@@ -13,6 +13,7 @@ killed command can resume.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -44,13 +45,13 @@ from clozeline.train.engine.distributed import World, is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import Finetuning, new_model, scored
+from clozeline.train.finetuning.finetune import new_model, scored, train_model
 from clozeline.train.finetuning.job import TEST, Job, read_job
-from clozeline.train.finetuning.report import FinetuneReport, summarize
+from clozeline.train.finetuning.report import FinetuneReport, doubts, points_of, report_of
 from clozeline.train.finetuning.results import ModelKey, ModelName, Result, ResultFolder
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
-from clozeline.train.labelled.calibration import softmax
+from clozeline.train.labelled.calibration import calibration, softmax
 from clozeline.train.labelled.labels import label_notes, same_number_notes
 from clozeline.train.store.local_folder import local_folder
 
@@ -152,7 +153,7 @@ def _train(
     if key.start == "bag_of_words":
         result = world.broadcast_from_main(partial(_fit_bag_of_words, job, key))
     else:
-        model, result, logits = Finetuning(job, key, world).run(first)
+        model, result, logits = train_model(job, key, world, first)
         if key == _classifier_key(job):
             tensors = {**model.state_dict(), TEST_LOGITS: torch.from_numpy(logits)}
     world.broadcast_from_main(partial(folder.write, result, tensors))
@@ -202,16 +203,23 @@ def _write_classifier(
     probabilities = softmax(logits, classifier.temperature)
     texts, labels = job.tests[TEST].texts.joined(), job.test_labels[TEST]
     predictions = predictions_csv(job.names, labels, probabilities, texts)
-    report = summarize(job, results, result, logits, notes=notes, sources=sources)
+    counts = Counter(job.train.labels)
+    report = {
+        **sources,
+        **report_of(results, result),
+        "calibration": calibration(logits, labels, temperature=classifier.temperature),
+        "class_counts": {name: counts[name] for name in job.names},  # training rows
+        "notes": [*notes, *doubts(result.scores, points_of(results), job.config)],
+    }
     save_classifier(
         out,
         classifier,
         job=folder.job,
-        report=report.values,
+        report=report,
         files={PREDICTIONS: predictions.encode()},
         options=options,
     )
-    return report
+    return FinetuneReport(report, is_new=True)
 
 
 @contextmanager

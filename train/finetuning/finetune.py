@@ -10,8 +10,8 @@ are numbers gives a model with one output. All processes of a world train the mo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,6 @@ from clozeline.train.finetuning.training_loop import (
     predict_logits,
     train_classifier,
 )
-from clozeline.train.labelled.encoding import Encoded
 from clozeline.train.labelled.rows import Rows
 from clozeline.train.labelled.scores import Correlations, Scores
 
@@ -49,87 +48,74 @@ MOST_CENTRED_ON = 1_024  # training rows whose mean logits classes with words st
 DECODER, EMBEDDINGS = "mlm_head.decoder.weight", "encoder.embeddings.word_embeddings.weight"
 
 
-@dataclass(frozen=True)
-class Finetuning:
-    """The training of one model."""
+def train_model(
+    job: Job, key: ModelKey, world: World, first: Result | None = None
+) -> tuple[BertForClassification, Result, Logits]:
+    """The trained model, its result, and its logits for the test rows, [N, C].
 
-    job: Job
-    key: ModelKey
-    world: World
+    `first` is the result of another seed, whose choices are taken instead of a search. Raises
+    DivergedError if the logits are not finite.
+    """
+    run = Training(job, key, world)
+    count = len(run.labels)
+    trial, tried = fixed_trial(job.config, count), tuple[Trial, ...]()
+    if first is not None:
+        trial, tried = first.chosen, first.tried
+    elif trial is None:
+        with run.progress("search") as progress:
+            evaluate = partial(run.on_held_out_rows, progress=progress)
+            tried = tuple(search(evaluate, count, job.config, candidate_rates(job.start.model)))
+        trial = for_all_rows(best_of(tried), count, job.config)
+    trained, held = final_split(run.labels, seed=job.config.seed)
+    with run.progress() as progress:
+        model, losses = run.train(trial, trained, progress)
+    trial = replace(trial, training_losses=losses)
+    if len(held):
+        trial = trial.with_results(run.logits(model, held), run.labels[held])
+    with run.progress("test rows", unit="row") as progress:
+        # In float32, as `clozeline predict` and exported models compute.
+        predict = partial(predict_logits, model, world=world, progress=progress)
+        answers = {name: predict(encoded) for name, encoded in job.test_rows.items()}
+    if not all(np.isfinite(logits).all() for logits in answers.values()):
+        raise DivergedError(
+            f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its logits are "
+            "not finite, so there is no classifier. Give a smaller --learning-rate."
+        )
+    predicted = {name: x.argmax(1) if job.names else x[:, 0] for name, x in answers.items()}
+    return model, scored(job, key, predicted, trial, tried), answers[TEST]
 
-    def run(self, first: Result | None = None) -> tuple[BertForClassification, Result, Logits]:
-        """The trained model, its result, and its logits for the test rows, [N, C].
 
-        `first` is the result of another seed, whose choices are taken instead of a search. Raises
-        DivergedError if the logits are not finite.
-        """
-        job, rows = self.job, len(self._labels)
-        trial, tried = fixed_trial(job.config, rows), tuple[Trial, ...]()
-        if first is not None:
-            trial, tried = first.chosen, first.tried
-        elif trial is None:
-            with self._progress("search") as progress:
-                evaluate = partial(self._on_held_out_rows, progress=progress)
-                rates = candidate_rates(job.start.model)
-                tried = tuple(search(evaluate, rows, job.config, rates))
-            trial = for_all_rows(best_of(tried), rows, job.config)
-        trained, held = final_split(self._labels, seed=job.config.seed)
-        with self._progress() as progress:
-            model, losses = self._trained(trial, trained, progress)
-        trial = replace(trial, training_losses=losses)
-        if len(held):
-            logits = self._logits(model, self._rows.take(held))
-            trial = trial.with_results(logits, self._labels[held])
-        with self._progress("test rows", unit="row") as progress:
-            # In float32, as `clozeline predict` and exported models compute.
-            predict = partial(predict_logits, model, world=self.world, progress=progress)
-            answers = {name: predict(encoded) for name, encoded in job.test_rows.items()}
-        if not all(np.isfinite(logits).all() for logits in answers.values()):
-            raise DivergedError(
-                f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its logits "
-                "are not finite, so there is no classifier. Give a smaller --learning-rate."
-            )
-        predicted = {name: x.argmax(1) if job.names else x[:, 0] for name, x in answers.items()}
-        return model, scored(job, self.key, predicted, trial, tried), answers[TEST]
+class Training:
+    """Trainings of one model on parts of its rows."""
 
-    @cached_property
-    def _subset(self) -> Rows:
-        return self.job.subset(self.key.examples, seed=self.key.seed)
+    def __init__(self, job: Job, key: ModelKey, world: World) -> None:
+        subset = job.subset(key.examples, seed=key.seed)
+        self.job, self.key, self.world = job, key, world
+        self.rows, self.labels = job.rows.take(subset), job.labels[subset]
 
-    @cached_property
-    def _rows(self) -> Encoded:
-        return self.job.rows.take(self._subset)
-
-    @cached_property
-    def _labels(self) -> Labels:
-        return self.job.labels[self._subset]
-
-    def _on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
+    def on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
         """The trial with its results over the held-out rows of all folds."""
-        folds = selection_folds(self._labels, seed=self.job.config.seed)
-        logits = []
-        for train, held in folds:
-            model, _ = self._trained(trial, train, progress)
-            logits.append(self._logits(model, self._rows.take(held)))
-        labels = self._labels[np.concatenate([held for _, held in folds])]
+        folds = selection_folds(self.labels, seed=self.job.config.seed)
+        logits = [self.logits(self.train(trial, train, progress)[0], held) for train, held in folds]
+        labels = self.labels[np.concatenate([held for _, held in folds])]
         tried = trial.with_results(np.concatenate(logits), labels)
         return self.world.broadcast_from_main(lambda: tried)  # all processes choose the same
 
-    def _trained(
+    def train(
         self, trial: Trial, chosen: Rows, progress: tqdm
     ) -> tuple[BertForClassification, list[float]]:
         """A model, and its training loss in each epoch."""
-        rows = self._rows.take(chosen)
         model = new_model(self.job, self.key.start, self.key.seed).to(self.world.device)
         if self.job.label_ids and self.key.start == "pretrained":
             # No class is ahead before the training, however frequent its words are.
-            some = np.linspace(0, len(rows) - 1, min(len(rows), MOST_CENTRED_ON)).astype(np.int64)
-            ahead = torch.from_numpy(self._logits(model, rows.take(some)).mean(0))
+            count = min(len(chosen), MOST_CENTRED_ON)
+            some = np.linspace(0, len(chosen) - 1, count).astype(np.int64)
+            ahead = torch.from_numpy(self.logits(model, chosen[some]).mean(0))
             model.classifier.bias.data -= ahead.to(self.world.device)
         losses = train_classifier(
             model,
-            rows,
-            self._labels[chosen],
+            self.rows.take(chosen),
+            self.labels[chosen],
             self.job.config,
             learning_rate=trial.learning_rate,
             epochs=trial.epochs,
@@ -139,11 +125,11 @@ class Finetuning:
         )
         return model, losses
 
-    def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
+    def logits(self, model: BertForClassification, rows: Rows) -> Logits:
         precision = self.job.config.precision
-        return predict_logits(model, rows, precision=precision, world=self.world)
+        return predict_logits(model, self.rows.take(rows), precision=precision, world=self.world)
 
-    def _progress(self, part: str | None = None, *, unit: str = "step") -> tqdm:
+    def progress(self, part: str | None = None, *, unit: str = "step") -> tqdm:
         """Shown by one of the processes."""
         title = f"{self.key.title}, {part}" if part else self.key.title
         is_shown = self.world.is_main and is_watched()

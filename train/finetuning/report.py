@@ -7,7 +7,6 @@ results, the classifier's test logits  ->  report.json, lines for a terminal
 1,000      91.0 ± 0.3      80.2 ± 0.9      85.6 ± 0.4
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +17,7 @@ import numpy as np
 
 from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import TEST, Job
 from clozeline.train.finetuning.results import SHOWN, Result
-from clozeline.train.finetuning.training_loop import Logits
-from clozeline.train.labelled.calibration import calibration
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
@@ -71,30 +67,6 @@ class FinetuneReport:
             ),
             *(f"note: {note}" for note in self.values["notes"]),
         ]
-
-
-def summarize(
-    job: Job,
-    results: Sequence[Result],
-    best: Result,
-    logits: Logits,
-    *,
-    notes: Sequence[str],
-    sources: dict[str, str | None],
-) -> FinetuneReport:
-    """The report of the results, and of the best one's logits [N, C] for the test rows."""
-    counts = Counter(job.train.labels)
-    class_counts = {name: counts[name] for name in job.names}
-    values = {
-        **sources,
-        **report_of(results, best),
-        "calibration": calibration(
-            logits, job.test_labels[TEST], temperature=best.chosen.temperature
-        ),
-        "class_counts": class_counts,  # training rows
-        "notes": [*notes, *doubts(best.scores, points_of(results), job.config)],
-    }
-    return FinetuneReport(values, is_new=True)
 
 
 def report_of(results: Sequence[Result], best: Result) -> dict[str, Any]:

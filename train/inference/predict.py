@@ -18,7 +18,6 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
-    MAGIC,
     File,
     bare_name,
     find_files,
@@ -167,11 +166,6 @@ def _lines(source: str) -> Iterator[str]:
             raise InputError(f"{STANDARD_INPUT} is closed; pipe text into the command.")
         assert isinstance(sys.stdin.buffer, io.BufferedReader)
         head = sys.stdin.buffer.peek()
-        if compression := next((MAGIC[magic] for magic in MAGIC if head.startswith(magic)), None):
-            raise InputError(
-                f"{STANDARD_INPUT} is compressed ({compression}); unpack it first, or name the "
-                "file: --file FILE unpacks it."
-            )
         check_utf8(STANDARD_INPUT, head)
         yield from _decoded(sys.stdin.buffer)
         return

@@ -22,7 +22,7 @@ from clozeline.train.labelled.scores import Scores
 
 def baseline(
     train_source: str,
-    test_source: str,
+    test: str,
     *,
     text: str = "text",
     text_pair: str | None = None,
@@ -34,12 +34,12 @@ def baseline(
     """
     columns: dict[str, Any] = {"text": text, "text_pair": text_pair, "label": label}
     train = read_labelled(train_source, **columns)
-    test = read_labelled(test_source, **columns, is_test=True)
+    rows = read_labelled(test, **columns, is_test=True)
     names = class_names(train)
-    for note in same_number_notes(test, names):
+    for note in same_number_notes(rows, names):
         print(f"note: {note}", file=sys.stderr)
     predict = fit_bag_of_words(train.texts.joined(), class_ids(train, names), source=train.source)
-    return Scores.of(names, class_ids(test, names), predict(test.texts.joined()))
+    return Scores.of(names, class_ids(rows, names), predict(rows.texts.joined()))
 
 
 def fit_bag_of_words(

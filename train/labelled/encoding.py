@@ -20,14 +20,12 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Encoding
 from torch import Tensor
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.ragged import (
     Offsets,
     Ragged,
-    concatenate,
     offsets_of,
     slice_indices,
 )
@@ -37,7 +35,6 @@ from clozeline.train.config import Truncate
 from clozeline.train.labelled.prompt import ids_of_prompt
 from clozeline.train.labelled.rows import Rows, Texts
 
-TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 MOST_PROMPT = 32  # tokens
 #: How many quarters of what is kept are the start of a text that is cut; the rest is its end.
@@ -130,35 +127,8 @@ class Encoder:
         self._truncate = truncate
 
     def encode(self, texts: Texts) -> Encoded:
-        """The token ids of all texts; needs at least one."""
-        parts = [self._encode(part) for part in texts.parts(TEXTS_PER_CALL)]
-        input_ids, length_a, is_cut = zip(*parts, strict=True)
-        return Encoded(
-            concatenate(list(input_ids)),
-            np.concatenate(length_a),
-            np.concatenate(is_cut),
-            self._max_seq_length,
-            self._tokenizer.pad_id,
-        )
-
-    def truncate(self, texts: Texts) -> Texts:
-        """The part of each text that `encode` keeps, whole characters; a space for its middle."""
-        columns: list[list[str]] = [[] for _ in texts.columns]
-        for part in texts.parts(TEXTS_PER_CALL):
-            pieces = self._pieces(part)
-            for whole, column, (p, k) in zip(columns, self._in_row(part), pieces, strict=True):
-                whole += self._kept_texts(column, p.lengths, k)
-        if self._follows_space:
-            columns[0] = [text.removeprefix(" ") for text in columns[0]]
-        return Texts(*columns)
-
-    def _encode(self, texts: Texts) -> tuple[Ragged, Offsets, NDArray[np.bool_]]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; its length up to B; whether it is cut.
-
-        A prompt follows [CLS].
-        """
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of each, truncated; a prompt follows [CLS]."""
         pieces, before = self._pieces(texts), len(self._before)
-        is_cut = np.any([k < p.lengths for p, k in pieces], axis=0)
         kept = [k for _, k in pieces]
         offsets = offsets_of(before + sum(kept) + len(kept))
         values = np.full(offsets[-1], self._tokenizer.sep_id, dtype=np.uint32)
@@ -170,7 +140,24 @@ class Encoder:
             last = slice_indices(p.offsets[1:] - tail, tail)
             values[slice_indices(starts + head, tail)] = p.values[last]
             starts = starts + k + 1
-        return Ragged(values, offsets), before + kept[0] + 1, is_cut
+        return Encoded(
+            Ragged(values, offsets),
+            before + kept[0] + 1,
+            np.any([k < p.lengths for p, k in pieces], axis=0),
+            self._max_seq_length,
+            self._tokenizer.pad_id,
+        )
+
+    def truncate(self, texts: Texts) -> Texts:
+        """The part of each text that `encode` keeps, whole characters; a space for its middle."""
+        columns = self._in_row(texts)
+        for column, (p, kept) in zip(columns, self._pieces(texts), strict=True):
+            head, tail = first_and_last(kept, self._truncate)
+            for row in np.flatnonzero(kept < p.lengths).tolist():
+                column[row] = self._cut(column[row], int(head[row]), int(tail[row]))
+        if self._follows_space:
+            columns[0] = [text.removeprefix(" ") for text in columns[0]]
+        return Texts(*columns)
 
     def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
@@ -183,20 +170,16 @@ class Encoder:
 
     def _in_row(self, texts: Texts) -> list[list[str]]:
         """The columns as they are read: after a prompt the first token may depend on a space."""
-        first, *second = texts.columns
+        first, *second = map(list, texts.columns)
         if self._follows_space:
-            first = [self._tokenizer.after_space(text) for text in first]
+            first = list(map(self._tokenizer.after_space, first))
         return [first, *second]
 
-    def _kept_texts(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
-        texts, rows = texts.copy(), np.flatnonzero(kept < lengths).tolist()
-        long = [texts[row] for row in rows]
-        # Only the library knows the character offsets of tokens; it is slower, so use it for these.
-        encodings = self._tokenizer.library.encode_batch(long, add_special_tokens=False)
-        head, tail = first_and_last(kept, self._truncate)
-        for row, encoding in zip(rows, encodings, strict=True):
-            texts[row] = _kept_text(texts[row], encoding, int(head[row]), int(tail[row]))
-        return texts
+    def _cut(self, text: str, head: int, tail: int) -> str:
+        """The characters of the first and the last tokens, which only the slow library knows."""
+        spans = self._tokenizer.library.encode(text, add_special_tokens=False).offsets
+        parts = [text[: spans[head - 1][1]]] if head else []
+        return " ".join([*parts, text[spans[-tail][0] :]] if tail else parts)
 
 
 def first_and_last(kept: Count, truncate: Truncate) -> tuple[Count, Count]:
@@ -253,20 +236,3 @@ def evaluation_batches(
 def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[Rows]:
     rows = rows[np.argsort(lengths[rows], kind="stable")]
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-
-
-def _kept_text(text: str, encoding: Encoding, head: int, tail: int) -> str:
-    """The characters of the first and the last tokens of a text."""
-    parts = []
-    if head:
-        parts.append(text[: _characters(encoding, head - 1)[1]])
-    if tail:
-        parts.append(text[_characters(encoding, len(encoding) - tail)[0] :])
-    return " ".join(parts)
-
-
-def _characters(encoding: Encoding, token: int) -> tuple[int, int]:
-    """Where the characters of a token begin and end."""
-    span = encoding.token_to_chars(token)
-    assert span is not None  # only added tokens, such as [CLS], have no characters
-    return span
