@@ -1,11 +1,13 @@
 """What a step computes and a run will need; and rows of up to 8,192 tokens."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozeline.model.config import PRESETS, preset
@@ -17,17 +19,12 @@ from clozeline.train.engine.flops import GPUS, gpu_named, mfu, peak_flops, step_
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate
-from clozeline.train.estimate.step_cost import (
-    Memory,
-    WithoutDevice,
-    backward,
-    longest_batch,
-    step_cost,
-)
+from clozeline.train.estimate.step_cost import step_cost
 from clozeline.train.pretraining.step import WordSampler, forward_losses, train_step
 from tests.pipeline.test_examples import examples_of
 from tests.pipeline.test_row_checks import findings_of
 from tests.support.command import invoke, output_of
+from tests.support.pretended_gpu import WithoutDevice, backward, pretended_gpu
 from tests.support.small import make_documents, small_tokenizer
 from tests.support.small_models import gradients, narrow
 from tests.support.step_forms import FORMS
@@ -42,24 +39,25 @@ ON_CUDA = {
 
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def random_batch(vocabulary):
+def random_batch(vocabulary, rows=ROWS):
     """Rows without padding, and without pairs."""
-    slots = torch.rand(ROWS, LENGTH).argsort(1)[:, :PREDICTIONS].sort(1).values
-    ids = torch.randint(5, vocabulary, (ROWS, LENGTH))
+    slots = torch.rand(rows, LENGTH).argsort(1)[:, :PREDICTIONS].sort(1).values
+    ids = torch.randint(5, vocabulary, (rows, LENGTH))
     batch = Batch(
         input_ids=ids,
         token_type_ids=torch.zeros_like(ids),
         attention_mask=torch.ones_like(ids, dtype=torch.bool),
         masked_lm_positions=slots,
         masked_lm_labels=ids.gather(1, slots),
-        masked_lm_weights=torch.ones(ROWS, PREDICTIONS),
-        next_sentence_labels=torch.full((ROWS,), -1),
-        example_weights=torch.ones(ROWS),
+        masked_lm_weights=torch.ones(rows, PREDICTIONS),
+        next_sentence_labels=torch.full((rows,), -1),
+        example_weights=torch.ones(rows),
     )
     counts = {"num_tokens": ids.numel(), "num_predictions": slots.numel(), "num_pairs": 0}
-    return LoadedBatch(batch=batch, next_position=ROWS, digest=0, **counts)
+    return LoadedBatch(batch=batch, next_position=rows, digest=0, **counts)
 
 
 def counted_flops(config, accumulation, words=0):
@@ -107,7 +105,7 @@ def test_a_step_of_every_form_runs_on_pretended_gpus(name):
     """CUDA's branches, dtypes and kernels, without CUDA; mixing devices is an error."""
     form = FORMS[name]
     loaded = form.loaded
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, WithoutDevice():
+    with pretended_gpu() as fake, WithoutDevice():
         with CUDA:
             model = form.model()
         if form.is_checkpointed:
@@ -125,16 +123,6 @@ def test_a_step_of_every_form_runs_on_pretended_gpus(name):
     assert {n: (g.shape, g.dtype, g.device) for n, g in seen.items()} == {
         n: (p.shape, p.dtype, p.device) for n, p in model.named_parameters()
     }
-
-
-@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_operations_of_a_step_are_those_that_torch_counts(passes):
-    config = preset("bert-tiny", vocab_size=100, attention_probs_dropout_prob=0.1)
-    data = DataConfig(max_seq_length=LENGTH, max_predictions_per_seq=7)
-    split = {"rows": ROWS // passes, "passes": passes}
-    cost = step_cost(config, training_config(), data, **split, device=CPU)
-    assert cost.pass_flops * passes == counted_flops(config, passes)
-    assert cost.optimizer_flops == 0
 
 
 def test_a_sample_of_words_is_less_work_and_no_sample_is_larger_than_the_vocabulary():
@@ -288,34 +276,73 @@ def test_bad_values_are_refused_in_one_line(options, reason, line):
     assert reason in output_of(*line, *options, code=2).splitlines()[-1]
 
 
+#: Of 32 rows a pass in bfloat16 on fake CUDA tensors, counted by the walk of bc26f2d5: megabytes
+#: when memory is fullest, and megabytes moved.
+COUNTED = [
+    ("nano", 64, {}, 1, 281, 2855),
+    ("nano", 64, {"sampled_words": 4096}, 1, 226, 1738),
+    ("bert-mini", 64, {"precision": "fp32"}, 1, 376, 4673),
+    ("bert-mini", 512, {"optimizer": "muon"}, 1, 1532, 20976),
+    ("bert-base", 64, {}, 2, 2798, 21062),
+    ("bert-base", 512, {"unpadded": True}, 1, 7928, 89089),
+    ("modern-base", 512, {}, 1, 11638, 263884),
+    ("modern-base", 512, {"activation_checkpointing": True}, 1, 4117, 379281),
+]
+
+
+@pytest.mark.parametrize(("name", "length", "changes", "passes", "peak", "moved"), COUNTED)
+def test_the_formulas_give_what_was_counted(name, length, changes, passes, peak, moved):
+    model = preset(name, attention_probs_dropout_prob=0.0)
+    data = DataConfig(max_seq_length=length, max_predictions_per_seq={64: 10, 512: 77}[length])
+    training = training_config(batch_size=32 * passes, **{"precision": "bf16"} | changes)
+    cost = step_cost(model, training, data, rows=32, passes=passes)
+    assert cost.peak / 1e6 == pytest.approx(peak, rel=0.08)
+    assert cost.traffic / 1e6 == pytest.approx(moved, rel=0.1)
+
+
+class Memory(TorchDispatchMode):
+    """Counts the bytes of all living tensors, and the most there were."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = self.fullest = 0
+        self._storages = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in (x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor)):
+            storage = tensor.untyped_storage()
+            if id(storage) not in self._storages and tensor.numel():
+                self._storages.add(id(storage))
+                self.bytes += storage.nbytes()
+                weakref.finalize(storage, self._remove, id(storage), storage.nbytes())
+        self.fullest = max(self.fullest, self.bytes)
+        return outputs
+
+    def _remove(self, key, size):
+        self._storages.remove(key)
+        self.bytes -= size
+
+
 @pytest.mark.parametrize(
-    ("changes", "passes", "above"),
-    [
-        ({}, 1, 1.0),
-        ({"optimizer": "muon", "precision": "bf16"}, 2, 1.0),
-        ({"sampled_words": 100, "precision": "bf16", "unpadded": True}, 1, 1.0),
-        ({"activation_checkpointing": True}, 1, 1.05),  # layers' inputs live a little longer
-    ],
+    ("changes", "passes"),
+    [({}, 1), ({"optimizer": "muon"}, 2), ({"activation_checkpointing": True}, 1)],
 )
-def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
-    """The same tensors, counted in a real step with autograd's own backward pass."""
-    config, data = preset("bert-tiny", vocab_size=500), DataConfig(max_seq_length=32)
-    training = training_config(batch_size=16, **changes)
-    found = step_cost(config, training, data, rows=16 // passes, passes=passes, device=CPU).peak
-    real = longest_batch(16, data, unpadded=training.unpadded)
-    sample = WordSampler(np.ones(config.vocab_size), training.sampled_words, seed=0).at(1)
-    how = {"accumulation": passes, "precision": training.precision, "clip": 1.0, "sample": sample}
+def test_a_real_step_needs_the_memory_of_the_formula(changes, passes):
+    config = preset("bert-mini", vocab_size=500, **STILL)
+    data = DataConfig(max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS)
+    training = training_config(batch_size=64, **changes)
+    how = {"accumulation": passes, "precision": "fp32", "clip": 1.0}
+    loaded = random_batch(500, rows=64)
     with Memory() as memory:
         model = BertForPretraining(config, seed=0).train()
         if training.activation_checkpointing:
             model.encoder.checkpoint_activations()
         optimizer = build_optimizer(model, training)
-        tensors = {name: value.clone() for name, value in real.batch.tensors().items()}
-        loaded = replace(real, batch=replace(real.batch, **tensors))
         for _ in range(2):
             train_step(model, optimizer, loaded, world=World(0, 1, CPU), **how)
-    wanted = memory.fullest
-    assert 0.999 * wanted < found < 1.001 * above * wanted
+    found = step_cost(config, training, data, rows=64 // passes, passes=passes).peak
+    assert found == pytest.approx(memory.fullest, rel=0.1)
 
 
 # --- Rows of up to 8,192 tokens: shards, masks, the loader, a step of training --------------------

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import autocast
-from clozeline.train.estimate.step_cost import WithoutDevice
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.labelled.encoding import training_batches
 from clozeline.train.pretraining.step import forward_losses, is_full
+from tests.support.pretended_gpu import WithoutDevice, pretended_gpu
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import narrow
 from tests.support.small_training import STILL
@@ -56,10 +55,6 @@ def no_graphs_of_other_tests():
     torch._dynamo.reset()
 
 
-def without_memory():
-    return FakeTensorMode(allow_non_fake_inputs=True)
-
-
 def on_gpu(build, *arguments, **options):
     """A model there; without a device, torch cannot be asked whether a weight is drawn again."""
     with WithoutDevice(), CUDA:
@@ -86,7 +81,7 @@ def losses_of_form(called, form, loaded, device):
 def test_a_form_is_one_graph_on_a_gpu(name):
     form, counter = FORMS[name], CompileCounter()
     loaded = form.loaded
-    with without_memory():
+    with pretended_gpu():
         model = on_gpu(form.model)
         called = torch.compile(model, fullgraph=True, backend=counter)
         with WithoutDevice():
@@ -116,7 +111,7 @@ def test_ten_steps_of_a_real_loader_are_one_or_two_graphs(pairs, options, graphs
     shards = write_data_set(tmp_path, train=(100,), config=config)
     batches = list(islice(Loader(shards, batch_size=8, seed=0, **options), 10))
     counter = CompileCounter()
-    with without_memory():
+    with pretended_gpu():
         called = torch.compile(on_gpu(BertForPretraining, NANO), fullgraph=True, backend=counter)
         for loaded in batches:
             with WithoutDevice():

@@ -90,6 +90,12 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     return x.mT if is_tall else x
 
 
+def muon_flops(shape: torch.Size) -> float:
+    """Operations of `orthogonalized` for one matrix of this shape."""
+    short, long = sorted(shape)
+    return ITERATIONS * 2 * short**2 * (2 * long + short)
+
+
 def _of_one_shape(matrices: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     groups: dict[torch.Size, list[nn.Parameter]] = {}
     for matrix in matrices:

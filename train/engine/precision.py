@@ -15,27 +15,8 @@ from clozeline.train.engine.distributed import World
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Matrix products in bfloat16, or everything in float32."""
-    if precision != "bf16":
-        return nullcontext()
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return _autocast_elsewhere()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-@contextmanager
-def _autocast_elsewhere() -> Iterator[None]:
-    """CUDA's autocast for fake tensors; torch's disables itself without a GPU."""
-    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    torch.set_autocast_enabled("cuda", True)
-    torch.set_autocast_dtype("cuda", torch.bfloat16)
-    torch.autocast_increment_nesting()
-    try:
-        yield
-    finally:
-        if torch.autocast_decrement_nesting() == 0:
-            torch.clear_autocast_cache()
-        torch.set_autocast_enabled("cuda", before[0])
-        torch.set_autocast_dtype("cuda", before[1])
+    is_wanted = precision == "bf16"
+    return torch.autocast(device.type, dtype=torch.bfloat16) if is_wanted else nullcontext()
 
 
 def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:

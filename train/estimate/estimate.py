@@ -12,19 +12,19 @@ from functools import cached_property
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import BertForPretraining, count_parameters
+from clozeline.model.heads import count_parameters
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.engine.flops import Gpu
-from clozeline.train.estimate.step_cost import StepCost, step_cost
+from clozeline.train.estimate.step_cost import StepCost, sizes_of, step_cost
 
 #: Guesses. CUDA's context, its libraries and the allocator's holes take the rest of the memory.
 USABLE = 0.9
 #: The fraction of the peak that the products reach, and the fraction of the eager kernels' traffic
 #: that a compiled step has. With these two the steps of `bert-base`, `nano` and `modern-small` take
-#: 0.99, 0.99 and 0.94 of what they took on an H200 (docs/manual/results.md, "On a GPU").
-UTILIZATION, FUSED = 0.42, 0.14
+#: 0.98, 0.95 and 1.05 of what they took on an H200 (docs/manual/results.md, "On a GPU").
+UTILIZATION, FUSED = 0.46, 0.22
 GPUS_OF_A_MACHINE = 8
 CUDA = torch.device("cuda", 0)
 
@@ -44,11 +44,8 @@ class Estimate:
         """Rows of a pass: as given, else the largest divisor of a rank's share that fits; or 0."""
         if isinstance(self.training.micro_batch_size, int):
             return self.training.rows_per_pass(self.gpus)
-        room = USABLE * self.gpu.memory * 1e9
-        bytes_of_row = (self._cost(2).peak - self._cost(1).peak) or 1
-        limit = 1 + (1.1 * room - self._cost(1).peak) / bytes_of_row
-        sizes = [n for n in range(self.share, 0, -1) if self.share % n == 0 and n <= limit]
-        return next((n for n in sizes if self.memory(n) <= room), 0)
+        sizes = (n for n in range(self.share, 0, -1) if self.share % n == 0)
+        return next((n for n in sizes if self.memory(n) <= USABLE * self.gpu.memory * 1e9), 0)
 
     @property
     def share(self) -> int:
@@ -94,10 +91,8 @@ class Estimate:
 
         A ring's sums; or FSDP2's gathers and sums, and then sums of each shard.
         """
-        with torch.device("meta"):
-            model = BertForPretraining(self.model)
-        layers = sum(weight.numel() for weight in model.encoder.layers.parameters())
-        others = sum(weight.numel() for weight in model.parameters()) - layers
+        layers = sizes_of(self.model).layers
+        others = sizes_of(self.model).all - layers
         is_muon, is_ddp = self.training.optimizer == "muon", self.training.parallel == "ddp"
         # In bfloat16: whole updates gathered, or shards sent to who computes an update and back.
         updates = is_muon * layers * (2 if is_ddp else 4 / self.gpus)
@@ -127,10 +122,7 @@ class Estimate:
         return computing + max(0.0, sending - computing / self.passes * 2 / 3)
 
     def _cost(self, rows: int) -> StepCost:
-        passes = 1 if rows == self.share else 2
-        return step_cost(
-            self.model, self.training, self.data, rows=rows, passes=passes, device=CUDA
-        )
+        return step_cost(self.model, self.training, self.data, rows=rows, passes=self.share // rows)
 
 
 HEADER = (
@@ -138,7 +130,7 @@ HEADER = (
     "tokens/s at best", "tokens/s guessed", "steps", "hours", "cost",
 )  # fmt: skip
 NOTES = (
-    "counted    memory, operations and bytes: the real step, eager kernels, rows of full length",
+    "computed   memory, operations and bytes: a step of eager kernels on rows of full length",
     "at best    products at the GPU's peak, all else at its memory's bandwidth (compiled: "
     f"{FUSED:.0%} of it)",
     f"guessed    products at {UTILIZATION:.0%} of the peak, {USABLE:.0%} of the memory",
