@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import io
 import json
 import re
 import runpy
@@ -120,15 +119,6 @@ def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):
     assert positions(2, "part.pt") == ["8", "16"]
     assert positions(3, "part.pt") == ["24"]
     assert positions(1, "part.pt") == []
-
-
-def test_masks_are_filled_line_by_line(whole, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("the [MASK]\n[MASK] of\n"))
-    main_of("fill_masks.py")(whole / "run")
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("the ")
-    assert lines[1].count("%") == 5
 
 
 def test_the_mean_of_checkpoints_is_a_run_that_cannot_be_continued(tmp_path, capsys):

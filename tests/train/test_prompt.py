@@ -16,8 +16,7 @@ from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import start_at_words
-from clozeline.train.labelled.encoding import Encoder
-from clozeline.train.labelled.prompt import ids_with_masks
+from clozeline.train.labelled.encoding import Encoder, ids_with_masks
 from clozeline.train.labelled.rows import Texts, read_texts
 from tests.pipeline.test_word_memo import TOKENIZERS
 from tests.support.command import output_of

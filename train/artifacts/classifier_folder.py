@@ -122,11 +122,14 @@ def read_predictions(folder: Path) -> list[Predicted]:
     csv.field_size_limit(sys.maxsize)  # a text has no limit
     try:
         with (folder / PREDICTIONS).open(encoding="utf-8", newline="") as file:
-            rows = [Predicted(*map(row.get, Predicted._fields)) for row in csv.DictReader(file)]
-        if any(None in row for row in rows):
-            raise ValueError("a column is missing")
-        return [row._replace(confidence=float(row.confidence)) for row in rows]
-    except (OSError, ValueError, csv.Error) as error:
+            rows = list(csv.DictReader(file))
+        if any(None in row.values() for row in rows):
+            raise ValueError("a row has too few columns")
+        return [
+            Predicted(row["label"], row["predicted"], float(row["confidence"]), row["text"])
+            for row in rows
+        ]
+    except (OSError, KeyError, ValueError, csv.Error) as error:
         raise InputError(
             f"{folder / PREDICTIONS} cannot be read ({error}); make it again with "
             "`clozeline finetune`."

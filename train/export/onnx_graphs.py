@@ -12,8 +12,7 @@ has segments. B and S are free; S is at most the number of the model's positions
 import importlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,7 +82,8 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
     example = _batch(config, rows=2, length=length)
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     axes = {0: "batch", 1: "sequence"}
-    with warnings.catch_warnings(), _quiet_exporter():
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of torchvision, which is not needed
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         # By itself the exporter first traces without dynamo, which takes the batch for a constant.
         traced = torch.export.export(
@@ -145,18 +145,6 @@ def _batch(config: BertConfig, *, rows: int, length: int) -> dict[str, Tensor]:
     if config.type_vocab_size:
         batch["token_type_ids"] = mask * (torch.arange(length) >= length // 2)
     return batch
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silence the exporter's warnings, such as that torchvision is not installed."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _import_package(name: str) -> ModuleType:

@@ -1,6 +1,6 @@
 """The commands that fine-tune a model and train its baseline."""
 
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from clozeline.pipeline.commandline.command import Command, recorded_options
 from clozeline.pipeline.commandline.config_options import (
     config_or_usage_error,
     grouped_option,
-    option,
     options_of,
 )
 from clozeline.pipeline.commandline.next_command import as_given, print_next_for
@@ -90,19 +89,15 @@ def finetune(
     print_next_for(out)
 
 
-@dataclass(frozen=True)
-class BaselineOptions:
-    """The columns of the tables."""
-
-    text: str = option(FinetuneConfig.text, "Column of the text.", group="Data")
-    text_pair: str | None = option(None, "Column of the second text of a pair.", group="Data")
-    label: str = option(FinetuneConfig.label, "Column of the class.", group="Data")
+COLUMNS = ("text", "text_pair", "label")
 
 
 @click.command(cls=Command, example="clozeline baseline train.csv --test test.csv --label stars")
 @click.argument("train", metavar="TRAIN")
 @grouped_option("--test", required=True, help="Labelled test rows.", group="Data")
-@options_of(BaselineOptions)
+@options_of(
+    FinetuneConfig, leave_out=[f.name for f in fields(FinetuneConfig) if f.name not in COLUMNS]
+)
 def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
     from clozeline.train.labelled.baseline import baseline as run_baseline

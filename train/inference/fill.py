@@ -20,7 +20,7 @@ from clozeline.pipeline.tokenization.tokenizer_spec import join_bytes
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.engine.distributed import join_world
-from clozeline.train.labelled.prompt import ids_with_masks
+from clozeline.train.labelled.encoding import ids_with_masks
 from clozeline.train.labelled.rows import given_texts
 
 

@@ -5,6 +5,10 @@
                                     its start cut:    [CLS] great [SEP] liked it a lot [SEP]
     "Great", a prompt               ->  [CLS] it was [MASK] . great [SEP]
 
+The masked-LM head knows which words fit at the [MASK] of a prompt, so a classifier that starts with
+the words of its classes needs few labels (Schick & Schuetze 2021, "Exploiting Cloze Questions for
+Few Shot Text Classification and Natural Language Inference").
+
 B batch, S sequence. A pair that is too long loses tokens of its longer text, one at a
 time. Where the middle is cut, a quarter of what is kept is the start of the text (Sun et al. 2019,
 "How to Fine-Tune BERT for Text Classification?": 128 and 382 of 510 tokens).
@@ -13,7 +17,7 @@ shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU)
 CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -23,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.ragged import (
     Offsets,
     Ragged,
@@ -32,7 +37,6 @@ from clozeline.pipeline.common.ragged import (
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.config import Truncate
-from clozeline.train.labelled.prompt import ids_of_prompt
 from clozeline.train.labelled.rows import Rows, Texts
 
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
@@ -236,3 +240,65 @@ def evaluation_batches(
 def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[Rows]:
     rows = rows[np.argsort(lengths[rows], kind="stable")]
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+def ids_of_prompt(prompt: str, tokenizer: Tokenizer, *, most: int) -> list[int]:
+    """The ids of a prompt. Raises InputError unless it has one mask, and at most so many tokens."""
+    ids, mask = ids_with_masks(prompt, tokenizer), tokenizer.mask_token
+    if (count := ids.count(tokenizer.mask_id)) != 1:
+        raise InputError(f"--prompt {prompt!r} has {count} {mask}; give it one, where a word fits.")
+    if len(ids) > most:
+        raise InputError(
+            f"--prompt {prompt!r} has {len(ids)} tokens; give at most {most}, a quarter of "
+            "--max-seq-length and no more than 32."
+        )
+    return ids
+
+
+def ids_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of a text, without [CLS] and [SEP]; each "[MASK]" in it becomes the special token."""
+    first, *rest = tokenizer.encode_batch(_around_masks(text, tokenizer))
+    return first + [i for part in rest for i in (tokenizer.mask_id, *part)]
+
+
+def word_ids(
+    words: Mapping[str, Sequence[str]], names: Sequence[str], tokenizer: Tokenizer
+) -> list[list[int]]:
+    """The ids of the words of each class, in the order of `names`; none without `words`.
+
+    Spaces around a name do not count. Raises InputError for other classes, and for words that are
+    not one token of the vocabulary.
+    """
+    if not words:
+        return []
+    classes = [name.strip() for name in names]
+    wrong = [f"no words for {name!r}" for name in classes if name not in words]
+    wrong += [f"the unknown class {name!r}" for name in words if name not in classes]
+    if wrong:
+        raise InputError(
+            f"--label-words has {', '.join(wrong[:5])}; give words for each class of the training "
+            "rows."
+        )
+    return [[_word_id(word, tokenizer) for word in words[name]] for name in classes]
+
+
+def _word_id(word: str, tokenizer: Tokenizer) -> int:
+    [ids] = tokenizer.encode_batch([tokenizer.after_space(word)])
+    if len(ids) != 1 or ids == [tokenizer.unk_id]:
+        pieces = " ".join(tokenizer.shown_tokens[i] for i in ids) or "nothing"
+        raise InputError(
+            f"--label-words has {word!r}, which the vocabulary has only as {pieces}; give a word "
+            "that is one token."
+        )
+    return ids[0]
+
+
+def _around_masks(text: str, tokenizer: Tokenizer) -> list[str]:
+    """The text before, between and after the masks, without the spaces that belong to a mask."""
+    parts = text.split(tokenizer.mask_token)
+    before, after = tokenizer.spec.mask_strips if tokenizer.spec else (False, False)
+    if before:
+        parts[:-1] = [part.rstrip() for part in parts[:-1]]
+    if after:
+        parts[1:] = [part.lstrip() for part in parts[1:]]
+    return parts

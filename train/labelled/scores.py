@@ -64,12 +64,8 @@ class Scores:
 
     @property
     def macro_f1(self) -> float:
-        """The unweighted mean of F1 over the classes that labels or predictions have.
-
-        Those are the classes of `f1_score(labels, predicted, average="macro")` of scikit-learn.
-        """
-        is_there = (self.confusion.sum(0) + self.confusion.sum(1)) > 0
-        return float(self.f1[is_there].mean()) if is_there.any() else 0.0
+        """The mean of F1 of the classes that labels or predictions have, as in scikit-learn."""
+        return float(self.means["macro mean"][2])
 
     @property
     def means(self) -> dict[str, Floats]:
