@@ -72,7 +72,6 @@ WARM = [
     "torch.distributed",
     "regex",
     "jinja2",
-    "mwparserfromhell",
     "pyarrow.parquet",
     "pyarrow.compute",
 ]
