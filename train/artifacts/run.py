@@ -75,12 +75,6 @@ class RunConfig:
         }
         return cls(**values | configs)
 
-    @property
-    def largest_data(self) -> DataConfig:
-        """The data with as many masked tokens in an example as a step of any phase has at most."""
-        most = max(phase.max_predictions * phase.batch_factor for phase in self.phases)
-        return replace(self.data, max_predictions_per_seq=most)
-
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
         """What differs in the named parts ("model", "training" ...): "name a there, b now"."""
         earlier, own = other.to_dict(), self.to_dict()
