@@ -9,8 +9,13 @@ import torch
 from clozeline.model.heads import BertForClassification
 from clozeline.train.artifacts.classifier_folder import PREDICTIONS, predictions_csv
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
-from clozeline.train.finetuning.report import FinetuneReport, report_of
-from clozeline.train.finetuning.results import ModelKey, ModelName, Result
+from clozeline.train.finetuning.results import (
+    FinetuneReport,
+    ModelKey,
+    ModelName,
+    Result,
+    report_of,
+)
 from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.calibration import calibration
 from clozeline.train.labelled.scores import Scores

@@ -16,7 +16,7 @@ from clozeline.train.artifacts.classifier_folder import (
     predictions_csv,
     read_predictions,
 )
-from clozeline.train.finetuning.report import FinetuneReport, report_of
+from clozeline.train.finetuning.results import FinetuneReport, report_of
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.report.classifier_chapter import sections_of
 from tests.support.command import invoke, refused

@@ -20,7 +20,7 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normaliza
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, load_weights
 from clozeline.train.artifacts.huggingface import read_tokenizer, side_cut
 from clozeline.train.export.model_card import classifier_card
-from clozeline.train.finetuning.training_loop import rows_per_step
+from clozeline.train.finetuning.finetune import rows_per_step
 from clozeline.train.inference.predict import predict
 from tests.support.command import output_of, refused
 from tests.support.files import contents, no_file_longer_than

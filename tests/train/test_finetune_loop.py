@@ -13,7 +13,7 @@ from clozeline.model.heads import BertForClassification
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import (
+from clozeline.train.finetuning.finetune import (
     loss_sum,
     predict_logits,
     rows_per_step,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.report import FinetuneReport, doubts, label_efficiency_table
+from clozeline.train.finetuning.results import FinetuneReport, doubts, label_efficiency_table
 from clozeline.train.labelled.scores import Scores
 from tests.support.small_classifier import report
 

@@ -22,7 +22,7 @@ from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import predict_logits, train_classifier
+from clozeline.train.finetuning.finetune import predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step

@@ -9,7 +9,7 @@ from clozeline.pipeline.common.errors import own_version
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.phases import data_sets_of, states_of
-from clozeline.train.finetuning.training_loop import rows_per_step
+from clozeline.train.finetuning.finetune import rows_per_step
 
 HEAD = """\
 ---

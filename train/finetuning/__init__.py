@@ -9,9 +9,8 @@ The files in the order in which data meets them:
     job.py               RUN, train.csv, test.csv       ->  model, rows, digests of both
     finetune.py          one model                      ->  search, training on all rows, scores
     search.py            results on held-out rows       ->  learning rate and epochs, temperature
-    training_loop.py     rows, learning rate, epochs    ->  weights, logits
     results.py           scores and weights of a model  ->  OUT/results/pretrained-1000-0.json
-    report.py            all results                    ->  report.json, lines for a terminal
+                         all results                    ->  report.json, lines for a terminal
     classifier.py        the best model                 ->  a folder; texts  ->  probabilities
 
 The same model from scratch and a bag-of-words baseline are scored on the same test rows. A

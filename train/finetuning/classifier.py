@@ -28,7 +28,7 @@ from clozeline.train.artifacts.classifier_folder import (
 from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.config import Truncate
-from clozeline.train.finetuning.training_loop import predict_logits
+from clozeline.train.finetuning.finetune import predict_logits
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Floats, Texts, given_texts

@@ -47,8 +47,16 @@ from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import new_model, scored, train_model
 from clozeline.train.finetuning.job import TEST, Job, read_job
-from clozeline.train.finetuning.report import FinetuneReport, doubts, points_of, report_of
-from clozeline.train.finetuning.results import ModelKey, ModelName, Result, ResultFolder
+from clozeline.train.finetuning.results import (
+    FinetuneReport,
+    ModelKey,
+    ModelName,
+    Result,
+    ResultFolder,
+    doubts,
+    points_of,
+    report_of,
+)
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.calibration import calibration, softmax

@@ -20,12 +20,12 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.pretrained import Pretrained, read_pretrained
 from clozeline.train.artifacts.run import with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import Labels
 from clozeline.train.labelled.encoding import Encoded, Encoder, word_ids
 from clozeline.train.labelled.labels import class_ids, class_names
 from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
+    Labels,
     Rows,
     Texts,
     balanced_order,

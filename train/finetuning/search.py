@@ -28,9 +28,8 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training_loop import Labels, Logits
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
-from clozeline.train.labelled.rows import Rows
+from clozeline.train.labelled.rows import Labels, Logits, Rows
 from clozeline.train.labelled.scores import pearson
 
 FOLDS = 5

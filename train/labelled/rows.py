@@ -34,6 +34,8 @@ HELD_OUT_PARTS = 10  # one of them is tested on where there is no test source
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Logits = NDArray[np.float32]  # [N, C]
+Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 
 @dataclass(frozen=True)
