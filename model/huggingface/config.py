@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.model.config import MODERN_BERT, RATES, SIZES, BertConfig, Pooling
-from clozeline.model.huggingface.weight_files import read_json, refuse_tensorflow
+from clozeline.model.huggingface.weight_files import CONVERSION, read_json
 
 CONFIG = "config.json"
 # The parts of each architecture besides the encoder. A bare model may have a pooler or none.
@@ -91,10 +91,11 @@ class HuggingFaceConfig:
 
 def read_huggingface_config(folder: Path, file: str = CONFIG) -> HuggingFaceConfig:
     """The config of a folder. Raises ValueError if it has none, or one of an unsupported model."""
-    refuse_tensorflow(folder)
     path = folder / file
     if not path.is_file():
-        raise ValueError(f"{folder} is not a Hugging Face folder (it has no {CONFIG}).")
+        raise ValueError(
+            f"{folder} is not a Hugging Face folder (it has no {CONFIG}). {CONVERSION}"
+        )
     values = read_json(path)
     model_type, architecture = _architecture(path, values)
     is_modern = model_type == "modernbert"

@@ -22,6 +22,10 @@ from torch import Tensor
 
 SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 TENSORFLOW = ("*.ckpt*", "tf_model.h5")
+CONVERSION = (
+    "Convert a TensorFlow model with `BertForPreTraining.from_pretrained(..., from_tf=True)"
+    ".save_pretrained('DIR')` of transformers 4."
+)
 
 TIED = {  # decoders, which some versions store, and the word embeddings that they are
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -88,21 +92,7 @@ def weight_files(folder: Path) -> list[Path]:
             return [_regular(folder / name)]
         if (folder / (name + INDEX)).exists():
             return _parts(folder / (name + INDEX))
-    raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE}).")
-
-
-def refuse_tensorflow(folder: Path) -> None:
-    """Raises ValueError, with the conversion to do, if a folder has only TensorFlow weights."""
-    if any(chain.from_iterable(folder.glob(f"{name}*") for name in (SAFETENSORS, PICKLE))):
-        return
-    files = sorted(chain.from_iterable(folder.glob(pattern) for pattern in TENSORFLOW))
-    if not files:
-        return
-    raise ValueError(
-        f"{folder} holds a TensorFlow model ({files[0].name}), which is not supported. Convert it: "
-        "`BertForPreTraining.from_pretrained(..., from_tf=True).save_pretrained('DIR')` of "
-        "transformers 4, with TensorFlow installed; then use DIR."
-    )
+    raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE}). {CONVERSION}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

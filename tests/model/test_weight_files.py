@@ -165,7 +165,7 @@ DAMAGES = {
     ),
     "checkpoint": (
         files("bert_model.ckpt.index", "bert_model.ckpt.meta"),
-        r"TensorFlow model \(bert_model.ckpt.index\), which is not supported. Convert it: `Bert",
+        r"no weights .* Convert a TensorFlow model with `BertForPreTraining",
     ),
 }
 

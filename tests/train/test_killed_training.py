@@ -20,10 +20,9 @@ import torch
 import torch.distributed as dist
 
 from clozeline.pipeline.common.errors import InputError, LostProcessError
-from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.lost_process import lost_process_in_one_line
-from clozeline.train.engine.precision import WORKSPACE, deterministic_kernels
+from clozeline.train.engine.precision import WORKSPACE, deterministic_kernels, resolve_compile
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import COMMAND, in_own_group, python
 from tests.support.small_training import assert_same_run, command_line, numbers, preset_of, train

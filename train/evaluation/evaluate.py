@@ -21,9 +21,8 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import check_fits, load_run
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
-from clozeline.train.engine.compiler import without_compiler
 from clozeline.train.engine.distributed import World, join_world
-from clozeline.train.engine.precision import autocast
+from clozeline.train.engine.precision import autocast, without_compiler
 
 Split = Literal["validation", "train"]
 

@@ -31,7 +31,6 @@ from clozeline.train.engine.precision import (
     resolve_precision,
     seed_dropout,
 )
-from clozeline.train.engine.replicas import same_weights, sum_gradients
 from clozeline.train.engine.schedule import schedule_factor
 from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.finetuning.job import TEST, Job
@@ -229,13 +228,31 @@ def train_classifier(
             loss = loss_sum(logits.float(), targets[own].to(device))
             (loss / len(batch)).backward()
             losses[step * epochs // len(batches)] += loss.detach()
-        sum_gradients(model, world)
+        _sum_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         progress.update()
-    same_weights(model, world)
+    _copy_from_main(model, world)
     return [loss / len(rows) for loss in world.sum(losses).tolist()]
+
+
+def _sum_gradients(model: nn.Module, world: World) -> None:
+    """Let each gradient be its sum over the processes; one without a row of a step has zeros.
+
+    DistributedDataParallel waits for a backward pass of each process.
+    """
+    if world.size == 1:
+        return
+    for parameter in model.parameters():
+        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad = world.sum(own.contiguous())
+
+
+def _copy_from_main(model: nn.Module, world: World) -> None:
+    """Give all processes rank 0's weights; their processors may round differently."""
+    for parameter in model.parameters():
+        world.broadcast(parameter.detach())
 
 
 def rows_per_step(rows: int, batch_size: int | Auto) -> int:

@@ -20,11 +20,10 @@ from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.data.phases import DataPhase, PhasedLoader
 from clozeline.train.data.shard_set import ShardSet
-from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, device_name, is_sharded, parallelize
 from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.optim import follow_schedule
-from clozeline.train.engine.precision import seed_dropout
+from clozeline.train.engine.precision import resolve_compile, seed_dropout
 from clozeline.train.engine.schedule import is_over, phase_at
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate_model
 from clozeline.train.monitoring.health import Health
