@@ -12,8 +12,8 @@ from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.job import Job
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.documents import Documents, Rejected
-from clozeline.pipeline.sources.formats import read_block
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.formats import all_rejected, read_block
 from clozeline.pipeline.steps.context import scratch_context
 from clozeline.pipeline.steps.stages import choose
 from clozeline.pipeline.steps.steps import Steps, punkt_of
@@ -35,7 +35,11 @@ def dry_run(job: Job) -> Iterator[str]:
     sample = list(read_sample(blocks))
     rejected = [entry for part in sample for entry in part.rejected]
     if not any(part.texts for part in sample):
-        raise InputError(_no_text(rejected))
+        if rejected:
+            raise all_rejected(len(rejected), rejected[0].where, rejected[0].reason)
+        raise InputError(
+            "the sampled parts of the sources have no text; give a source that is not empty."
+        )
     sampled = sum(len(part.texts) for part in sample) + len(rejected)
     yield (
         f"blocks     {len(blocks):,} in {counted(files, 'source')}, {done:,} already tokenized; "
@@ -80,13 +84,3 @@ def _dropped(sample: Sequence[Documents], job: Job) -> dict[str, int]:
         for reason, count in counts.dropped.items()
         if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
     }
-
-
-def _no_text(rejected: Sequence[Rejected]) -> str:
-    if not rejected:
-        return "the sampled parts of the sources have no text; give a source that is not empty."
-    return (
-        f"every document sampled is rejected, {len(rejected):,} in all; the first is "
-        f"{rejected[0].where} ({rejected[0].reason}); check --text-columns and the format "
-        "of the sources."
-    )

@@ -1,9 +1,8 @@
 """Blocks: slices of a source, the unit of work and of retry, and how a source is cut into them.
 
     Block(path="/a.txt", start=0, stop=1000, text_bytes=1000)
-    cut_evenly(block, 400)              ->  [0, 500)  [500, 1000)
-    cut_at(block, [0, 300, 1000])       ->  [0, 300)  [300, 1000)
-    group_parts(block, edges, text, n)  ->  about n bytes of text each, cut at edges only
+    cut(block, range(1001), 400)        ->  [0, 500)  [500, 1000)
+    cut(block, [0, 300, 1000], 400)     ->  [0, 300)  [300, 1000)
 
 A block is a few megabytes, so that a lost worker costs little. It says where the text is and does
 not hold it. The size of blocks changes neither the documents nor the sum of `text_bytes`, from
@@ -48,42 +47,27 @@ class Block:
         return "|".join(parts if self.documents is None else [*parts, str(self.documents)])
 
 
-def cut_evenly(whole: Block, block_bytes: int) -> list[Block]:
-    """Equal blocks of about `block_bytes` of text; none if there is nothing to read."""
-    size = whole.stop
-    parts = min(size, max(1, round(whole.text_bytes / block_bytes)))
-    return cut_at(whole, [size * part // parts for part in range(parts + 1)] if size else [0])
-
-
-def cut_at(whole: Block, edges: Sequence[int]) -> list[Block]:
-    """Blocks between edges, which count from the start; the text is assumed to be spread evenly."""
-    size, text_bytes = edges[-1], whole.text_bytes
-    return [
-        replace(
-            whole,
-            start=whole.start + start,
-            stop=whole.start + stop,
-            text_bytes=text_bytes * stop // size - text_bytes * start // size,
-        )
-        for start, stop in pairwise(edges)
-    ]
-
-
-def group_parts(
-    whole: Block, edges: Sequence[int], text_before: Sequence[int], block_bytes: int
+def cut(
+    whole: Block,
+    edges: Sequence[int],
+    block_bytes: int,
+    text_before: Sequence[int] | None = None,
 ) -> list[Block]:
-    """Blocks of about `block_bytes` of text, as equal as possible, from parts that cannot be cut.
+    """Blocks of about `block_bytes` of text, as equal as possible, cut at edges only.
 
-    Part i is [edges[i], edges[i + 1]), and `text_before[i]` the bytes of text before edge i. Equal
-    blocks, because a local runner deals its workers the same number and waits for the last one.
+    Part i is [edges[i], edges[i + 1]), and `text_before[i]` the bytes of text before edge i;
+    without it the text is assumed to be spread evenly. Equal blocks, because a local runner deals
+    its workers the same number and waits for the last one. None if there is nothing to read.
     """
-    total = text_before[-1]
-    count = min(max(1, round(total / block_bytes)), len(edges) - 1)
-    cuts = (_nearest(text_before, total * number // count) for number in range(1, count))
+    before = edges if text_before is None else text_before
+    total, text_bytes = before[-1], whole.text_bytes if text_before is None else before[-1]
+    count = min(max(1, round(text_bytes / block_bytes)), len(edges) - 1)
+    cuts = (_nearest(before, total * number // count) for number in range(1, count))
     chosen = sorted({0, *cuts, len(edges) - 1})
+    text = [text_bytes * before[i] // max(total, 1) for i in chosen]
     return [
-        replace(whole, start=edges[i], stop=edges[j], text_bytes=text_before[j] - text_before[i])
-        for i, j in pairwise(chosen)
+        replace(whole, start=edges[i], stop=edges[j], text_bytes=stop - start)
+        for (i, j), (start, stop) in zip(pairwise(chosen), pairwise(text), strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clozeline.pipeline.common.errors import InputError, check_packages, one_line
-from clozeline.pipeline.sources.block import Block, cut_evenly, group_parts, rows_per_chunk
+from clozeline.pipeline.sources.block import Block, cut, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents, decode_utf8
 from clozeline.pipeline.sources.files import RawFile
 from clozeline.pipeline.sources.source_query import COMMON, parse_query, positive_number
@@ -117,8 +117,7 @@ def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     sizes = [sum(group.column(i).total_uncompressed_size for i in wanted) for group in groups]
     text_before = [*accumulate(sizes, initial=0)]
-    whole = replace(whole, stop=len(groups))
-    return group_parts(whole, range(len(groups) + 1), text_before, block_bytes)
+    return cut(whole, range(len(groups) + 1), block_bytes, text_before)
 
 
 def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
@@ -175,8 +174,8 @@ def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:
     columns = [dataset.data.column(name) for name in whole.text_columns]
     text_bytes = sum(_text_bytes(part) for column in columns for part in column.chunks)
     version = dataset._fingerprint
-    found = replace(whole, stop=len(dataset), text_bytes=text_bytes, version=version)
-    return cut_evenly(found, block_bytes)
+    found = replace(whole, text_bytes=text_bytes, version=version)
+    return cut(found, range(len(dataset) + 1), block_bytes)
 
 
 def _text_bytes(column: pa.Array) -> int:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError, first_names
 from clozeline.pipeline.sources import files
-from clozeline.pipeline.sources.block import Block, cut_evenly
+from clozeline.pipeline.sources.block import Block, cut
 from clozeline.pipeline.sources.documents import HARD_WRAPPED, Documents, decode_utf8, fix_unicode
 from clozeline.pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
 from clozeline.pipeline.sources.tables import check_columns
@@ -89,7 +89,7 @@ def _begin(head: bytes) -> bytes:
 
 def list_byte_ranges(whole: Block, block_bytes: int) -> list[Block]:
     """Equal ranges of bytes; a compressed file cannot be cut."""
-    return [whole] if whole.compression else cut_evenly(whole, block_bytes)
+    return [whole] if whole.compression else cut(whole, range(whole.stop + 1), block_bytes)
 
 
 def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Documents]]:

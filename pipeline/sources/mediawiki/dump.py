@@ -197,31 +197,28 @@ def index_name(dump: str) -> str | None:
     return name if found else None
 
 
-def read_index(index: IO[bytes], size: int) -> list[int]:
+def read_index(index: IO[bytes], size: int) -> list[int] | None:
     """Where a dump of so many bytes may be cut, by its decompressed index: [0, ..., size].
 
-    The header belongs to the first stream and the footer to the last. Raises InputError if the
-    index is damaged or names a place that the dump does not have.
+    The header belongs to the first stream and the footer to the last. None if the index is damaged
+    or names a place that the dump does not have.
     """
     try:
         offsets = sorted(map(int, {line.partition(b":")[0] for line in index}))
-    except (ValueError, OverflowError, *DAMAGE) as error:
-        raise _does_not_fit(error) from error
+    except ValueError:
+        return None
     if offsets and not 0 <= offsets[0] <= offsets[-1] < size:
-        raise _does_not_fit(f"it names byte {offsets[-1]:,} of {size:,}")
+        return None
     return [0, *offsets[1:], size]
 
 
-def check_streams(dump: IO[bytes] | io.RawIOBase, offsets: Iterable[int]) -> None:
-    """Raises InputError unless a stream of the dump begins at each of these places."""
+def begin_streams(dump: IO[bytes] | io.RawIOBase, offsets: Iterable[int]) -> bool:
+    """Whether a stream of the dump begins at each of these places."""
     for offset in offsets:
         dump.seek(offset)
         if not BZ2_HEADER.match(dump.read(10) or b""):
-            raise _does_not_fit(f"no stream begins at byte {offset:,}")
-
-
-def _does_not_fit(reason: object) -> InputError:
-    return InputError(f"the multistream index does not fit its dump: {reason}")
+            return False
+    return True
 
 
 def read_streams(packed: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:

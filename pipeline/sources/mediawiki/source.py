@@ -8,10 +8,11 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.sources import files
-from clozeline.pipeline.sources.block import Block, group_parts
+from clozeline.pipeline.sources.block import Block, cut
 from clozeline.pipeline.sources.documents import HOLES, Documents
 from clozeline.pipeline.sources.mediawiki import dump
 from clozeline.pipeline.sources.mediawiki.inline import LinkPatterns
@@ -46,34 +47,30 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
     """
     if re.search(INDEX_NAME, files.bare_name(whole.path)) or not (whole.stop or whole.compression):
         return []
-    # Without an index, or with one that does not fit, the dump is read from its beginning.
-    with suppress(InputError):
-        if edges := _indexed_edges(whole):
-            blocks = _cut(whole, edges, block_bytes)
-            # Only where it is cut: a store would be asked for each of 200,000 streams.
-            with files.RawFile(whole.path) as file:
-                dump.check_streams(file, [edges[-2], *(block.start for block in blocks)])
-            return blocks
-    return _cut(whole, [0, whole.stop], block_bytes)
+    whole = replace(whole, text_bytes=whole.text_bytes * TEXT_PERCENT // 100)
+    edges = _indexed_edges(whole)
+    blocks = cut(whole, edges, block_bytes)
+    if len(blocks) > 1:
+        # Only where it is cut: a store would be asked for each of 200,000 streams.
+        with files.RawFile(whole.path) as file:
+            if not dump.begin_streams(file, [edges[-2], *(block.start for block in blocks)]):
+                return cut(whole, [0, whole.stop], block_bytes)
+    return blocks
 
 
-def _cut(whole: Block, edges: list[int], block_bytes: int) -> list[Block]:
-    text_bytes = whole.text_bytes * TEXT_PERCENT // 100
-    text_before = [text_bytes * edge // max(whole.stop, 1) for edge in edges]
-    return group_parts(whole, edges, text_before, block_bytes)
+def _indexed_edges(whole: Block) -> list[int]:
+    """Where the index beside a multistream dump says that streams begin, and the dump's end.
 
-
-def _indexed_edges(whole: Block) -> list[int] | None:
-    """Where the index beside a multistream dump says that streams begin; None for other dumps.
-
-    Raises InputError for an index that is missing or damaged, or that does not fit.
+    [0, end] for other dumps, and where the index is missing or damaged or does not fit.
     """
-    name = dump.index_name(whole.path)
-    if name is None:
-        return None
-    path = files.find_files(name)[0].path
-    with files.open_unpacked(path, "bz2") as index:
-        return dump.read_index(index, whole.stop)
+    edges = None
+    if name := dump.index_name(whole.path):
+        with (
+            suppress(InputError),
+            files.open_unpacked(files.find_files(name)[0].path, "bz2") as index,
+        ):
+            edges = dump.read_index(index, whole.stop)
+    return edges or [0, whole.stop]
 
 
 def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:

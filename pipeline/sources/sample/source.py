@@ -9,13 +9,14 @@ fraction of reviews in which only the order of the clauses tells the label; `wor
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from clozeline.pipeline.common.config_checks import byte_size, size_in_words
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
+from clozeline.pipeline.sources.block import Block, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.source_query import fraction, parse_query, whole_number
 from clozeline.pipeline.sources.tables import check_columns
@@ -94,14 +95,18 @@ def list_samples(whole: Block, block_bytes: int) -> list[Block]:
     # A block's path does not name the size of the sample, on which its rows do not depend.
     is_reviews = sample.kind == "reviews"
     options = f"&turning={sample.turning}&words={sample.words}" if is_reviews else ""
-    found = replace(
-        whole,
-        path=f"{SCHEME}{sample.kind}?seed={sample.seed}{options}",
-        start=sample.start,
-        stop=sample.stop,
-        text_bytes=text_bytes,
-    )
-    return cut_at(found, [*range(0, rows, step), rows])
+    path = f"{SCHEME}{sample.kind}?seed={sample.seed}{options}"
+    ends = [*range(step, rows, step), rows] if rows else []
+    return [
+        replace(
+            whole,
+            path=path,
+            start=sample.start + start,
+            stop=sample.start + stop,
+            text_bytes=text_bytes * stop // rows - text_bytes * start // rows,
+        )
+        for start, stop in pairwise([0, *ends])
+    ]
 
 
 def read_sample(block: Block, chunk_bytes: int) -> Iterator[Documents]:
