@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 Item = TypeVar("Item")
 
 SAMPLES: Final = 20  #: documents shown for a reason
-COUNTERS: Final = ("read", "dropped", "hits", "seconds")
+COUNTERS: Final = ("read", "dropped", "seconds")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NEVER = 2**31 - 1
 
@@ -28,8 +28,6 @@ class Counts:
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     rejected: list[dict[str, str]] = field(default_factory=list)  #: {"where": .., "reason": ..}
-    #: documents that share text with an excluded one: "source:" and "source:hash of the text"
-    hits: Counter[str] = field(default_factory=Counter)
     #: some of the dropped documents for each reason: those of the lowest hashes
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     #: CPU seconds by stage; not compared, since they differ from run to run.

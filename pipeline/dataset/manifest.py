@@ -39,7 +39,6 @@ REPORT = "report.html"  #: the file that `clozeline report` writes
 JOB = "job.json"
 SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
 LENGTH_BIN = 16  #: tokens per bin of the length histograms
-OPTIONAL = ("excluded", "mixture")  #: lists that are left out where they are empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,18 +52,6 @@ class ShardEntry:
     checksum: int  # of the file, see `shards.checksum`
     #: Rows by length: at index i those of 16 * i + 1 to 16 * (i + 1) tokens.
     length_histogram: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExcludedSource:
-    """A SOURCE of --exclude, and which of its texts the corpus had."""
-
-    source: str
-    digest: str  #: of the texts, whatever their order
-    texts: int
-    searched: int  #: texts with at least one n-gram
-    documents: int  #: dropped for this source
-    found: int  #: texts that were in the corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +82,7 @@ class Manifest:
     dropped: dict[str, int] = field(default_factory=dict)
     #: Occurrences of each token in the training examples before masking, [V].
     token_counts: list[int] = field(default_factory=list)
-    #: Sources of --exclude, and which of their texts were in the corpus.
-    excluded: list[ExcludedSource] = field(default_factory=list)
-    #: Sources with a budget of tokens.
+    #: Sources with a budget of tokens; left out of the file where there are none.
     mixture: list[MixedSource] = field(default_factory=list)
     #: Names, sizes and times of the source files.
     sources_digest: str = ""
@@ -135,9 +120,8 @@ def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
     """Write manifest.json with one line per field and one line per shard."""
     values = asdict(replace(manifest, token_counts=[]))  # it copies number by number
     values |= {"config": manifest.config.to_dict(), "token_counts": manifest.token_counts}
-    for name in OPTIONAL:
-        if not values[name]:
-            del values[name]
+    if not manifest.mixture:
+        del values["mixture"]
     values["dataset_digest"] = manifest.dataset_digest
     values = sealed(values)
     shards = values.pop("shards")
@@ -180,14 +164,13 @@ def _manifest_of(values: dict[str, Any]) -> Manifest:
     if found != (known := schema_version(packed=is_packed)):
         raise ValueError(f"schema version {found}, this code reads {known}")
     recorded = values.pop("dataset_digest")
-    values = {name: [] for name in OPTIONAL} | values
+    values = {"mixture": []} | values
     check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
-    values["excluded"] = [ExcludedSource(**part) for part in values["excluded"]]
     values["mixture"] = [MixedSource(**part) for part in values["mixture"]]
     manifest = Manifest(**values)
-    for part in (manifest, *manifest.shards, *manifest.excluded, *manifest.mixture):
+    for part in (manifest, *manifest.shards, *manifest.mixture):
         check_types(part)
     numbers = [*manifest.token_counts, *(n for e in manifest.shards for n in (e.rows, e.bytes))]
     if min(numbers, default=0) < 0 or max(numbers, default=0) >= 1 << 63:

@@ -49,7 +49,7 @@ class DroppedDocument:
     document: str  # its hash
     text: str
     value: float  # what decided
-    kept: str = ""  # hash of the document that was kept, or of an excluded text
+    kept: str = ""  # hash of the document that was kept
     kept_text: str = ""
 
 
@@ -255,7 +255,7 @@ def _samples(dropped: list[DroppedDocument]) -> Table:
     """Samples of what curation dropped, each with the value that decided.
 
     That is the similarity of a near copy, which stands beside the document that was kept, what a
-    rule measured, or the number of excluded texts found.
+    rule measured, or the number of n-grams shared with excluded texts.
     """
     return Table(
         title="samples of dropped documents",

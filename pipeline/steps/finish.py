@@ -14,7 +14,6 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFa
 from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
 from clozeline.pipeline.common.paths import AnyPath, read_ranges, sizes_in, whole_file
 from clozeline.pipeline.curation.dropped import documents_read
-from clozeline.pipeline.curation.exclusion import excluded_sources
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
@@ -59,8 +58,7 @@ class Totals:
         self.repeat = max(self.repeat, record.repeat)
 
     def manifest(self) -> Manifest:
-        context, excluded = self.steps.context, self.steps.excluded
-        mixture = self.steps.mixture
+        context, mixture = self.steps.context, self.steps.mixture
         names = portable_names([source.source for source in mixture])
         return Manifest(
             config=portable_config(context.config),
@@ -73,9 +71,6 @@ class Totals:
             | ({"repeat": self.repeat} if self.repeat > 1 else {}),
             dropped=_sorted(self.counts.dropped),
             token_counts=self.token_counts.tolist(),
-            excluded=excluded_sources(context.excluded_texts, excluded, self.counts)
-            if excluded
-            else [],
             mixture=[replace(s, source=name) for s, name in zip(mixture, names, strict=True)],
             schema_version=schema_version(packed=context.config.is_packed),
         )
