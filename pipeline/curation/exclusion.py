@@ -4,16 +4,14 @@
     document  "A review: I would not buy this lamp again, not even for half its price!"  ->  dropped
 
 The words are those of `words.py`: neither capitals nor punctuation make a difference. A text with
-fewer words than the n-gram has nothing to share. The texts are read once, into a file of n-grams
-that every worker loads:
-
-    test.parquet  ->  5b2c....excluded  ->  Excluded
+fewer words than the n-gram has nothing to share. Every worker reads the texts.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -22,19 +20,14 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.ragged import Ragged
-from clozeline.pipeline.curation.near.files import read_rows, write_rows
-from clozeline.pipeline.curation.near.search import NEAR_VERSION
 from clozeline.pipeline.curation.rules import Quality
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
-from clozeline.pipeline.dataset.cache_file import digest_of
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import read_block
 
 TABLE_BITS: Final = 24  #: of a hash; a table of them comes before the search in sorted n-grams
 SHIFT: Final = np.uint64(64 - TABLE_BITS)
-GRAM: Final = np.dtype("<u8")
 SHOWN_CHARACTERS: Final = 500
 
 
@@ -66,53 +59,24 @@ def grams_of(texts: Sequence[str], size: int) -> UInt64Array:
     return np.unique(hash_ngrams(hash_words(texts), size, pad=False).values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExcludedTexts:
-    """The sources of --exclude, and how their texts are searched for."""
-
-    folder: AnyPath  #: of the token cache
-    sources: tuple[tuple[str, tuple[Block, ...]], ...]
-    ngram: int  #: words
-
-    @property
-    def path(self) -> AnyPath:
-        """The texts, once they are read."""
-        blocks = [
-            (number, block.identity, block.text_columns, block.max_document_bytes)
-            for number, (_, blocks) in enumerate(self.sources)
-            for block in blocks
-        ]
-        return self.folder / f"{digest_of([NEAR_VERSION, self.ngram, *blocks])}.excluded"
-
-
-def read_excluded(asked: ExcludedTexts) -> Excluded:
-    """The excluded texts of a job; raises as `write_excluded` does."""
-    path = asked.path
-    if not path.exists():
-        write_excluded(asked)
-    [grams] = read_rows([path], 0, GRAM)
-    return Excluded(asked.ngram, grams.astype(np.uint64))
-
-
-def write_excluded(asked: ExcludedTexts) -> None:
-    """Write the file. Raises InputError."""
+def read_excluded(sources: Iterable[tuple[str, Sequence[Block]]], size: int) -> Excluded:
+    """The n-grams of `size` words of some sources, by name. Raises InputError without any."""
     found: list[str] = []
-    for source, blocks in asked.sources:
+    for source, blocks in sources:
         before = len(found)
-        for block in blocks:
-            for chunk in read_block(block):
-                for bad in chunk.rejected:
-                    raise InputError(f"--exclude: {bad.where}: {bad.reason}; fix it first.")
-                found += chunk.texts
+        for chunk in chain.from_iterable(map(read_block, blocks)):
+            for bad in chunk.rejected:
+                raise InputError(f"--exclude: {bad.where}: {bad.reason}; fix it first.")
+            found += chunk.texts
         if len(found) == before:
             raise InputError(f"--exclude {source} has no text; check its columns (?text=..).")
-    grams = grams_of(found, asked.ngram)
+    grams = grams_of(found, size)
     if not len(grams):
         raise InputError(
-            f"--exclude: no text has {asked.ngram} words, so nothing would be excluded; give a "
-            "smaller --exclude-ngram."
+            f"--exclude: no text has {size} words, so nothing would be excluded; give a smaller "
+            "--exclude-ngram."
         )
-    write_rows(asked.path, iter([(0, grams.astype(GRAM))]), partitions=1)
+    return Excluded(size, grams)
 
 
 def curate(

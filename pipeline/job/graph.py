@@ -7,9 +7,9 @@
     "AllShards"  -> "manifest.json"          when all shards are there
     "Manifest"
 
-Where they are asked for, other stages stand between these: excluded texts before the blocks;
-merged files, near-duplicates, budgets and a data set that is replaced after the tokens. Each has
-the same two parts, of which the first waits for all that comes before.
+Where they are asked for, other stages stand after the tokens: merged files, near-duplicates,
+budgets and a data set that is replaced. Each has the same two parts, of which the first waits for
+all that comes before.
 
 Token files carry the text, references to them travel: one for a block, never one for a shard.
 """
@@ -37,7 +37,6 @@ from clozeline.pipeline.steps.finish import check_examples
 from clozeline.pipeline.steps.stages import (
     BUDGETS,
     BUILD,
-    EXCLUDED,
     FINISH,
     MERGE,
     NEAR_DUPLICATES,
@@ -70,10 +69,7 @@ REPLACE: Final = Stage(
 def data_set(root: beam.Pipeline, context: JobContext, share: Share | None = None) -> None:
     """Add the graph of a job; without a share, the runner spreads all of it."""
     all_of, stages = partial(All, context, share), partial(Stages, context, share)
-    begin: Any = root
-    if context.excluded:
-        begin |= "Excluded" >> stages(EXCLUDED)
-    tokens = begin | "Blocks" >> all_of(TOKENIZE) | "Tokenize" >> _do(context, TOKENIZE)
+    tokens: Any = root | "Blocks" >> all_of(TOKENIZE) | "Tokenize" >> _do(context, TOKENIZE)
     if context.merged:
         tokens |= "Merge" >> stages(MERGE)
     if context.drops_near:

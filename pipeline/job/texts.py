@@ -219,7 +219,6 @@ class FinishTexts(WritesShards):
         digest = self.context.sources_digest or json_digest(
             [sum(f.documents for f in files), sum(f.sum_of_hashes for f in files) % (1 << 64)]
         )
-        _ = self.steps.excluded  # this worker may not have read it
         self.steps.read_from(self.scratch, [])
         records = [self.context.cache_dir / file.record for file in files]
         self.steps.context = replace(self.steps.context, sources_digest=digest)

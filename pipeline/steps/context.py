@@ -12,9 +12,8 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.curation.exclusion import ExcludedTexts
 from clozeline.pipeline.curation.mixture import budgets_of
-from clozeline.pipeline.curation.near.search import NearSearch
+from clozeline.pipeline.curation.near.search import NEAR_VERSION, NearSearch
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.cache_file import digest_of
@@ -90,22 +89,19 @@ class JobContext:
             self.config.max_document_bytes,
             block.text_columns,
             *([f"quality {thresholds}"] if thresholds else []),
-            *([self.excluded_path.name] if self.excluded else []),
+            *([self._excluded_digest] if self.excluded else []),
         ]
         return self.cache_dir / f"{digest_of(parts)}.tokens"
 
-    @property
-    def excluded_texts(self) -> ExcludedTexts:
-        return ExcludedTexts(
-            folder=self.cache_dir,
-            sources=self.excluded,
-            ngram=self.config.exclude_ngram,
-        )
-
-    @property
-    def excluded_path(self) -> AnyPath:
-        """The texts of --exclude, once they are read."""
-        return self.excluded_texts.path
+    @cached_property
+    def _excluded_digest(self) -> str:
+        """A digest of the texts of --exclude, and how they are compared."""
+        parts = [
+            (number, block.identity, block.text_columns, block.max_document_bytes)
+            for number, (_, blocks) in enumerate(self.excluded)
+            for block in blocks
+        ]
+        return digest_of([NEAR_VERSION, self.config.exclude_ngram, *parts])
 
     def token_file(self, block: Block) -> TokenFile:
         """The block's token cache file, as an input of shards."""

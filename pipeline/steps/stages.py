@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import DamagedFileError
 from clozeline.pipeline.common.paths import AnyPath, make_folder
-from clozeline.pipeline.curation.exclusion import write_excluded
 from clozeline.pipeline.curation.near.steps import (
     compare_documents,
     connect_documents,
@@ -84,13 +83,8 @@ class CacheFile:
         return path.name, counts
 
 
-#: The files that are built from texts or from other files, by their suffixes.
+#: The files that are built from other files, by their suffixes.
 FILES: Final = {
-    ".excluded": CacheFile(
-        lambda context: [name for name, _ in context.excluded][:1],
-        lambda context, _: context.excluded_path,
-        lambda steps, _: write_excluded(steps.context.excluded_texts),
-    ),
     ".merged": CacheFile(
         lambda context: context.merged,
         lambda context, names: context.cache_dir / merged_name(names),
@@ -143,7 +137,6 @@ def _finish(steps: Steps, name: str) -> tuple[str, Counts]:
     return name, Counts()
 
 
-EXCLUDED: Final = FILES[".excluded"].stage("ReadExcluded", "sets of excluded texts read")
 TOKENIZE: Final = Stage(
     "TokenizeBlock",
     "blocks tokenized",

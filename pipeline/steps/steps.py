@@ -97,9 +97,11 @@ class Steps:
 
     @cached_property
     def excluded(self) -> Excluded | None:
-        """The texts of --exclude, read once for all workers; None without them."""
+        """The n-grams of --exclude; None without them."""
         context = self.context
-        return read_excluded(context.excluded_texts) if context.config.exclude else None
+        if not context.excluded:
+            return None
+        return read_excluded(context.excluded, context.config.exclude_ngram)
 
     def tokenize_block(self, block: Block) -> Counts:
         """Write the block's token cache file, unless it exists; return what was counted."""

@@ -46,7 +46,7 @@ from clozeline.pipeline.tokenization.documents import TokenizedDocuments, from_p
 #: Suffixes of all files that a job keeps in the folder.
 SUFFIXES: Final = (
     ".tokens", ".merged", ".shard.json", ".mixed", ".mixture",
-    ".near", ".excluded", ".words", ".pairs", ".edges", ".drops",
+    ".near", ".words", ".pairs", ".edges", ".drops",
 )  # fmt: skip
 MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds

@@ -49,7 +49,7 @@ from tests.support.small_jobs import (
 )
 
 FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-FILES_OF_PHASES = (".excluded", ".words", ".pairs", ".edges", ".drops", ".mixture", ".shard.json")
+FILES_OF_PHASES = (".words", ".pairs", ".edges", ".drops", ".mixture", ".shard.json")
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=64)
 NEAR = replace(CONFIG, deduplicate="near")
 BUDGET = "?tokens=40k"  #: of the corpus of `curated`

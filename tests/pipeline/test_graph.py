@@ -214,7 +214,7 @@ def test_the_picture_of_the_graph_is_the_pipeline_and_nothing_else_is_written(
     stages = ["Blocks", "Tokenize", "AllTokens", "Examples", "AllShards", "Manifest"]
     assert drawn(small_sources, tmp_path) == stages
     near = drawn(small_sources, tmp_path, "--deduplicate=near", f"--exclude={small_sources[1]}")
-    assert near == ["Excluded", *stages[:2], "NearDuplicates", *stages[2:]]
+    assert near == [*stages[:2], "NearDuplicates", *stages[2:]]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "graph.dot",
         "text.txt",
@@ -224,9 +224,7 @@ def test_the_picture_of_the_graph_is_the_pipeline_and_nothing_else_is_written(
 
 def test_the_pipelines_in_the_manual_are_those_of_the_graph(tmp_path):
     _, context = work(tmp_path, NEAR)
-    every = replace(
-        context, excluded=(("a", ()),), merged=(("a", "b"),), budgets=(("a", 5),), replaces=True
-    )
+    every = replace(context, merged=(("a", "b"),), budgets=(("a", 5),), replaces=True)
     page = (ROOT / "docs/manual/cluster.md").read_text().splitlines()
     for job in (replace(context, config=CONFIG), every):
         root = beam.Pipeline()

@@ -137,16 +137,17 @@ def test_a_cache_file_is_named_by_what_it_depends_on(tmp_path, change):
     assert context.cache_path(blocks[0]) == same.cache_path(blocks[0])
 
 
-def test_the_file_of_excluded_texts_is_named_by_what_it_depends_on(tmp_path):
-    _, context = work(tmp_path)
+def test_a_cache_file_is_named_by_the_excluded_texts(tmp_path):
+    blocks, context = work(tmp_path)
     a, b = (Block(path=name, format="csv", stop=1, version="1") for name in "ab")
     excluded = [
+        (),
         (("*", (a, b)),),
         (("a", (a,)), ("b", (b,))),
         (("*", (replace(a, text_columns=("title",)), b)),),
         (("*", (replace(a, max_document_bytes=9), b)),),
     ]
-    names = {replace(context, excluded=one).excluded_path for one in excluded}
+    names = {replace(context, excluded=one).cache_path(blocks[0]) for one in excluded}
     assert len(names) == len(excluded)
 
 
