@@ -148,19 +148,10 @@ def _hash_slab(texts: Sequence[str]) -> Ragged:
 def _parts(text: str) -> list[str]:
     """The text in parts of at most a slab, which takes 40 bytes of memory for each character.
 
-    A cut is behind a separator, before a character that does not combine: neither a word nor a
-    fold spans it. Where a slab has no such place, the part is longer.
+    A cut is behind a space or a line end, which no word or fold spans. Where a slab has none, the
+    part is longer.
     """
-    parts, start, end = [], 0, SLAB_CHARACTERS
-    while end < len(text):
-        kinds = _tables()[0][_codes([text[end - SLAB_CHARACTERS : end + 1]])[:-1]]
-        cuts = np.flatnonzero((kinds[:-1] == SEPARATOR) & (kinds[1:] < BY_LIBRARY))
-        if len(cuts):
-            cut = end - SLAB_CHARACTERS + int(cuts[-1]) + 1
-            parts.append(text[start:cut])
-            start = cut
-        end = (start if len(cuts) else end) + SLAB_CHARACTERS
-    return [*parts, text[start:]]
+    return re.findall(rf"(?s).{{1,{SLAB_CHARACTERS}}}(?<=[ \n])|.+?(?:[ \n]|$)", text)
 
 
 def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:

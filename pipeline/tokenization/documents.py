@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import mul
 from typing import Any, Final
 
 import numpy as np
@@ -181,25 +180,18 @@ def from_pieces(
     slices: Iterable[Any], vocab_size: int
 ) -> tuple[TokenizedDocuments, NDArray[np.int64]]:
     """The documents, and where in the data the piece of each begins, [D]."""
-    data, headers, offset = b"".join(slices), [], 0
-    counted, types = zip(*_columns(vocab_size), strict=True)
-    sizes = [0, 0, 0, 0]  # bytes for each document, sentence, paragraph and token
-    for which, dtype in zip(counted, types, strict=True):
-        sizes[which] += dtype.itemsize
+    data, offset, columns = b"".join(slices), 0, _columns(vocab_size)
+    parts = [[np.zeros(0, dtype)] for _, dtype in columns]
+    starts = [np.zeros(0, np.int64)]
     while offset < len(data):
         header = HEADER.unpack_from(data, offset)
-        headers.append(header)
-        offset += HEADER.size + sum(map(mul, sizes, header))
-    counts = np.array(headers, dtype=np.int64).reshape(-1, 4)[:, counted]
-    lengths = np.insert(counts * [dtype.itemsize for dtype in types], 0, HEADER.size, axis=1)
-    parts = Ragged(np.frombuffer(data, np.uint8), offsets_of(lengths.ravel()))
-    columns = [
-        parts.take(np.arange(number, len(parts), 1 + len(types))).values.view(dtype)
-        for number, dtype in enumerate(types, 1)
-    ]
-    high, low, sentences, paragraphs, tokens_in, sentences_in, ids = columns
+        starts.append(np.full(header[0], offset))
+        offset += HEADER.size
+        for part, (which, dtype) in zip(parts, columns, strict=True):
+            part.append(np.frombuffer(data, dtype, header[which], offset))
+            offset += part[-1].nbytes
+    high, low, sentences, paragraphs, tokens_in, sentences_in, ids = map(np.concatenate, parts)
     sentence_offsets = offsets_of(sentences)
-    starts = np.repeat(offsets_of(lengths.sum(axis=1))[:-1], counts[:, 0])
     documents = TokenizedDocuments(
         high,
         low,
@@ -207,7 +199,7 @@ def from_pieces(
         Ragged(sentences_in, offsets_of(paragraphs)),
         Ragged(ids, offsets_of(tokens_in)[sentence_offsets]),
     )
-    return documents, starts
+    return documents, np.concatenate(starts)
 
 
 def _cut(values: NDArray[Any], bounds: NDArray[np.int64]) -> Iterator[memoryview]:

@@ -15,7 +15,7 @@ in such an order, too; published Unigram vocabularies can be adopted.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -24,7 +24,6 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.ragged import text_slabs
 from clozeline.pipeline.tokenization.documents import lines_of
 from clozeline.pipeline.tokenization.options import Model
 from clozeline.pipeline.tokenization.tokenizer import PunktJson, Tokenizer, named_tokenizer
@@ -34,7 +33,6 @@ from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, normalizati
 Pair = tuple[int, int]
 
 MIN_COUNT = 2  #: a pair that is rarer is not merged, as by default in the library
-CHARACTERS_PER_CALL = 1 << 20
 
 # The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
 MIN_ALPHABET = 1000
@@ -108,29 +106,18 @@ def _learn_bpe(lines: Iterator[list[str]], vocab_size: int) -> tuple[list[str], 
 def count_words(lines: Iterable[Sequence[str]], normalizer: normalizers.Normalizer) -> Counter[str]:
     """The words of all lines after normalization, as BERT's pre-tokenizer cuts them.
 
-    Chunks between spaces are counted, then normalized, then cut, once for each count: a space ends
-    a word whatever is beside it.
+    A chunk between spaces is cut once: a space ends a word whatever is beside it.
     """
     chunks: Counter[str] = Counter()
     for some in lines:
         for line in some:
             chunks.update(line.split(" "))
     pre_tokenize = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-    normalized = _cut(chunks, lambda text: normalizer.normalize_str(text).split(" "))
-    return _cut(normalized, lambda text: [word for word, _ in pre_tokenize(text)])
-
-
-def _cut(chunks: Mapping[str, int], cut: Callable[[str], list[str]]) -> Counter[str]:
-    """What chunks are cut into, counted; those of one count are cut together, joined by spaces."""
-    by_count = defaultdict(list)
+    words: Counter[str] = Counter()
     for chunk, number in chunks.items():
-        by_count[number].append(chunk)
-    pieces: Counter[str] = Counter()
-    for number, listed in by_count.items():
-        for some in text_slabs(listed, CHARACTERS_PER_CALL):
-            for piece, times in Counter(cut(" ".join(some))).items():
-                pieces[piece] += number * times
-    return pieces
+        for word, _ in pre_tokenize(normalizer.normalize_str(chunk)):
+            words[word] += number
+    return words
 
 
 def learn_wordpiece(words: Mapping[str, int], *, vocab_size: int, alphabet: int) -> list[str]:
