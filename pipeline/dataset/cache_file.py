@@ -15,8 +15,7 @@ import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,8 +44,7 @@ def digest_of(parts: Iterable[object]) -> str:
     return json_digest([CACHE_VERSION, *map(str, parts)])
 
 
-@dataclass(frozen=True)
-class CacheFileEnd:
+class CacheFileEnd(NamedTuple):
     """The last bytes of a cache file, which say where the rest is."""
 
     index: int  #: offsets of index and counts
@@ -57,18 +55,7 @@ class CacheFileEnd:
 
     def to_bytes(self) -> bytes:
         """`END.size` bytes with a checksum."""
-        numbers = astuple(self)
-        return END.pack(*numbers, zlib.crc32(struct.pack("<5Q", *numbers)), MAGIC)
-
-    @classmethod
-    def from_bytes(cls, path: AnyPath, data: pa.Buffer) -> "CacheFileEnd":
-        """Raises CorruptDataError for bytes that `to_bytes` does not give."""
-        if len(data) == END.size:
-            *numbers, _, magic = END.unpack(data)
-            found = cls(*numbers)
-            if magic == MAGIC and found.to_bytes() == data.to_pybytes():
-                return found
-        raise damaged(path, "its end is not that of a token cache file")
+        return END.pack(*self, zlib.crc32(struct.pack("<5Q", *self)), MAGIC)
 
 
 class CacheFileWriter:
@@ -121,8 +108,13 @@ class CacheFileWriter:
 
 def read_ends(paths: Sequence[AnyPath]) -> list[CacheFileEnd]:
     """The end of each file. Raises CorruptDataError for one that is missing or damaged."""
-    read = read_parts([(path, -END.size, END.size) for path in paths])
-    return [CacheFileEnd.from_bytes(path, data) for path, data in read]
+    ends = []
+    for path, data in read_parts([(path, -END.size, END.size) for path in paths]):
+        end = CacheFileEnd._make(END.unpack(data)[:5]) if len(data) == END.size else None
+        if end is None or end.to_bytes() != data.to_pybytes():
+            raise damaged(path, "its end is not that of a token cache file")
+        ends.append(end)
+    return ends
 
 
 def read_counts(paths: Sequence[AnyPath], *, is_again: bool = False) -> Iterator[Counts]:
