@@ -88,12 +88,10 @@ INVERSE: Final = np.uint64(pow(int(BASE), -1, 1 << 64))
 
 def hash_words(texts: Sequence[str]) -> Ragged:
     """The 32-bit hash of each word: D rows of uint32."""
-    texts = list(map(without_markup, texts))
-    if max(map(len, texts), default=0) > SLAB_CHARACTERS:
-        parts = list(map(_parts, texts))
-        found = _hash_texts(list(chain.from_iterable(parts)))
-        return Ragged(found.values, found.offsets[offsets_of(list(map(len, parts)))])
-    return _hash_texts(texts)
+    parts = [_parts(without_markup(text)) for text in texts]
+    slabs = text_slabs(list(chain.from_iterable(parts)), SLAB_CHARACTERS)
+    found = concatenate(list(map(_hash_slab, slabs)))
+    return Ragged(found.values, found.offsets[offsets_of(list(map(len, parts)))])
 
 
 @np.errstate(over="ignore")  # arithmetic modulo 2**64 is the point
@@ -117,10 +115,6 @@ def hash_ngrams(words: Ragged, size: int, *, pad: bool) -> Ragged:
     if counts.sum() < ends:  # n-grams that span two texts are left out
         hashes = hashes[slice_indices(words.offsets[:-1], counts)]
     return Ragged(mix64(hashes), offsets_of(counts))
-
-
-def _hash_texts(texts: Sequence[str]) -> Ragged:
-    return concatenate([_hash_slab(slab) for slab in text_slabs(texts, SLAB_CHARACTERS)])
 
 
 @np.errstate(over="ignore")
@@ -151,6 +145,8 @@ def _parts(text: str) -> list[str]:
     A cut is behind a space or a line end, which no word or fold spans. Where a slab has none, the
     part is longer.
     """
+    if len(text) <= SLAB_CHARACTERS:
+        return [text]
     return re.findall(rf"(?s).{{1,{SLAB_CHARACTERS}}}(?<=[ \n])|.+?(?:[ \n]|$)", text)
 
 
