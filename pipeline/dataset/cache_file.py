@@ -47,8 +47,8 @@ def digest_of(parts: Iterable[object]) -> str:
 class CacheFileEnd(NamedTuple):
     """The last bytes of a cache file, which say where the rest is."""
 
-    index: int  #: offsets of index and counts
-    counts: int
+    index_start: int
+    counts_start: int
     counts_bytes: int
     counts_crc32: int
     runs: int
@@ -80,8 +80,8 @@ class CacheFileWriter:
         index = np.stack(self._index, axis=1).tobytes()  # [buckets, runs]
         text = counts.to_json().encode()
         end = CacheFileEnd(
-            index=self._offset,
-            counts=self._offset + len(index),
+            index_start=self._offset,
+            counts_start=self._offset + len(index),
             counts_bytes=len(text),
             counts_crc32=zlib.crc32(text),
             runs=len(self._index),
@@ -121,7 +121,7 @@ def read_counts(paths: Sequence[AnyPath], *, is_again: bool = False) -> Iterator
     """The counts of each file. Raises CorruptDataError for one that is missing or damaged."""
     ends = read_ends(paths)
     counted = zip(paths, ends, strict=True)
-    read = read_parts([(path, end.counts, end.counts_bytes) for path, end in counted])
+    read = read_parts([(path, end.counts_start, end.counts_bytes) for path, end in counted])
     for (path, data), end in zip(read, ends, strict=True):
         if zlib.crc32(data) == end.counts_crc32:
             yield Counts.from_json(data.to_pybytes())
@@ -140,7 +140,7 @@ def read_index(
     ranges, found = [], []
     for path, end in zip(paths, ends, strict=True):
         row = end.runs * ENTRY.itemsize
-        ranges.append((path, end.index + buckets.start * row, len(buckets) * row))
+        ranges.append((path, end.index_start + buckets.start * row, len(buckets) * row))
     for (path, data), (_, _, size), end in zip(read_parts(ranges), ranges, ends, strict=True):
         if len(data) != size:
             raise damaged(path, "its index is cut off")

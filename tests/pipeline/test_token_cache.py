@@ -205,7 +205,7 @@ def test_each_flipped_byte_is_named(tmp_path):
     read_everything(path)
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        entry, byte = divmod(place - end.index, 16)
+        entry, byte = divmod(place - end.index_start, 16)
         if entry in empty and byte < 8:
             continue  # where an empty slice begins does not matter
         with pytest.raises(CorruptDataError, match="is damaged"):
@@ -216,9 +216,9 @@ def test_an_index_of_zeros_is_named(tmp_path):
     """As a file system leaves a page that it lost: it does not say that there is nothing."""
     path = tmp_path / "a.tokens"
     write(path, [[[[1, 2, 3]]]] * 3)
-    [end] = read_ends([path])
-    data = path.read_bytes()
-    path.write_bytes(data[: end.index] + bytes(end.counts - end.index) + data[end.counts :])
+    data, [end] = path.read_bytes(), read_ends([path])
+    index = slice(end.index_start, end.counts_start)
+    path.write_bytes(data[: index.start] + bytes(index.stop - index.start) + data[index.stop :])
     for bucket in range(len(BUCKETS)):
         with pytest.raises(CorruptDataError, match="its checksum differs"):
             token_cache(tmp_path, path.name).documents(bucket)
