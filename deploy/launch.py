@@ -8,16 +8,11 @@ torchrun exits with 1 whatever its processes exit with. A scheduler has to know 
     75  stopped, also while it waited for other machines; the same command continues
     2   an option or an input is wrong; the same command fails again
     1   anything else, also machines that do not meet; the same command may succeed later
-
-SIGUSR1, which would end torchrun, goes to its processes: they save a checkpoint and continue.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 STOPPED = 75
@@ -28,7 +23,6 @@ FAILED = 1
 def main(arguments: list[str]) -> int:
     """Run torchrun with these arguments; the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # torch takes seconds to import
-    signal.signal(signal.SIGUSR1, pass_on)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -51,17 +45,6 @@ def main(arguments: list[str]) -> int:
         print(rendezvous_failure(error, parsed.rdzv_endpoint), file=sys.stderr)
         return FAILED
     return 0
-
-
-def pass_on(number: int, frame: FrameType | None) -> None:
-    """Send a signal to the processes that torchrun started and that handle it by now."""
-    for children in Path("/proc/self/task").glob("*/children"):
-        for child in children.read_text().split():
-            with suppress(OSError):
-                status = Path(f"/proc/{child}/status").read_text()
-                handled = int(status.partition("SigCgt:")[2].split()[0], 16)
-                if handled >> number - 1 & 1:
-                    os.kill(int(child), number)
 
 
 def rendezvous_failure(error: Exception, endpoint: str) -> str:

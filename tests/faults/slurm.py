@@ -23,7 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from clozeline.train.artifacts.checkpoint import list_checkpoints
 from tests.faults.engines import digests
 from tests.faults.hosts import OPTIONS, UnexpectedError, print_rows
 from tests.faults.hosts import compare as compare_runs
@@ -34,7 +33,6 @@ from tests.support.small_jobs import ROOT, clozeline_ok
 from tests.support.waiting import wait_until
 
 FAULT_AT: Final = 30  #: step
-SAVE_EVERY: Final = 20  #: steps, in OPTIONS
 BLOCKS_DONE: Final = 2
 PATIENCE: Final = 1800.0  #: seconds, for a job
 LAUNCH: Final = (sys.executable, ROOT / "deploy" / "launch.py")
@@ -150,13 +148,6 @@ def cancelled(job: Job) -> str:
     return f"{ended}; submitted again: {job.ends('COMPLETED')}"
 
 
-def told_to_save(job: Job) -> str:
-    job.cluster.ask("scancel", "-s", "USR1", job.id)
-    job.wait(lambda: steps_off_schedule(job.out), "checkpoint")
-    (step,) = steps_off_schedule(job.out)
-    return f"a checkpoint of step {step}; {job.ends('COMPLETED')}, {job.restarts()} restarts"
-
-
 def requeued(job: Job) -> str:
     job.control("requeue", job.id)
     ended = f"{job.requeued()}; {job.ends('COMPLETED')}"
@@ -214,18 +205,11 @@ def element_requeued(job: Job) -> str:
     return f"{job.requeued()}; {job.ends('COMPLETED')}"
 
 
-def steps_off_schedule(run: Path) -> list[int]:
-    """Of the checkpoints that were asked for."""
-    steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
-    return [step for step in steps if step % SAVE_EVERY]
-
-
 ARRAY: Final = "--array 0-3 --cpus-per-task 16"  # two on each node
 TWO_MINUTES: Final = "--nodes 2 --time 2 --signal TERM@30"
 TRIALS: Final = (
     Trial("pretraining: nothing", nothing),
     Trial("pretraining: scancel", cancelled),
-    Trial("pretraining: scancel -s USR1", told_to_save),
     Trial("pretraining: scontrol requeue", requeued),
     Trial("pretraining: preempted", preempted, steps=600),  # Slurm takes some seconds to do it
     Trial("pretraining: kill -9 of all of host-b", node_killed),

@@ -49,7 +49,6 @@ MUON = {"max_steps": 8, "save_every": 4, "optimizer": "muon", "learning_rate": 0
 THREE = {"num_hidden_layers": 3}  # one process computes two updates of a shape, the other one
 STOPS = {"max_steps": 8, "eval_every": 4, "save_every": 0, "micro_batch_size": 2}
 ENDLESS = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
-SAVES = {"max_steps": 2 * STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
 #: A run that begins as the first of these and goes on as the second, after step 12.
 CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
@@ -125,7 +124,6 @@ def runs(folder, tmp_path_factory):
         damaged = shards_of_ranks(f"damaged-train-{bad}", long, bad, zero_bytes, second)
         job(f"bad-train-{bad}-{kind}", {**DAMAGED, "parallel": kind}, **damaged, pool_rows=120)
     job("stopped", ENDLESS, signal=["SIGTERM", 5])
-    job("saved", SAVES, signal=["SIGUSR1", 5])
     for rank in (0, 1):
         (runs / f"disk-{rank}").mkdir()
     on_one_disk = {"folder": runs / "disk-{rank}", "copy_of": runs / "fsdp", "step": 12}
@@ -289,13 +287,6 @@ def test_a_bad_training_shard_of_one_of_two_processes_costs_no_steps(bad, kind, 
     assert said[1] == "SystemExit 2"
     state = read_state(latest_checkpoint(out))
     assert (state.step, state.loader["next_position"]) == (15, 120)
-
-
-def test_a_save_request_to_one_of_two_processes_saves_once_and_both_continue(runs):
-    first, last = map(read_state, list_checkpoints(runs / "saved"))
-    assert 5 <= first.step < last.step == SAVES["max_steps"]
-    assert first.loader["next_position"] == 8 * first.step
-    assert (runs / "saved" / "summary.json").exists()
 
 
 def test_processes_of_a_new_attempt_do_not_meet_those_of_an_earlier_one(monkeypatch):

@@ -139,7 +139,7 @@ def test_where_no_checkpoint_is_intact_no_new_run_is_started(run, small_folder):
 
 
 @contextmanager
-def stop_requested_in(forward, *, training, kind=signal.SIGTERM):
+def stop_requested_in(forward, *, training):
     """A signal to this process in the middle of the N-th forward pass of the finished model."""
     passes = 0
 
@@ -148,7 +148,7 @@ def stop_requested_in(forward, *, training, kind=signal.SIGTERM):
         is_counted = type(module).__name__ == "BertForPretraining" and module.training == training
         passes += is_counted
         if is_counted and passes == forward:
-            os.kill(os.getpid(), kind)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     try:
@@ -174,9 +174,7 @@ def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, finished
     assert_same_run(run, finished)
 
 
-def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_request_does_not(
-    small_folder, tmp_path
-):
+def test_before_the_first_step_a_stop_request_ends_in_one_line(small_folder, tmp_path):
     run, main = tmp_path / "run.json", threading.main_thread().ident
     before = signal.getsignal(signal.SIGTERM)
     os.mkfifo(run)
@@ -184,7 +182,6 @@ def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_reques
     def send():
         with run.open("wb", buffering=0) as file:
             file.write(bytes(1 << 20))  # more than a pipe holds: the command is reading it
-            signal.pthread_kill(main, signal.SIGUSR1)
             signal.pthread_kill(main, signal.SIGTERM)
 
     sender = threading.Thread(target=send, daemon=True)
@@ -194,16 +191,6 @@ def test_before_the_first_step_a_stop_request_ends_in_one_line_and_a_save_reques
     assert stopped.exit_code == STOPPED
     assert stopped.output == "Stopped. Add `--resume` to continue.\n"
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_save_request_saves_after_that_step_and_changes_nothing(run, finished, small_folder):
-    go_back(run, 4)
-    with stop_requested_in(2, training=True, kind=signal.SIGUSR1):
-        assert finish(small_folder, run).is_complete
-    assert [read_state(folder).step for folder in list_checkpoints(run)] == [4, 6, 8, 12]
-    assert_same_run(run, finished)
-    finish(small_folder, go_back(run, 6))
-    assert_same_run(run, finished)
 
 
 def test_a_stop_request_during_an_evaluation_does_not_wait_for_its_end(small_folder, tmp_path):

@@ -155,8 +155,7 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
     Options that are left out come from the preset's recipe; --print-recipe shows it, and needs
     neither SHARDS nor --out. A resumed run keeps its model and most of its options. These
     have to be given again: --check-shards, --eval-every, and those of speed and memory other than
-    --precision. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code 75;
-    SIGUSR1 saves one.
+    --precision. SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code 75.
 
     With --from, the architecture is that of the given run or folder; where examples are longer than
     those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`
@@ -255,17 +254,16 @@ def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM ends the process with code 75, and SIGUSR1 does nothing: there is nothing to save.
+    """SIGTERM ends the process with code 75.
 
-    From the first step to the last one, `StopAndBudget` receives them.
+    From the first step to the last one, `StopAndBudget` receives it.
     """
 
-    def receive(kind: int, _: object) -> None:
-        if kind == signal.SIGTERM:
-            sys.exit(STOPPED)
+    def receive(*_: object) -> None:
+        sys.exit(STOPPED)
 
     try:
-        with handled((signal.SIGTERM, signal.SIGUSR1), receive):
+        with handled((signal.SIGTERM,), receive):
             yield
     except SystemExit as end:
         if (

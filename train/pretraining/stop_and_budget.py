@@ -1,5 +1,5 @@
-"""What all processes agree on between two steps: to stop, to save, how much time has passed, and
-whether a batch that comes soon cannot be read.
+"""What all processes agree on between two steps: to stop, how much time has passed, and whether a
+batch that comes soon cannot be read.
 """
 
 import signal
@@ -12,7 +12,7 @@ import torch
 from clozeline.pipeline.common.signals import handled
 from clozeline.train.engine.distributed import World
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SYNC_SECONDS = 0.5
 MAX_STEPS_BETWEEN_SYNCS = 100
 
@@ -20,8 +20,8 @@ MAX_STEPS_BETWEEN_SYNCS = 100
 class StopAndBudget:
     """Requests to any process, and the seconds of the run by rank 0's clock; a context.
 
-    Inside the context SIGTERM and SIGINT are requests to stop, and SIGUSR1 to save: the step in
-    progress is finished first. Processes agree twice a second instead of at every step, because
+    Inside the context SIGTERM and SIGINT are requests to stop: the step in progress is finished
+    first. Processes agree twice a second instead of at every step, because
     agreeing costs a collective and a wait for the GPU; `elapsed` and the flags change only then.
     Rank 0 decides how many steps there are until the next time, so that all processes agree at the
     same step.
@@ -30,49 +30,42 @@ class StopAndBudget:
     def __init__(self, world: World, *, elapsed: float = 0.0) -> None:
         self.elapsed = elapsed
         self.is_stopped = False
-        self.saves_now = False  # after this step
         self.is_bad_ahead = False  # a process has met a bad shard, whose batch comes soon
         self._world = world
         self._start = time.monotonic() - elapsed
         self._steps, self._next_sync = 0, 1
-        # Requests to this process. Not an Event, whose lock a second signal would wait for.
-        self._stop = self._save = False
+        # A request to this process. Not an Event, whose lock a second signal would wait for.
+        self._stop = False
         self._handled = ExitStack()
 
     def __enter__(self) -> Self:
         self._handled.enter_context(handled(SIGNALS, self._receive))
         return self
 
-    def _receive(self, kind: int, _: object) -> None:
-        if kind == signal.SIGUSR1:
-            self._save = True
-        else:
-            self._stop = True
+    def _receive(self, *_: object) -> None:
+        self._stop = True
 
     def __exit__(self, *_: object) -> None:
         self._handled.close()
 
     def after_step(self, *, stop: bool = False, is_bad_ahead: bool = False) -> None:
         """Call after every step; `stop`: this process has a reason of its own to stop."""
-        self._steps, self.saves_now = self._steps + 1, False
+        self._steps += 1
         if self._steps >= self._next_sync:
             self.sync(stop=stop, is_bad_ahead=is_bad_ahead)
 
     def sync(self, *, stop: bool = False, is_bad_ahead: bool = False) -> None:
         """Agree with all other processes, which call this too."""
         elapsed, stop = time.monotonic() - self._start, stop or self._stop
-        if save := self._save:
-            self._save = False
         if self._world.size == 1:
             self.elapsed = elapsed
         else:
             steps = SYNC_SECONDS * self._steps / max(elapsed - self.elapsed, 1e-9)
             steps = min(max(int(steps), 1), MAX_STEPS_BETWEEN_SYNCS)
             from_main = [elapsed, steps] if self._world.is_main else [0, 0]
-            sums = torch.tensor([*from_main, stop, save, is_bad_ahead], dtype=torch.float64)
+            sums = torch.tensor([*from_main, stop, is_bad_ahead], dtype=torch.float64)
             sums = self._world.sum(sums.to(self._world.device))
-            self.elapsed, steps, stop, save, is_bad_ahead = sums.tolist()
+            self.elapsed, steps, stop, is_bad_ahead = sums.tolist()
             self._steps, self._next_sync = 0, int(steps)
         self.is_stopped = self.is_stopped or stop > 0
-        self.saves_now = self.saves_now or save > 0
         self.is_bad_ahead = self.is_bad_ahead or is_bad_ahead > 0

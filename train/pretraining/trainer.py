@@ -140,7 +140,7 @@ class Trainer:
                 if self._evaluates() and not control.is_stopped:  # a stop request does not wait
                     with self.running.timer.paused():
                         self._evaluate()
-                if self._saves() or control.is_stopped or control.saves_now:
+                if self._saves() or control.is_stopped:
                     self._save()
 
             if self._is_over() and self.heldout is None and not control.is_stopped:
