@@ -35,6 +35,7 @@ from tests.support.waiting import is_listening, wait_until
 POM: Final = ROOT / "deploy" / "job-servers.xml"
 SECONDS: Final = 600.0  #: until a command must have ended
 BETWEEN_SAMPLES: Final = 0.5
+APPLICATIONS: Final = "applications"  #: of Spark: a copy of the jar for each executor, 0.6 GB a job
 OPENED: Final = (
     *("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "text", "time", "util"),
     *("util.concurrent", "util.concurrent.atomic", "util.concurrent.locks"),
@@ -183,6 +184,7 @@ class Cluster:
 
     def start(self, number: int) -> None:
         variables = {"SPARK_HOME": str(self.jars.parent), "SPARK_SCALA_VERSION": "2.12"}
+        variables["SPARK_WORKER_DIR"] = str(self.folder / APPLICATIONS)
         with (self.folder / f"{number}.log").open("ab") as log:
             command = [*JAVA, "-cp", f"{self.jars}/*", *self.engine.processes[number].split()]
             env = os.environ | variables
@@ -196,6 +198,7 @@ class Cluster:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
                 one.wait(SECONDS)
+        shutil.rmtree(self.folder / APPLICATIONS, ignore_errors=True)
 
 
 @dataclass
