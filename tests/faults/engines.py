@@ -35,7 +35,8 @@ from tests.support.waiting import is_listening, wait_until
 POM: Final = ROOT / "deploy" / "job-servers.xml"
 SECONDS: Final = 600.0  #: until a command must have ended
 BETWEEN_SAMPLES: Final = 0.5
-APPLICATIONS: Final = "applications"  #: of Spark: a copy of the jar for each executor, 0.6 GB a job
+#: What a killed task manager leaves, and Spark's copies of the jar for each executor, 0.6 GB a job.
+SCRATCH: Final = "scratch"
 OPENED: Final = (
     *("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "text", "time", "util"),
     *("util.concurrent", "util.concurrent.atomic", "util.concurrent.locks"),
@@ -172,7 +173,7 @@ class Cluster:
     """A cluster that is ready; in a `with`, its processes are gone afterwards."""
 
     def __init__(self, engine: Engine, cache: Path, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SCRATCH).mkdir(parents=True, exist_ok=True)
         name, text = engine.config
         (folder / name).write_text(text)
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # of the job server, too
@@ -184,9 +185,11 @@ class Cluster:
 
     def start(self, number: int) -> None:
         variables = {"SPARK_HOME": str(self.jars.parent), "SPARK_SCALA_VERSION": "2.12"}
-        variables["SPARK_WORKER_DIR"] = str(self.folder / APPLICATIONS)
+        variables["SPARK_WORKER_DIR"] = str(self.folder / SCRATCH)
         with (self.folder / f"{number}.log").open("ab") as log:
-            command = [*JAVA, "-cp", f"{self.jars}/*", *self.engine.processes[number].split()]
+            scratch = f"-Djava.io.tmpdir={self.folder / SCRATCH}"
+            process = self.engine.processes[number].split()
+            command = [*JAVA, scratch, "-cp", f"{self.jars}/*", *process]
             env = os.environ | variables
             subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
 
@@ -198,7 +201,7 @@ class Cluster:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
                 one.wait(SECONDS)
-        shutil.rmtree(self.folder / APPLICATIONS, ignore_errors=True)
+        shutil.rmtree(self.folder / SCRATCH, ignore_errors=True)
 
 
 @dataclass
