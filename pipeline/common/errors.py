@@ -116,7 +116,7 @@ OUT_OF_MEMORY = (
 #: Packages by their name in an import statement, with the extra of pyproject.toml.
 EXTRAS = {
     **dict.fromkeys(("apache_beam", "datasets", "jinja2", "matplotlib"), "pipeline"),
-    **dict.fromkeys(("nltk", "psutil", "regex", "webdataset"), "pipeline"),
+    **dict.fromkeys(("mwparserfromhell", "nltk", "psutil", "regex", "webdataset"), "pipeline"),
     **dict.fromkeys(("dask", "distributed"), "dask"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
     "sklearn": "baseline",

@@ -72,6 +72,7 @@ WARM = [
     "torch.distributed",
     "regex",
     "jinja2",
+    "mwparserfromhell",
     "pyarrow.parquet",
     "pyarrow.compute",
 ]

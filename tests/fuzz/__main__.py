@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-OUR_CODE = ["clozeline", "json"]
+OUR_CODE = ["clozeline", "json", "mwparserfromhell"]
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 
-LONGEST_MARKUP = 20_000  #: characters; a short page shows as much
+LONGEST_MARKUP = 20_000  #: characters; mwparserfromhell is slow, and a short page shows as much
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from clozeline.pipeline.sources.mediawiki.markup import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_OPEN,
+    MAX_OPEN_IN_LINE,
+    MAX_PARSED,
     over_budget,
     strip_markup,
     strip_page,
 )
-from tests.support.hostile_markup import LONG, UNITS
+from tests.support.hostile_markup import LONG, STUBBORN, UNITS
 from tests.support.languages import joined, paragraphs_in
 from tests.support.small_sources import page, read, write_multistream
 
@@ -213,10 +215,24 @@ def test_a_hostile_megabyte_ends_even_over_the_budget(unit):
     strip_markup(unit * (1_000_000 // len(unit)))
 
 
-@pytest.mark.parametrize("page", LONG, ids=range(len(LONG)))
-def test_a_page_of_one_long_run_ends(page):
+MISLEADING = [
+    f"{line} [[ ]]\n" * min(MAX_OPEN // 300, MAX_BYTES // (len(line) + 7)) for line in STUBBORN
+]
+
+
+@pytest.mark.parametrize("page", [*LONG, *MISLEADING], ids=range(len(LONG) + len(MISLEADING)))
+def test_a_page_of_one_long_run_or_of_lines_that_mislead_a_parser_ends(page):
     assert over_budget(page) is None
     strip_markup(page)
+
+
+def test_the_parser_sees_no_more_of_a_page_than_its_limit():
+    hard = "[[a|b [c] d]]"  # the parser gives the label, rubbing out gives it all
+    lines = strip_markup(f"{hard}\n" * (MAX_PARSED // len(hard) + 2)).split("\n")
+    assert lines == ["b [c] d"] * (MAX_PARSED // len(hard)) + ["a|b [c] d"] * 2
+    spare = "[x] " * (MAX_OPEN_IN_LINE - 3)
+    assert strip_markup(spare + hard) == spare + "b [c] d"
+    assert strip_markup(f"[x] {spare}{hard}") == f"[x] {spare}a|b [c] d"
 
 
 def test_the_budget_names_its_reason_just_past_each_limit():

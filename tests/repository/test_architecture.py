@@ -11,7 +11,7 @@ PACKAGES = ("clozeline", "pipeline", "model", "train")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 #: What a GPU host that trains from Arrow shards does not have.
 ONLY_INSIDE_FUNCTIONS = (
-    "apache_beam", "nltk", "datasets", "webdataset", "sklearn", "transformers",
+    "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
     "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath", "onnx", "onnxruntime",
     "onnxscript", "wandb", "mlflow",
 )  # fmt: skip

@@ -35,7 +35,6 @@ LANGUAGES = (
     "|ilo|jbo|kab|koi|krc|ksh|lad|lij|lmo|ltg|mhr|mrj|mwl|myv|mzn|nah|nap|nds|nov|nrm|pam|pap|pcd"
     "|pdc|pms|pnb|rue|sah|scn|sco|simple|stq|szl|tet|tpi|tyv|udm|vec|vep|vls|war|wuu|xal|xmf|zea"
 )
-LABEL = r"(?:[^\[\]|]++|\[[^\[\]|\n]*+\]|\|(?!\]\]))*+"  # of a link: a [b] c
 FILLING = r"[ _\u200e\u200f]*"  # blanks and direction marks, which MediaWiki ignores around a name
 
 
@@ -66,8 +65,7 @@ def link_patterns(names: frozenset[str] = frozenset(), language: str = "") -> Li
         hidden=re.compile(rf"\[\[{hidden}", re.IGNORECASE),
         unclosed=re.compile(rf"\[\[{hidden}[^\n]*", re.IGNORECASE),
         shown=re.compile(
-            rf"\[\[(?::|(?!{hidden}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?({LABEL})\|?\]\]",
-            re.IGNORECASE,
+            rf"\[\[(?::|(?!{hidden}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?([^\[\]|]*)\|?\]\]", re.IGNORECASE
         ),
         language=language,
     )

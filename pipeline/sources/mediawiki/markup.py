@@ -1,4 +1,4 @@
-"""Wiki markup to plain text, in linear time.
+"""Wiki markup to plain text: a linear scan first, a real parser for the little that is left.
 
     '''Rome''' ({{IPA|x}}) is a [[city|big city]].<ref>a</ref>  ->  Rome is a big city.
 
@@ -6,9 +6,13 @@ What a reader of the text would not miss (comments, references, tables, template
 galleries, code, files, categories) is removed first, in one pass over the page with a stack. Then
 bold and italics are removed line by line, as MediaWiki reads them. Then links, external links,
 tags, headings and bullets are rewritten by expressions that agree with mwparserfromhell on them.
-Brackets that are still there were never closed, or are nested as MediaWiki does not nest them: they
-lose only their marks. So no page needs a timeout; `tests/benchmarks/markup_speed.py --worst`
-measures the slowest of pages that were designed to be slow.
+Only a line that still holds markup goes to that parser: one in thousands.
+
+Every step is linear in the page except the parser, which takes twice as long for each further
+bracket left open, so that 400 characters can cost it two seconds. What it sees is therefore
+limited, by counts and not by time, so that every machine gives the same text. With these limits the
+slowest of all pages that were designed to be slow takes two seconds
+(`tests/benchmarks/markup_speed.py --worst`), so no page needs a timeout.
 
 Templates are not expanded, but those that show an argument show it (`templates`); any other leaves
 a gap, and gaps inside sentences are counted. Unlike with mwparserfromhell, a reference ends at its
@@ -19,6 +23,7 @@ Hidden namespaces are recognized by the names in the dump's header and those of 
 """
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 from clozeline.pipeline.sources.mediawiki.inline import (
@@ -39,6 +44,9 @@ from clozeline.pipeline.sources.mediawiki.scan import (
 MAX_BYTES = 2 << 20  #: of UTF-8 per page; MediaWiki saves no larger one
 MAX_DEPTH = 100  #: of nested braces and brackets; MediaWiki expands 40
 MAX_OPEN = 100_000  #: characters [ { < in a page
+# Limits on what goes to the parser; other lines only lose their marks. Real pages stay far below.
+MAX_OPEN_IN_LINE = 8  #: characters [ { <
+MAX_PARSED = 50_000  #: characters per page
 
 # Elements of which only the tags are removed; unknown ones are text, as MediaWiki shows them.
 BLOCK_TAGS = "p|div|center|blockquote|ul|ol|li|dl|dt|dd|tr|td|th|caption|h[1-6]|hr|poem"
@@ -64,6 +72,7 @@ MAGIC_WORD = re.compile(
     r"__[^\W_]{3,}__|__(?=[^\s_])[^\s<>\[\]{}|=]{1,60}?[^\s_]__|\uff3f{2}[^\s\uff3f]{2,60}\uff3f{2}"
 )
 
+RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|\{\{|\}\}", re.IGNORECASE)
 BARE = re.compile(r"\[\[|\]\]|\{\{+|\}\}+")
 BLANKS = re.compile(r"[ \t]{2,}")
 EMPTY_PARENTHESES = re.compile(r"(?:^|\s)\([\s,;:]*\)")
@@ -96,7 +105,8 @@ def over_budget(markup: str) -> str | None:
 def strip_markup(markup: str, links: LinkPatterns | None = None) -> str:
     """The text that a reader of the page sees: a line is a paragraph, a list item or a heading.
 
-    No empty lines, no spaces around a line. `links` has the names of the page's wiki.
+    No empty lines, no spaces around a line. Linear in the page, except for the parser's part, which
+    `over_budget` bounds: call that first. `links` has the names of the page's wiki.
     """
     return strip_page(markup, links)[0]
 
@@ -142,8 +152,7 @@ def _text_of(text: str, links: LinkPatterns) -> str:
         text = OTHER_TAG.sub("", BREAK_TAG.sub(" ", BLOCK_TAG.sub("\n", text)))
     if "__" in text or "\uff3f\uff3f" in text:
         text = MAGIC_WORD.sub(_without_magic, text)
-    lines = (_tidied(_without_prefix(line)) for line in text.split("\n"))
-    return "\n".join(line for line in lines if WORD.search(line))
+    return "\n".join(line for line in _plain_lines(text) if WORD.search(line))
 
 
 def _without_magic(word: re.Match[str]) -> str:
@@ -184,13 +193,19 @@ def _without(text: str, spans: list[Span], hole: str = "") -> str:
     return "".join(parts)
 
 
-def _tidied(line: str) -> str:
-    """Removes marks that are left, superfluous spaces and what gaps left in parentheses.
+def _plain_lines(text: str) -> Iterator[str]:
+    left = MAX_PARSED
+    for line in map(_without_prefix, text.split("\n")):
+        if RESIDUE.search(line):
+            if len(line) <= left and sum(map(line.count, "[{<")) <= MAX_OPEN_IN_LINE:
+                left -= len(line)
+                line = _parsed(line)
+            line = BARE.sub("", line)
+        yield _tidied(line)
 
-    Decodes entities.
-    """
-    if "[[" in line or "{{" in line or "}}" in line:
-        line = BARE.sub("", line)
+
+def _tidied(line: str) -> str:
+    """Decodes entities, and removes superfluous spaces and what gaps left in parentheses."""
     if "&" in line:
         line = ENTITY.sub(character, line)
     if "(" in line:
@@ -212,4 +227,11 @@ def _without_prefix(line: str) -> str:
         line = line[level : len(line) - level].strip()
     elif line.startswith(("*", "#", ":", ";")):
         line = line.lstrip("*#:; \t")
-    return line.replace("\0", "")
+    return line.replace("\0", "")  # the parser takes it for the end of the text
+
+
+def _parsed(line: str) -> str:
+    """The line as mwparserfromhell strips it; entities stay, so that they are decoded only once."""
+    import mwparserfromhell
+
+    return mwparserfromhell.parse(line).strip_code(normalize=False, collapse=False)
