@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.model.config import MODERN_BERT, RATES, SIZES, BertConfig, Pooling
-from clozeline.model.huggingface.weight_files import CONVERSION, read_json
+from clozeline.model.huggingface.weight_files import conversion, read_json
 
 CONFIG = "config.json"
 # The parts of each architecture besides the encoder. A bare model may have a pooler or none.
@@ -94,7 +94,7 @@ def read_huggingface_config(folder: Path, file: str = CONFIG) -> HuggingFaceConf
     path = folder / file
     if not path.is_file():
         raise ValueError(
-            f"{folder} is not a Hugging Face folder (it has no {CONFIG}). {CONVERSION}"
+            f"{folder} is not a Hugging Face folder (it has no {CONFIG}).{conversion(folder)}"
         )
     values = read_json(path)
     model_type, architecture = _architecture(path, values)

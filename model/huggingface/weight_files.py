@@ -23,7 +23,7 @@ from torch import Tensor
 SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 TENSORFLOW = ("*.ckpt*", "tf_model.h5")
 CONVERSION = (
-    "Convert a TensorFlow model with `BertForPreTraining.from_pretrained(..., from_tf=True)"
+    " Convert a TensorFlow model with `BertForPreTraining.from_pretrained(..., from_tf=True)"
     ".save_pretrained('DIR')` of transformers 4."
 )
 
@@ -92,7 +92,12 @@ def weight_files(folder: Path) -> list[Path]:
             return [_regular(folder / name)]
         if (folder / (name + INDEX)).exists():
             return _parts(folder / (name + INDEX))
-    raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE}). {CONVERSION}")
+    raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE}).{conversion(folder)}")
+
+
+def conversion(folder: Path) -> str:
+    """Advice for a folder that has weights of TensorFlow, after a full stop; else nothing."""
+    return CONVERSION if any(any(folder.glob(pattern)) for pattern in TENSORFLOW) else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:

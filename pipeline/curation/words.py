@@ -142,12 +142,13 @@ def _hash_slab(texts: Sequence[str]) -> Ragged:
 def _parts(text: str) -> list[str]:
     """The text in parts of at most a slab, which takes 40 bytes of memory for each character.
 
-    A cut is behind a space or a line end, which no word or fold spans. Where a slab has none, the
-    part is longer.
+    A cut is behind white space or a full stop of CJK, which no word or fold spans. Where a slab has
+    none, the part is longer.
     """
     if len(text) <= SLAB_CHARACTERS:
         return [text]
-    return re.findall(rf"(?s).{{1,{SLAB_CHARACTERS}}}(?<=[ \n])|.+?(?:[ \n]|$)", text)
+    cut = "[ \\n\\t\u3002\u3000]"
+    return re.findall(rf"(?s).{{1,{SLAB_CHARACTERS}}}(?<={cut})|.+?(?:{cut}|$)", text)
 
 
 def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:

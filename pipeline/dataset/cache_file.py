@@ -28,7 +28,7 @@ from clozeline.pipeline.common.paths import AnyPath, read_ranges
 from clozeline.pipeline.common.ragged import offsets_of
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 13
+CACHE_VERSION = 14
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"

@@ -36,7 +36,8 @@ def dry_run(job: Job) -> Iterator[str]:
     rejected = [entry for part in sample for entry in part.rejected]
     if not any(part.texts for part in sample):
         if rejected:
-            raise all_rejected(len(rejected), rejected[0].where, rejected[0].reason)
+            first = rejected[0]
+            raise all_rejected(len(rejected), first.where, first.reason, of="sampled document")
         raise InputError(
             "the sampled parts of the sources have no text; give a source that is not empty."
         )

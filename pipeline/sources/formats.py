@@ -222,10 +222,10 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
     _check_unchanged(block)
 
 
-def all_rejected(number: int, where: str, reason: str) -> InputError:
+def all_rejected(number: int, where: str, reason: str, *, of: str = "document") -> InputError:
     """The error for sources without a document that can be read; the first is there."""
     return InputError(
-        f"every document was rejected, {number:,} in all; the first is {where} ({reason}). Check "
+        f"every {of} was rejected, {number:,} in all; the first is {where} ({reason}). Check "
         "--text-columns and the format of the sources."
     )
 

@@ -125,6 +125,8 @@ def read_predictions(folder: Path) -> list[Predicted]:
             rows = list(csv.DictReader(file))
         if any(None in row.values() for row in rows):
             raise ValueError("a row has too few columns")
+        if not all(0 <= float(row["confidence"]) <= 1 for row in rows):  # NaN is not, either
+            raise ValueError("a confidence is not between 0 and 1")
         return [
             Predicted(row["label"], row["predicted"], float(row["confidence"]), row["text"])
             for row in rows

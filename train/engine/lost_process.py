@@ -9,6 +9,7 @@ too, and where those of another one have stopped, it prints the same line and en
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from clozeline.pipeline.common.errors import LostProcessError, one_line
+from clozeline.pipeline.common.signals import handled
 from clozeline.train.engine.distributed import World
 
 #: In the messages of gloo's RuntimeErrors; those of NCCL and of the store are DistErrors.
@@ -47,7 +49,9 @@ def lost_process_in_one_line(world: World) -> Iterator[None]:
     except RuntimeError as error:
         if world.size == 1 or not is_lost_process(error):
             raise
-        raise LostProcessError(_advice(_missing(world), one_line(error))) from error
+        with handled((signal.SIGTERM,), lambda *_: None):  # torchrun's, sent to all that are left
+            missing = _missing(world)
+        raise LostProcessError(_advice(missing, one_line(error))) from error
 
 
 def _advice(missing: str, reason: str) -> str:

@@ -7,10 +7,10 @@
 Rows are of full length, and kernels are eager ones: compiled, a step needs less memory, since it
 writes fewer results. Memory is what autograd keeps, tensor by tensor. The coefficients of the
 traffic are fitted to counted steps of `nano`, `bert-mini`, `bert-base` and `modern-base` of 64 and
-512 tokens. Both are within 10 % of those (`tests/train/test_estimate.py`).
+512 tokens. All are within 10 % of those (`tests/train/test_estimate.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -65,9 +65,12 @@ def step_cost(
     state = sizes.all * (12 + 4 * (passes > 1)) - 4 * hidden * is_muon
     shape = {"batch_size": rows, "seq_len": data.max_seq_length}
     words = training.sampled_words
-    flops = step_flops(model, **shape, predictions=data.predictions, words=words)
+    computed = model
+    if not training.unpadded:  # local layers mask what they have computed
+        computed = replace(model, local_attention=2 * data.max_seq_length)
+    flops = step_flops(computed, **shape, predictions=data.predictions, words=words)
     if training.activation_checkpointing:  # the forward pass of the layers again
-        flops += step_flops(model, **shape, predictions=0) / 3
+        flops += step_flops(computed, **shape, predictions=0) / 3
     return StepCost(
         state=state,
         peak=state + _working_memory(model, training, data, rows=rows, passes=passes),

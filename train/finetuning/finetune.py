@@ -61,7 +61,7 @@ def train_model(
     """The trained model, its result, and its logits for the test rows, [N, C].
 
     `first` is the result of another seed, whose choices are taken instead of a search. Raises
-    DivergedError if the logits are not finite.
+    DivergedError if the weights or logits are not finite.
     """
     run = Training(job, key, world)
     count = len(run.labels)
@@ -83,10 +83,11 @@ def train_model(
         # In float32, as `clozeline predict` and exported models compute.
         predict = partial(predict_logits, model, world=world, progress=progress)
         answers = {name: predict(encoded) for name, encoded in job.test_rows.items()}
-    if not all(np.isfinite(logits).all() for logits in answers.values()):
+    is_finite = all(weights.isfinite().all() for weights in model.state_dict().values())
+    if not (is_finite and all(np.isfinite(logits).all() for logits in answers.values())):
         raise DivergedError(
-            f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its logits are "
-            "not finite, so there is no classifier. Give a smaller --learning-rate."
+            f"fine-tuning diverged at a learning rate of {trial.learning_rate:g}: its weights or "
+            "logits are not finite, so there is no classifier. Give a smaller --learning-rate."
         )
     predicted = {name: x.argmax(1) if job.names else x[:, 0] for name, x in answers.items()}
     return model, scored(job, key, predicted, trial, tried), answers[TEST]

@@ -41,6 +41,7 @@ from clozeline.train.labelled.rows import Rows, Texts
 
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 MOST_PROMPT = 32  # tokens
+ENCODED_AT_ONCE = 4_096  # texts
 #: How many quarters of what is kept are the start of a text that is cut; the rest is its end.
 QUARTERS: dict[Truncate, int] = {"end": 4, "start": 0, "middle": 1}
 WIDTHS = 4
@@ -165,12 +166,18 @@ class Encoder:
 
     def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
-        encoded = map(self._columns.encode, self._in_row(texts))
-        pieces = [Ragged(values, offsets_of(lengths)) for values, lengths in encoded]
+        pieces = list(map(self._ids, self._in_row(texts)))
         first, *second = (p.lengths for p in pieces)
         room = self._max_seq_length - len(self._before) - len(pieces)
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
+
+    def _ids(self, column: list[str]) -> Ragged:
+        """The ids of each text; some thousand at a time, since the library needs much memory."""
+        starts = range(0, max(len(column), 1), ENCODED_AT_ONCE)
+        parts = [self._columns.encode(column[start : start + ENCODED_AT_ONCE]) for start in starts]
+        values, lengths = zip(*parts, strict=True)
+        return Ragged(np.concatenate(values), offsets_of(np.concatenate(lengths)))
 
     def _in_row(self, texts: Texts) -> list[list[str]]:
         """The columns as they are read: after a prompt the first token may depend on a space."""
