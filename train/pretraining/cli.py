@@ -306,6 +306,8 @@ def _reproducing(training: PretrainConfig, start: "Start") -> dict[str, Any]:
     if start.cools_down:  # the decay follows from RUN@STEP and --max-steps
         options["schedule"] = COOL_DOWN
         names -= {"schedule", "warmup", "cool_down"}
+    if start.existing and "unpadded" not in earlier:  # the device decides, as in the first process
+        names -= {"unpadded"}
     changed = {
         field.rstrip("_"): getattr(training, field)
         for field in sorted(names)
