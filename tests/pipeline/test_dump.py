@@ -27,7 +27,7 @@ from clozeline.pipeline.sources.mediawiki.dump import (
 )
 from clozeline.pipeline.sources.mediawiki.markup import strip_markup
 from tests.benchmarks.reference_text import comparisons
-from tests.support.small_sources import read
+from tests.support.small_sources import read, write_multistream
 
 SITEINFO = (
     '<mediawiki xml:lang="de"><siteinfo><namespaces><namespace key="0" case="first-letter" />'
@@ -201,25 +201,13 @@ def test_an_index_is_found_by_its_dumps_name(dump, index):
     assert index_name(dump) == index
 
 
-def multistream():
-    """A dump of header, three streams of two pages, and footer; and its index."""
-    dump, index = bz2.compress(SITEINFO.encode()), b""
-    for titles in ("AB", "CD", "EF"):
-        index += b"".join(b"%d:7:T: %s\n" % (len(dump), title.encode()) for title in titles)
-        dump += bz2.compress("".join(map(page, titles)).encode())
-    return dump + bz2.compress(FOOTER.encode()), index
-
-
-def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before():
-    dump, index = multistream()
-    start, stop, *_ = read_index(io.BytesIO(index), len(dump))
-    pages, cut = until_cut(read_streams(io.BytesIO(dump[start : stop + 30])))
-    assert [p.title for p in pages] == ["A", "B"]
-    assert "after 2 pages" in str(cut)
-
-
-def test_an_index_that_does_not_fit_its_dump_is_not_used():
-    dump, index = multistream()
+def test_an_index_that_does_not_fit_its_dump_is_not_used_and_a_range_inside_a_stream_is_cut(
+    tmp_path,
+):
+    pages = ["".join(map(page, titles)) for titles in ("AB", "CD", "EF")]
+    source, _ = write_multistream(tmp_path, [SITEINFO, *pages, FOOTER])
+    dump = Path(source).read_bytes()
+    index = bz2.decompress(Path(index_name(source)).read_bytes())
     edges = read_index(io.BytesIO(index), len(dump))
     assert begin_streams(io.BytesIO(dump), edges[:-1])
     for wrong in (dump[:-200], b"x" + dump, b""):
@@ -228,6 +216,9 @@ def test_an_index_that_does_not_fit_its_dump_is_not_used():
     for damaged in (b"one:2:A\n", b"-5:2:A\n", b"9" * 30, b"9" * 5000):
         assert read_index(io.BytesIO(damaged), len(dump)) is None
     assert read_index(io.BytesIO(b""), len(dump)) == [0, len(dump)]
+    pages, cut = until_cut(read_streams(io.BytesIO(dump[: edges[1] + 30])))
+    assert [p.title for p in pages] == ["A", "B"]
+    assert "after 2 pages" in str(cut)
 
 
 # --- Real dumps go all the way: nothing vanishes uncounted, and the text is as good as a parser's

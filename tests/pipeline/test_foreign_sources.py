@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import lzma
 import re
 import tarfile
@@ -29,8 +28,7 @@ def tar_of(text):
 
 
 UNKNOWN, NO_PARQUET = "unknown format; give Parquet, .jsonl", "is not a readable Parquet file"
-MAIL = "From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome"
-LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n"
+WEB, MAILS = "a web archive or its index", "mail or a mail folder"
 
 
 def parquet_of(text):
@@ -39,42 +37,30 @@ def parquet_of(text):
     return file.getvalue()
 
 
-CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_\t_\n"
+def zstd_frame(data, window_log):
+    """A frame of one block that is not compressed, which asks for this window (RFC 8878)."""
+    header = b"\x28\xb5\x2f\xfd\x00" + bytes([(window_log - 10) << 3])
+    return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
 @pytest.mark.parametrize(
     ("name", "data", "named"),
     [
-        ("a.warc.wet.gz", b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n", "a web archive or its index"),
-        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", "a web archive or its index"),
-        (
-            "a.txt",
-            b"filedesc://a.arc 0.0.0.0 20130101000000 text/plain 76\n1 0 x\n",
-            "a web archive or its index",
-        ),
-        (
-            "a.cdxj",
-            b'com,example)/ 20130101000000 {"url": "http://example.com"}\n',
-            "a web archive or its index",
-        ),
+        ("a.warc.wet.gz", b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n", WEB),
+        ("a.txt", b"WARC/1.1\nWARC-Type: response\n\nRome", WEB),
+        ("a.txt", b"filedesc://a.arc 0.0.0.0 20130101000000 text/plain 76\n1 0 x\n", WEB),
+        ("a.cdxj", b'com,example)/ 20130101000000 {"url": "http://example.com"}\n', WEB),
         ("a.txt", b"\xef\xbb\xbf\n<!DOCTYPE html>\n<p>Rome</p>", "HTML or XML"),
         ("a.text.bz2", b"<HTML lang=en><body>Rome</body>", "HTML or XML"),
         ("posts.xml", b'<?xml version="1.0"?>\n<posts><row Id="1" /></posts>', "HTML or XML"),
         ("a.txt", b"<p class='x'>Rome.</p>\n", "HTML or XML"),
         ("a.vert", b'<doc id="1" url="x">\n<s>\nRome\tNP\nis\tV\n</s>\n</doc>\n', "HTML or XML"),
         ("a.txt", rb"{\rtf1\ansi Rome}", "RTF"),
-        ("a.tex", b"\\documentclass[a4]{article}\nRome", "LaTeX"),
         ("a.tex", b"% A paper\n\\documentstyle{article}\nRome", "LaTeX"),
         ("a.txt", b"\\section{Rome}\nRome is \\emph{old}.", "LaTeX"),
-        ("inbox", MAIL.encode(), "mail or a mail folder"),
-        (
-            "a.eml",
-            b"Return-Path: <a@b>\r\nReceived: x\r\n by y\r\nTo: c@d\r\n\r\nHi",
-            "mail or a mail folder",
-        ),
-        ("news", b"From: a@b\nSubject: Rome\nOrganization: x\n\nRome\n", "mail or a mail folder"),
-        ("a.conllu", CONLL, "a CoNLL table"),
-        ("a.txt", CONLL[CONLL.index(b"1\t") :], "a CoNLL table"),
+        ("inbox", b"From a@b.org Mon Jan  1 00:00:00 2024\nSubject: Rome", MAILS),
+        ("a.eml", b"Return-Path: <a@b>\r\nReceived: x\r\n by y\r\nTo: c@d\r\n\r\nHi", MAILS),
+        ("a.conllu", b"# id = 1\n# text = R\n1\tR\tR\tX\tN\t_\t0\troot\t_\t_\n", "a CoNLL table"),
         ("a.txt", b"1-2\tThey\t_\t_\t_\t_\t_\t_\t_\t_\n", "a CoNLL table"),
         ("a.conll", b"-DOCSTART- -X- O\n\nRome NNP B-LOC\n", "a CoNLL table"),
         ("a.iob", b"Rome\tB-LOC\nis\tO\nold\tO\n", "a CoNLL table"),
@@ -86,11 +72,7 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
         ("a.bib", b"@inproceedings{vaswani,\n  title = {Attention}\n}\n", "BibTeX"),
         ("a.fasta", b">sp|P1\nMKVLAAGIVGLCAKAYNWHGTR\n", "FASTA"),
         ("a.diff", b"--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n", "a patch"),
-        ("a.txt", LFS, "a Git LFS pointer"),
-        ("a.parquet", LFS, "a Git LFS pointer"),
-        ("a.csv", LFS, "a Git LFS pointer"),
-        ("a.json", b'["Rome is old.", "Oslo is cold."]', "one JSON array"),
-        ("a.ipynb", b'{\n "cells": []\n}\n', "JSON over several lines"),
+        ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid 1\n", "a Git LFS pointer"),
         ("a.json", b'{ \r\n  "data": [\n{"text": "Rome"}]}', "JSON over several lines"),
         ("a.docx", b"PK\3\4" + bytes(40), "a zip archive"),
         ("a.pdf", b"%PDF-1.7 text", "a PDF file"),
@@ -98,7 +80,6 @@ CONLL = b"# sent_id = 1\n# text = Rome\n1\tRome\tRome\tPROPN\tNNP\t_\t0\troot\t_
         ("a.csv", b"SQLite format 3\0" + bytes(90), "a SQLite database"),
         ("a.pst", b"!BDN" + bytes(90), "a mail folder of Outlook"),
         ("a.txt.gz", tar_of(b"Rome is a city."), "a tar archive"),
-        ("a.jsonl.bz2", tar_of(b"Rome is a city."), "a tar archive"),
         ("a.txt.gz", PACKERS["bz2"](b"Rome is a city."), "compressed"),
         ("a.txt.xz", b"\x04\x22M\x18" + bytes(90), "compressed"),
         ("a.txt.Z", b"\x1f\x9d\x90" + bytes(90), "compressed"),
@@ -136,10 +117,8 @@ def test_other_formats_are_refused_by_their_names(tmp_path, name, data, named):
         ("notes", "[1] Rome, SQLite format 3, LZIP"),
         ("notes", "<- an arrow, 1:2:3 --> 4"),
         ("a.txt", "Rome is so\nold O\nas it is."),
-        ("page?format=text", MAIL),
         ("page?format=text", "<!doctype html>\n<p>Rome</p>"),
         ("page?format=text", "%!PS-Adobe Rome"),
-        ("page?format=text", "[1] Rome"),
     ],
 )
 def test_text_about_other_formats_and_what_is_said_to_be_text_is_text(tmp_path, name, text):
@@ -175,30 +154,14 @@ def test_many_lines_that_begin_like_another_format_take_no_longer_than_others(tm
         ("a.jsonl.zst", b'{"text": "Rome"}\n', "jsonl"),
         ("a.lzma", lzma.compress(b"Rome", format=lzma.FORMAT_ALONE), "text"),
         ("a", b"\x50*M\x18\4\0\0\0skip" + PACKERS["zst"](b"Rome"), "text"),
+        ("a.txt.zst", zstd_frame(b"Rome", 10), "text"),
+        ("a.txt.zst", zstd_frame(b"Rome", 27), "text"),  # a window of 128 MB
     ],
 )  # fmt: skip
 def test_content_beats_the_name(tmp_path, name, data, format):
     (tmp_path / name).write_bytes(data)
     assert {block.format for block in list_blocks([str(tmp_path / name)])} == {format}
     assert read(tmp_path / name).texts == ["Rome"]
-
-
-def zstd_frame(data, window_log):
-    """A frame of one block that is not compressed, which asks for this window (RFC 8878)."""
-    header = b"\x28\xb5\x2f\xfd\x00" + bytes([(window_log - 10) << 3])
-    return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
-
-
-@pytest.mark.parametrize("window_log", [28, 29, 30, 31])
-@pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.zst"])
-def test_a_large_window_is_not_called_damage(tmp_path, window_log, name):
-    (tmp_path / "b.txt").write_text("Rome is a city.")
-    (tmp_path / name).write_bytes(zstd_frame(b'{"text": "Oslo."}\n', window_log))
-    with pytest.raises(
-        InputError, match=r"window of more than 128 MB, .*--long=31 -c OLD"
-    ) as error:
-        list_blocks([str(tmp_path / "b.txt"), str(tmp_path / name)])
-    assert "damaged" not in str(error.value)
 
 
 def xz_with_another_filter(data):
@@ -223,6 +186,9 @@ def parquet_with_lzo(data):
         ("a.txt.xz", xz_with_another_filter, r"options of a newer version, .*: xz -d -c OLD \|"),
         ("a.txt.gz", lambda data: gzip.compress(data).replace(b"\x1f\x8b\x08", b"\x1f\x8b\x09"),
          r"packed with another method, .*: gzip -d -c OLD"),
+        ("a.txt.zst", lambda data: zstd_frame(data, 28),
+         r"window of more than 128 MB, .*--long=31 -c OLD"),
+        ("a.jsonl.zst", lambda data: zstd_frame(data, 31), r"window of more than 128 MB, "),
         ("a.jsonl.zst", lambda data: b"\x28\xb5\x2f\xfd\x21\x05\x05\x01\x00\x00",
          r"packed with a dictionary, .*: zstd -d -D DICTIONARY -c OLD"),
         ("a.parquet", parquet_with_lzo, r"feature of Parquet .*LZO.*; write it anew"),
@@ -231,18 +197,11 @@ def parquet_with_lzo(data):
     ],
 )  # fmt: skip
 def test_what_a_reader_lacks_is_not_called_damage(tmp_path, name, pack, message):
-    (tmp_path / "b.txt").write_text("Rome is a city.")
     (tmp_path / name).write_bytes(pack(b"Oslo is cold."))
     with pytest.raises(InputError, match=message) as error:
         read(tmp_path / name)
     assert str(tmp_path / name) in str(error.value)
     assert not re.search("corrupt|truncated|damaged", str(error.value))
-
-
-@pytest.mark.parametrize("window_log", [10, 20, 27])
-def test_a_window_up_to_128_mb_is_read(tmp_path, window_log):
-    (tmp_path / "a.txt.zst").write_bytes(zstd_frame(b"Rome is a city.", window_log))
-    assert read(tmp_path / "a.txt.zst").texts == ["Rome is a city."]
 
 
 def revision(text, model=None, time=None):
@@ -257,18 +216,13 @@ def dump_of(tmp_path, *revisions):
     return read(tmp_path / "a.xml")
 
 
-@pytest.mark.parametrize(
-    "model", ["wikibase-item", "json", "Scribunto", "flow-board", "sanitized-css", "text"]
-)
-def test_pages_that_are_not_wikitext_are_counted(tmp_path, model):
-    found = dump_of(tmp_path, revision(json.dumps({"type": "item"}), model))
-    assert (found.texts, found.counts) == ([], {"other_model": 1})
-
-
 @pytest.mark.parametrize("model", [None, "wikitext", " wikitext ", "proofread-page"])
-def test_wikitext_is_read_whatever_its_text_says(tmp_path, model):
+def test_wikitext_is_read_whatever_its_text_says_and_other_pages_are_counted(tmp_path, model):
     text = "Rome &lt;model&gt;json&lt;/model&gt;"
     assert dump_of(tmp_path, revision(text, model)).texts == ["Rome <model>json</model>"]
+    for other in ("wikibase-item", "json", "Scribunto", "sanitized-css", "text"):
+        found = dump_of(tmp_path, revision("{}", other))
+        assert (found.texts, found.counts) == ([], {"other_model": 1})
 
 
 @pytest.mark.parametrize(
@@ -292,15 +246,10 @@ def test_hidden_files_match_only_where_a_pattern_names_them(tmp_path):
         "**/*.txt": ["a.txt", "in/b.txt"],
         ".*": [".a.txt.crc"],
         "in/.*": ["in/.d.txt"],
-        "?a.txt.crc": None,
     }
     for pattern, names in expected.items():
-        if names is None:
-            with pytest.raises(InputError, match=re.escape("matches no file")):
-                find_files(f"{tmp_path}/{pattern}")
-        else:
-            found = [file.path for file in find_files(f"{tmp_path}/{pattern}")]
-            assert found == [f"{tmp_path}/{name}" for name in names], pattern
+        found = [file.path for file in find_files(f"{tmp_path}/{pattern}")]
+        assert found == [f"{tmp_path}/{name}" for name in names], pattern
 
 
 def record(kind, text, mark="\r\n"):
@@ -377,13 +326,3 @@ def test_wrapped_words_are_whole_again(tmp_path, wrapped, joined):
 def test_other_lines_are_not_taken_for_wrapped_ones(tmp_path, text):
     (tmp_path / "a.txt").write_text(text)
     assert read(tmp_path / "a.txt").counts == {}
-
-
-def test_a_bracket_in_the_name_of_a_folder_is_explained(tmp_path):
-    folder = tmp_path / "corpus[1]"
-    folder.mkdir()
-    (folder / "a.txt").write_text("Rome")
-    with pytest.raises(InputError, match=re.escape("a [ that is part of a name is written [[]")):
-        find_files(f"{folder}/*.txt")
-    escaped = str(folder).replace("[", "[[]")
-    assert [file.path for file in find_files(f"{escaped}/*.txt")] == [f"{folder}/a.txt"]

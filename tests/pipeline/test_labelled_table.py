@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
@@ -31,7 +31,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def write_rows(path, rows):
+def write_rows(path, rows, line_end="\r\n"):
     """The rows in the format that the name says."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
@@ -40,7 +40,8 @@ def write_rows(path, rows):
     if name.endswith("l"):
         stream.write("\n".join(map(json.dumps, rows)))
     else:
-        writer = csv.writer(stream, delimiter="," if "c" in name else "\t", quoting=csv.QUOTE_ALL)
+        form = {"delimiter": "," if "c" in name else "\t", "lineterminator": line_end}
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL, **form)
         writer.writerows([rows[0].keys(), *(row.values() for row in rows)])
     data = stream.getvalue().encode()
     return write(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
@@ -51,11 +52,14 @@ FORMATS = ["a.csv", "a.tsv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.parquet"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_rows(name, tmp_path):
-    table = read_table(write_rows(tmp_path / name, ROWS), ["text", "label"])
+def test_every_format_gives_the_same_rows_and_names_its_columns(name, tmp_path):
+    source = write_rows(tmp_path / name, ROWS)
+    table = read_table(source, ["text", "label"])
     assert table.column_names == ["text", "label"]
     assert table.column("text").to_pylist() == [row["text"] for row in ROWS]
     assert [str(label) for label in table.column("label").to_pylist()] == ["1", "0", "1"]
+    with pytest.raises(InputError, match=f"{name} has no column 'body'; its columns are label, te"):
+        read_table(source, ["label", "body"])
 
 
 def test_categories_are_read_as_their_text(tmp_path):
@@ -85,38 +89,14 @@ def test_several_files_are_one_table_in_the_order_of_their_names(tmp_path):
     assert table.column("n").to_pylist() == [0, 1, 10, 11, 20, 21]
 
 
-def test_numbers_in_csv_stay_text(tmp_path):
-    source = write(tmp_path / "a.csv", "label,text\n1,1984\n01,NA\n")
-    table = read_table(source, ["label", "text"])
-    assert table.to_pydict() == {"label": ["1", "01"], "text": ["1984", "NA"]}
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
-def test_invalid_utf8_is_fixed(name, tmp_path):
-    source = write_rows(tmp_path / name, [{"label": 0, "text": "caf#"}, {"label": 1, "text": "é"}])
-    data = Path(source).read_bytes()
-    if name == "a.parquet":
-        values = pa.array([b"caf\xe9", "é".encode()], pa.binary())
-        broken = pa.Array.from_buffers(pa.string(), 2, values.buffers())
-        pq.write_table(pa.table({"label": [0, 1], "text": broken}), source)
-    else:
-        write(Path(source), data.replace(b"#", b"\xe9"))
-    table = read_table(source, ["label", "text"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+def test_a_byte_order_mark_is_not_part_of_a_name_and_invalid_utf8_is_fixed(name, tmp_path):
+    path = tmp_path / name
+    write_rows(path, [{"label": 0, "text": "caf#"}, {"label": 1, "text": "é"}])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"#", b"\xe9"))
+    table = read_table(str(path), ["label", "text"])
     assert table.column("text").to_pylist() == ["caf\ufffd", "é"]
     table.validate(full=True)
-
-
-def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
-    for name in ("a.csv", "a.jsonl"):
-        path = tmp_path / name
-        write(path, b"\xef\xbb\xbf" + Path(write_rows(path, ROWS)).read_bytes())
-        assert len(read_table(str(path), ["label"])) == 3
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_missing_column_names_those_found(name, tmp_path):
-    with pytest.raises(InputError, match=f"{name} has no column 'body'; its columns are label, te"):
-        read_table(write_rows(tmp_path / name, ROWS), ["label", "body"])
 
 
 @pytest.mark.parametrize(
@@ -125,11 +105,7 @@ def test_a_missing_column_names_those_found(name, tmp_path):
         ("a.csv", "label,text\n1,a\n,b\n", "a.csv: row 2 has no 'label'"),
         ("a.tsv", "label\ttext\n1\t\n", "a.tsv: row 1 has no 'text'"),
         ("a.csv", "label,text\n1,a\n2\n", "a.csv: row 2 has 1 field, not 2; give it as many as"),
-        (
-            "a.tsv",
-            "text\tlabel\n\na\t1\tb\n",
-            "row 1 has 3 fields, not 2; give it as many as the h",
-        ),
+        ("a.tsv", "text\tlabel\n\na\t1\tb\n", "row 1 has 3 fields, not 2; give it as many as"),
         ("a.csv", 'label,text\n1,"a\nb"\n\n2,"c" d\n', f"a.csv: row 2{QUOTED}"),
         ("a.csv", 'label,text\r1,"a"\r"2,c', f"a.csv: row 2{QUOTED}"),
         ("a.csv", '"label,text\n1,a\n', f"a.csv: the header{QUOTED}"),
@@ -168,19 +144,6 @@ def test_a_quotation_mark_that_is_not_closed_names_its_row(name, rows, tmp_path)
         read_table(write(tmp_path / name, data), ["label", "text"])
 
 
-def test_marks_inside_a_field_and_whole_quoted_fields_are_text(tmp_path):
-    rows = [
-        '\ufeff"label",text',
-        '1,He said "no".',
-        '2,"""Well"", she\n\nsaid, no"',
-        '3,""""',
-        '4,""',
-    ]
-    table = read_table(write(tmp_path / "a.csv", "\r\n".join(rows)), ["label", "text"])
-    expected = ['He said "no".', '"Well", she\n\nsaid, no', '"', ""]
-    assert table.column("text").to_pylist() == expected
-
-
 def test_nulls_in_parquet_are_named_by_row(tmp_path):
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"label": [1, 0, None]}), source, row_group_size=1)
@@ -206,9 +169,6 @@ def test_sample_reviews_are_a_table():
         read_table("sample:articles", ["label"])
     with pytest.raises(InputError, match="has no rows"):
         read_table("sample:reviews?rows=0", ["label"])
-
-
-def test_a_sample_of_absurd_size_is_refused_and_not_made():
     with pytest.raises(InputError, match="has at most 1,000,000 rows, not 1,000,001; ask for few"):
         read_table("sample:reviews?rows=1000001", ["label"])
 
@@ -245,10 +205,17 @@ def texts_of(source, block_bytes, chunk_bytes=20):
     return found.texts
 
 
-@settings(max_examples=40)
-@given(PAIRS, st.sampled_from(["a.csv", "a.tsv", "a.csv.gz"]), st.integers(1, 60))
-def test_documents_are_the_rows_however_they_are_chunked(tmp_path, rows, name, chunk_bytes):
-    source = write_rows(tmp_path / name, [{"title": a, "text": f"x{b}"} for a, b in rows])
+@given(
+    PAIRS,
+    st.sampled_from(["a.csv", "a.tsv", "a.csv.gz"]),
+    st.sampled_from(["\n", "\r", "\r\n"]),
+    st.integers(1, 60),
+)
+def test_documents_are_the_rows_however_they_are_chunked(
+    tmp_path, rows, name, line_end, chunk_bytes
+):
+    rows_by_name = [{"title": a, "text": f"x{b}"} for a, b in rows]
+    source = write_rows(tmp_path / name, rows_by_name, line_end)
     assert texts_of(f"{source}?text=text", 1 << 20, chunk_bytes) == [f"x{b}" for _, b in rows]
     both = [re.sub("\r\n?", "\n", f"{a}\nx{b}") for a, b in rows]
     assert texts_of(f"{source}?text=title,text", 1 << 20, chunk_bytes) == both
@@ -269,14 +236,6 @@ def test_a_large_file_is_one_block_and_read_in_the_memory_of_a_part(tmp_path):
         tracemalloc.stop()
 
 
-@given(PAIRS, st.sampled_from(["\n", "\r", "\r\n"]))
-def test_any_line_end_separates_rows(tmp_path, rows, line_end):
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator=line_end, quoting=csv.QUOTE_ALL)
-        writer.writerows([("title", "text"), *((f"'{a}", f"x{b}") for a, b in rows)])
-    assert texts_of(str(tmp_path / "a.csv"), 20) == [f"x{b}" for _, b in rows]
-
-
 @pytest.mark.parametrize(
     ("row", "label"), [("a,", None), (',""', ""), ('"a,"","",b",', None), ('"a""\n,""",""', "")]
 )
@@ -290,30 +249,37 @@ def test_an_empty_cell_without_quotes_is_null(tmp_path, row, label):
         assert read_table(source, ["label"]).column(0).to_pylist() == ["0", label]
 
 
+QUOTES = '\ufeff"b",text\r\n1,He said "no".\r\n2,"""Well"", she\n\nsaid, no"\r\n3,""""\r\n4,""'
+
+
 @pytest.mark.parametrize(
-    ("name", "data"),
+    ("name", "data", "rows"),
     [
-        ("a.csv", "sep=,\ntext,b\nx y,1\n"),
-        ("a.csv", "sep=;\r\ntext;b\r\nx y;1\r\n"),
-        ("a.csv", '\ufeffsep=|\nb|"text"\n1|"x y"\n'),
-        ("a.tsv", "sep=\t\nb\ttext\n1\tx y"),
-        ("a.csv", "b, text\n1,x y\n"),
-        ("a.csv", 'text ," b"\nx y,1\n'),
+        ("a.csv", "b,text\n1,1984\n01,NA\n", {"1": "1984", "01": "NA"}),  # all columns are text
+        (
+            "a.csv",
+            QUOTES,
+            {"1": 'He said "no".', "2": '"Well", she\n\nsaid, no', "3": '"', "4": ""},
+        ),
+        # a first line that names the delimiter, and blanks around the names of columns
+        ("a.csv", "sep=,\ntext,b\nx y,1\n", {"1": "x y"}),
+        ("a.csv", "sep=;\r\ntext;b\r\nx y;1\r\n", {"1": "x y"}),
+        ("a.csv", '\ufeffsep=|\nb|"text"\n1|"x y"\n', {"1": "x y"}),
+        ("a.tsv", "sep=\t\nb\ttext\n1\tx y", {"1": "x y"}),
+        ("a.csv", "b, text\n1,x y\n", {"1": "x y"}),
+        ("a.csv", 'text ," b"\nx y,1\n', {"1": "x y"}),
+        *(
+            (name, f'b{mark}text\n1{mark}"one{mark} ""two"""\n', {"1": f'one{mark} "two"'})
+            for name in ("a.csv", "a.tsv")
+            for mark in ",;\t|"  # the header says what separates the columns
+        ),
     ],
 )
-def test_the_dialects_of_spreadsheets_are_read(tmp_path, name, data):
-    """A first line that names the delimiter, and blanks around the names of columns."""
-    (tmp_path / name).write_bytes(data.encode())
-    assert texts_of(str(tmp_path / name), 20) == ["x y"]
-    assert read_table(str(tmp_path / name), ["text", "b"]).to_pylist() == [
-        {"text": "x y", "b": "1"}
-    ]
-
-
-def test_an_open_field_far_into_a_file_is_named(tmp_path):
-    (tmp_path / "a.csv").write_text("text,b\n" + "1,2\n" * 9 + '"1,2\n3,4\n')
-    with pytest.raises(InputError, match=r"a\.csv: row 10 has a field that begins .*: \"1,2"):
-        read(str(tmp_path / "a.csv"))
+def test_the_dialects_of_spreadsheets_are_read(tmp_path, name, data, rows):
+    source = write(tmp_path / name, data)
+    assert texts_of(source, 20) == [text for text in rows.values() if text]
+    table = read_table(source, ["b", "text"])
+    assert dict(zip(*table.to_pydict().values(), strict=True)) == rows
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 9, 1 << 20])
@@ -337,14 +303,6 @@ def test_the_bad_rows_before_the_end_of_a_limited_source_count(block_bytes, tmp_
     assert (len(found.texts), len(found.rejected)) == (30, 30)
 
 
-@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("ending", ["csv", "tsv"])
-def test_the_header_says_what_separates_the_columns(mark, ending, tmp_path):
-    path = tmp_path / f"a.{ending}"
-    path.write_text(f'id{mark}text\n1{mark}"one{mark} ""two"""\n2{mark}plain\n')
-    assert texts_of(f"{path}?text=text", 1 << 20) == [f'one{mark} "two"', "plain"]
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -353,7 +311,6 @@ def test_the_header_says_what_separates_the_columns(mark, ending, tmp_path):
         ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
         ("", "a.csv has no rows"),
         ("text\n", "a.csv (a table has a header and no rows); give a source that is not empty."),
-        ("text\r\n\r\n", "(a table has a header and no rows)"),
         ("text", "(a table has a header and no rows)"),
     ],
 )
