@@ -59,7 +59,7 @@ def steps(run: Path) -> list[int]:
 
 @pytest.mark.parametrize("size", [0, 4000])
 def test_a_full_disk_is_one_line(size, tmp_path, capfd):
-    """Also where the writer of TensorBoard finds it first, in its thread."""
+    """Also where the file of TensorBoard is the first that is too long."""
     log = MetricsLog(tmp_path, start_step=0, max_steps=None, writes=True)
     complaint = (
         r"the metrics of .* cannot be written \(File too large\); its checkpoints are intact"

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,11 +13,7 @@ from clozeline.train.artifacts.architecture import architecture
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.precision import (
-    newest_flash_attention,
-    resolve_precision,
-    resolve_unpadded,
-)
+from clozeline.train.engine.precision import resolve_precision, resolve_unpadded
 from clozeline.train.pretraining.recipes import (
     DEVLIN_MASKS,
     RECIPES,
@@ -153,29 +148,6 @@ def test_rows_are_concatenated_by_default_where_a_kernel_is_made_for_that(
             resolve_unpadded(True, model, **how)
     else:
         assert resolve_unpadded(True, model, **how)
-
-
-@pytest.mark.parametrize("generation", [8, 9, 10])
-def test_flash_attention_is_used_where_it_is_installed_and_nowhere_else(generation, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
-    asked = []
-    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", asked.append)
-    model = preset("bert-tiny", vocab_size=64, attention_probs_dropout_prob=0.0)
-    cuda = torch.device("cuda")
-    newest = {8: None, 9: "FA4", 10: "FA4"}[generation]
-    with newest_flash_attention(model, cuda, is_wanted=True) as used:
-        assert used == newest
-    dropping = replace(model, attention_probs_dropout_prob=0.1)
-    for other in ((model, ALONE.device, True), (model, cuda, False), (dropping, cuda, True)):
-        with newest_flash_attention(*other[:2], is_wanted=other[2]) as used:
-            assert used is None
-    assert asked == [newest] * (generation > 8)
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
-    if not (find_spec("flash_attn") or find_spec("flash_attn_interface")):
-        with newest_flash_attention(model, cuda, is_wanted=True) as used:
-            assert used is None
-    assert torch.nn.attention.current_flash_attention_impl() is None
 
 
 # --- the command

@@ -314,13 +314,10 @@ def test_the_unigram_of_the_first_line_is_that_of_the_warnings(tmp_path):
 
 
 def test_the_last_warning_of_each_cause_is_shown(tmp_path):
-    """Here the loss jumps twice."""
-    values = [3.0 + 0.01 * (step % 3) + 9.0 * (step in (60, 100)) for step in range(120)]
-    lines = [line(step, mlm_loss=value) for step, value in enumerate(values, start=1)]
-    shown = re.findall(
-        r"<li>⚠ jumps, step (\d+): .* jumped to", reported(make_run(tmp_path / "jumps", lines))
-    )
-    assert shown == ["101"]
+    """Here the model waits three times."""
+    lines = [line(step, data_wait=0.5 * (step % 50 < 5)) for step in range(1, 121)]
+    html = reported(make_run(tmp_path / "slow", lines))
+    assert re.findall(r"<li>⚠ slow, step (\d+): .* the model waits", html) == ["102"]
 
 
 @pytest.mark.parametrize("number", [0, 2])

@@ -38,7 +38,6 @@ EASY_ERRORS = 0.001  # share of pairs; BERT ends at some 0.02
 NEAR_UNIGRAM = 0.02  # share of the unigram loss
 ABOVE_START = 1.05
 FALLEN = 0.99  # of the loss at the start
-SPIKE, SPIKE_DEVIATIONS = 1.2, 8.0  # of the loss, and both
 WAITING = 0.1
 OVERFIT = 1.02
 
@@ -118,21 +117,6 @@ def find_warnings(lines: Sequence[Line], *, total_steps: int | None) -> list[Hea
     """All warnings of a run, whether or not they were printed."""
     health = Health(total_steps=total_steps)
     return [warning for line in lines for warning in health.update(line["step"], line)]
-
-
-def loss_spike(history: MetricsHistory) -> str | None:
-    """One loss far above those before it, by their own spread."""
-    newest, before = history.last("mlm_loss", 1), history.last("mlm_loss", SOME, skip=1)
-    if not newest or len(before) < SOME // 2:
-        return None
-    middle = median(before)
-    spread = 1.4826 * median(abs(loss - middle) for loss in before)  # as a standard deviation
-    if newest[0] <= max(SPIKE * middle, middle + SPIKE_DEVIATIONS * spread):
-        return None
-    return (
-        f"the masked-LM loss jumped to {newest[0]:.3f} from about {middle:.3f}. If it stays there, "
-        "resume from a checkpoint with a smaller --learning-rate or a longer --warmup."
-    )
 
 
 def diverging(history: MetricsHistory) -> str | None:
@@ -241,7 +225,6 @@ def _nsp(history: MetricsHistory) -> tuple[int, float]:
 
 Check = Callable[[MetricsHistory], str | None]
 CHECKS: tuple[Check, ...] = (
-    *(loss_spike, diverging, not_falling, parked_at_unigram),
-    *(nsp_at_chance, nsp_too_easy, slow_loader),
+    *(diverging, not_falling, parked_at_unigram, nsp_at_chance, nsp_too_easy, slow_loader),
 )
 HELDOUT_CHECKS: tuple[Check, ...] = (overfitting,)

@@ -2,8 +2,8 @@
 
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,6 @@ from clozeline.train.monitoring.health import Health, HealthWarning
 
 METRICS = "metrics.jsonl"
 PROGRESS_METRICS = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
-Hook = Callable[[threading.ExceptHookArgs], object]
 
 
 class MetricsLog:
@@ -42,11 +41,17 @@ class MetricsLog:
         self._health = health
         path = run / METRICS
         if writes:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.summary.writer.record_writer import RecordWriter
 
             _keep_until(path, start_step)
             self._file = path.open("a")
-            self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
+            (run / TENSORBOARD).mkdir(exist_ok=True)
+            name = f"events.out.tfevents.{time.time():017.6f}"  # they are read in this order
+            self._board = RecordWriter((run / TENSORBOARD / name).open("xb"))
+            with _full_disk_in_one_line(run):
+                self._board.write(_event(0, file_version="brain.Event:2"))
+                # It replaces the lines from this step on, of a process that was killed.
+                self._board.write(_event(start_step + 1, session_log={"status": "START"}))
             for line in read_metrics(run) if health else ():
                 self._warnings(line["step"], line)
         self._shown: dict[str, str] = {}  # in the progress line
@@ -62,24 +67,15 @@ class MetricsLog:
         )
 
     def __enter__(self) -> Self:
-        self._hook = threading.excepthook
-        if self._writes:
-            threading.excepthook = _without_tensorboard(self._hook)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.close()
-        with ExitStack() as last:
-            last.callback(setattr, threading, "excepthook", self._hook)
-            if self._writes:
-                quietly = suppress(JobFailedError) if kind else nullcontext()
-                with (
-                    quietly,
-                    _full_disk_in_one_line(self._run),
-                    ExitStack() as files,
-                ):
-                    files.callback(self._file.close)
-                    files.callback(self._board.close)
+        if self._writes:
+            quietly = suppress(JobFailedError) if kind else nullcontext()
+            with quietly, _full_disk_in_one_line(self._run), ExitStack() as files:
+                files.callback(self._file.close)
+                files.callback(self._board.close)
 
     def advance(self) -> None:
         self._bar.update()
@@ -97,10 +93,13 @@ class MetricsLog:
         with _full_disk_in_one_line(self._run):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
-            for name, value in values.items():
-                if not isinstance(value, str):
-                    self._board.add_scalar(name, value, step)
-            self._board.flush()  # otherwise a kill loses up to two minutes of them
+            numbers = [
+                {"tag": name, "simple_value": value}
+                for name, value in values.items()
+                if not isinstance(value, str)
+            ]
+            self._board.write(_event(step, summary={"value": numbers}))
+            self._board.flush()
         self._shown |= {x: f"{values[x]:.3f}" for x in PROGRESS_METRICS if x in values}
         self._bar.set_postfix(self._shown, refresh=False)
         for warning in self._warnings(step, values):
@@ -115,14 +114,12 @@ class MetricsLog:
         return self._health.update(step, values) if self._health else []
 
 
-def _without_tensorboard(hook: Hook) -> Hook:
-    """The hook without TensorBoard's errors, which its next call raises as well."""
+def _event(step: int, **content: Any) -> bytes:
+    """A record of TensorBoard's file."""
+    from tensorboard.compat.proto.event_pb2 import Event
 
-    def print_error(error: threading.ExceptHookArgs) -> None:
-        if type(error.thread).__name__ != "_AsyncWriterThread":
-            hook(error)
-
-    return print_error
+    event: bytes = Event(wall_time=time.time(), step=step, **content).SerializeToString()
+    return event
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

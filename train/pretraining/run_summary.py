@@ -22,7 +22,7 @@ from clozeline.pipeline.common.config_checks import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
-from clozeline.train.engine.distributed import World, device_name, is_sharded
+from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.schedule import first_step_from
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.trainer import Trainer
@@ -66,19 +66,7 @@ def _device(config: RunConfig, world: World) -> str:
         threads = torch.get_num_threads()
         processes += f" of {threads} thread{'s' * (threads > 1)}"
     kernels = ", deterministic kernels" * config.training.deterministic
-    if device.type == "cuda" and is_sharded(world, config.training.parallel):
-        memory = torch.cuda.get_device_properties(device).total_memory
-        if replica_fits(count_parameters(config.model), memory):
-            processes += ", sharded (a replica would fit: --parallel ddp sends less)"
     return f"{device_name(device)}, {config.training.precision}, {processes}{kernels}"
-
-
-def replica_fits(parameters: int, memory: int) -> bool:
-    """Whether a whole model in training takes up to a third of a GPU's bytes.
-
-    Its float32 weights, gradients and two moments; activations need the rest.
-    """
-    return 3 * 16 * parameters <= memory
 
 
 def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:

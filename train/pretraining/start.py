@@ -338,7 +338,7 @@ def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
     if run and options.get("max_steps") is not None:  # steps end the run now
         names.remove("for_")
     elif not run and start.cools_down:
-        run, names = start.other, ["masked_lm_prob", "seed", "length_bins", "unpadded"]
+        run, names = start.other, ["masked_lm_prob", "seed", "unpadded"]
     own = {x: getattr(run.training, x) for x in names if options.get(x) is None} if run else {}
     return {n: x for n, x in own.items() if x not in (None, getattr(PretrainConfig, n))}
 
