@@ -364,7 +364,7 @@ def test_a_shard_that_differs_from_the_manifest_is_named(tmp_path, change, compl
 
 
 def prefetch_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_the_thread_ends_when_the_iterator_is_closed_or_collected(small_folder):

@@ -27,8 +27,7 @@ from typing import Any
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError, as_input_error
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
+from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, list_checkpoints, read_state
 from clozeline.train.artifacts.huggingface import read_model_config
 from clozeline.train.artifacts.pretrained import PRETRAINED, kind_of_model
@@ -66,23 +65,6 @@ from clozeline.train.pretraining.recipes import (
     recipe_of,
     resolve,
     with_decay,
-)
-
-#: A plan without SHARDS assumes BERT's vocabulary, and more examples than any recipe wants.
-ASSUMED = Manifest(
-    config=DataConfig(),
-    tokenizer_digest="",
-    vocab_size=BertConfig.vocab_size,
-    shards=[
-        ShardEntry(
-            name="", split="train", rows=1 << 40, bytes=0, sha256="", rows_sha256="", checksum=0,
-            length_histogram=[],
-        )
-    ],
-)  # fmt: skip
-ASSUMED_NOTE = (
-    f"note: without SHARDS, {ASSUMED.vocab_size:,} tokens in the vocabulary and examples of "
-    f"{ASSUMED.config.max_seq_length} tokens are assumed."
 )
 
 
@@ -195,7 +177,6 @@ class Plan:
             lines.append("advised for `clozeline shards`:")
         for name, setting in advised:
             own = f" (these shards: {self.manifest.config.to_dict()[name]})"
-            own *= self.manifest != ASSUMED
             lines.append(_line(name, setting.value, setting.source + own))
         return lines
 
@@ -277,7 +258,7 @@ def _model(
         return model
     own = with_dropout(earlier.model, dropout)
     if preset is None and start.existing:
-        return own if manifest == ASSUMED else replace(own, vocab_size=manifest.vocab_size)
+        return replace(own, vocab_size=manifest.vocab_size)
     longer = with_positions(own, manifest.config.max_seq_length)
     if preset is None:
         return longer
