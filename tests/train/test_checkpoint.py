@@ -21,13 +21,10 @@ from clozeline.train.artifacts.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_moments,
-    load_newest,
     load_weights,
-    read_newest,
     read_state,
     remove_old_checkpoints,
     save_checkpoint,
-    step_of,
     weights_digest,
 )
 from clozeline.train.artifacts.run import load_run
@@ -133,25 +130,6 @@ def test_the_newest_and_the_best_are_kept(losses, keep, kept, tmp_path):
     assert steps_of(tmp_path) == kept
 
 
-def test_a_checkpoint_that_is_replaced_while_it_is_read_gives_way_to_the_newer(tmp_path):
-    """Whose state and weights belong together."""
-    save(tmp_path, step=1)
-    read = []
-
-    def read_slowly(folder):
-        read.append(step_of(folder))
-        if len(read) == 1:
-            save(tmp_path, step=2)
-            remove_old_checkpoints(tmp_path, keep=1)
-        return read_state(folder).step, load_weights(folder)
-
-    step, weights = read_newest(tmp_path, read_slowly)
-    assert (read, step) == ([1, 2], 2)
-    state, same = load_newest(tmp_path)
-    assert state.step == 2
-    assert same.keys() == weights.keys()
-
-
 def test_a_resumed_process_replaces_the_checkpoint_of_the_same_step(tmp_path):
     save(tmp_path, heldout_loss=0.5)
     folder = save(tmp_path, heldout_loss=0.25)
@@ -197,7 +175,7 @@ def test_training_goes_on_until_the_checkpoint_is_there(tmp_path):
     before = take_snapshot(model, optimizer)
     with CheckpointWriter(tmp_path, keep=1) as writer:
         writer.save(take_snapshot(model, optimizer), STATE)
-        while latest_checkpoint(tmp_path) is None and not writer.has_failed:
+        while not list_checkpoints(tmp_path) and not writer.has_failed:
             optimizer.step()
     folder = latest_checkpoint(tmp_path)
     for stored, wanted in (

@@ -14,11 +14,11 @@ checkpoint, or which part of the model each of them had (see `snapshot.py`).
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -35,7 +35,6 @@ CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 MODEL, OPTIMIZER, STATE = CHECKPOINT_FILES
 DAMAGED = "damaged-"  # prefix of a folder that was set aside
 CHECKPOINT_NAME = re.compile("step-[0-9]{8,}")
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +133,13 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted((x for x in folders if CHECKPOINT_NAME.fullmatch(x.name)), key=step_of)
 
 
-def latest_checkpoint(run: Path) -> Path | None:
-    return next(reversed(list_checkpoints(run)), None)
+def latest_checkpoint(run: Path) -> Path:
+    """The last of `list_checkpoints`. Raises InputError where there is none."""
+    if checkpoints := list_checkpoints(run):
+        return checkpoints[-1]
+    raise InputError(
+        f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
+    )
 
 
 def load_newest(run: Path) -> tuple[TrainState, dict[str, Tensor]]:
@@ -143,44 +147,10 @@ def load_newest(run: Path) -> tuple[TrainState, dict[str, Tensor]]:
 
     Raises InputError where there is none, or it is damaged or not finite.
     """
-
-    def load(folder: Path) -> tuple[TrainState, dict[str, Tensor]]:
-        weights = load_weights(folder)
-        check_finite(folder, weights)
-        return read_state(folder), weights
-
-    return read_newest(run, load)
-
-
-def read_newest(run: Path, read: Callable[[Path], Found]) -> Found:
-    """What `read` returns for the newest checkpoint.
-
-    Raises InputError where there is none, and as `read`. A run that is training may replace the
-    checkpoint while it is read; then the newer is read.
-    """
-    while (folder := latest_checkpoint(run)) is not None:
-        try:
-            return read(folder)
-        except InputError:
-            if folder == latest_checkpoint(run):
-                raise
-    raise InputError(
-        f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
-    )
-
-
-def read_states(run: Path) -> list[TrainState]:
-    """The states of all checkpoints, oldest first. Raises InputError where one is damaged.
-
-    A run that is training may remove one meanwhile; then those that it has by now are read.
-    """
-    while True:
-        folders = list_checkpoints(run)
-        try:
-            return [read_state(folder) for folder in folders]
-        except InputError:
-            if folders == list_checkpoints(run):
-                raise
+    folder = latest_checkpoint(run)
+    weights = load_weights(folder)
+    check_finite(folder, weights)
+    return read_state(folder), weights
 
 
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:

@@ -10,7 +10,6 @@ too, and where those of another one have stopped, it prints the same line and en
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -125,9 +124,7 @@ def _missing(world: World) -> str:
     """A message naming the processes that have not signed in."""
     if world.store is None:
         return "another process stopped answering"
-    if not _reaches_store():
-        return NO_STORE
-    # The kernel accepts connections for a store whose process is stopped; calls then never return.
+    # For a store whose process is stopped or cut off the kernel waits; calls do not return.
     lost: list[str] = []
     search = threading.Thread(target=lambda: lost.append(_not_signed_in(world)), daemon=True)
     search.start()
@@ -156,13 +153,3 @@ def _names(store: Store, lost: Iterable[int]) -> str:
     hosts = {rank: store.get(f"host/{rank}").decode() for rank in lost}
     names = " and ".join(f"process {rank} on {host}" for rank, host in hosts.items())
     return f"{names} stopped answering"
-
-
-def _reaches_store() -> bool:
-    """Whether the store answers; a process that is cut off would wait a quarter of an hour."""
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    try:
-        with socket.create_connection(address, timeout=SIGN_IN):
-            return True
-    except OSError:
-        return False

@@ -17,8 +17,8 @@ from clozeline.train.artifacts.checkpoint import (
     check_checkpoint,
     checkpoint_of,
     has_moments,
+    latest_checkpoint,
     list_checkpoints,
-    read_newest,
     set_aside,
     weights_digest,
 )
@@ -179,10 +179,10 @@ def _check_nothing_given(out: Path, training: PretrainConfig, earlier: PretrainC
 def _from_run(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint:
     """The weights and moments of another run; data and schedule start from their beginning."""
     if origin.step is None:
-        checkpoint, state = read_newest(origin.folder, lambda x: (x, check_checkpoint(x)))
+        checkpoint = latest_checkpoint(origin.folder)
     else:
         checkpoint = checkpoint_of(origin.folder, origin.step)
-        state = check_checkpoint(checkpoint)
+    state = check_checkpoint(checkpoint)
     longer = with_positions(run.model, config.model.max_position_embeddings)
     if fatal := _other_than_given(config, replace(run, model=longer), "tokenizer_digest", "model"):
         raise InputError(

@@ -23,7 +23,7 @@ from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.inspect import documents_of, example_lines, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.checkpoint import TrainState, read_states
+from clozeline.train.artifacts.checkpoint import TrainState, list_checkpoints, read_state
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
@@ -48,7 +48,8 @@ class ReadSteps:
         self.first_step = 1 + (before.step or 0 if before else 0)
         if read_manifest(shards).dataset_digest != config.dataset_digest:
             raise InputError(f"{shards} is not the data set that {run} was trained on; give that.")
-        self.states = [x for x in read_states(run) if x.loader] or [TrainState(step=0)]
+        states = [state for state in map(read_state, list_checkpoints(run)) if state.loader]
+        self.states = states or [TrainState(step=0)]
         self.loader = Loader(
             shards,
             batch_size=self.training.batch_size,
