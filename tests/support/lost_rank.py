@@ -1,10 +1,9 @@
 """Pairs of processes, of which one stops answering after the first collective.
 
-    lost_rank.py SIGKILL|SIGSTOP,SECONDS,LOST,waits|sums,PORT ...
+    lost_rank.py SIGKILL|SIGSTOP,SECONDS,LOST,PORT ...
 
-The other one sums, which fails after as many seconds, or waits for ever, as for a kernel of NCCL.
-They are forked, as importing torch takes long. Prints a JSON list of the exit code and the message
-of each other process.
+The other one sums, which fails after as many seconds. They are forked, as importing torch takes
+long. Prints a JSON list of the exit code and the message of each other process.
 """
 
 import json
@@ -13,7 +12,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 
 
-def work(rank, kind, seconds, lost, then, port, said):
+def work(rank, kind, seconds, lost, port, said):
     os.dup2(said.fileno(), 2)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ.update(place, RANK=str(rank), LOCAL_RANK="0")
@@ -36,7 +34,7 @@ def work(rank, kind, seconds, lost, then, port, said):
             world.sum(torch.ones(1))
             if world.rank == int(lost):
                 os.kill(os.getpid(), getattr(signal, kind))
-            threading.Event().wait() if then == "waits" else world.sum(torch.ones(1))
+            world.sum(torch.ones(1))
     except LostProcessError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
