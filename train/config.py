@@ -118,9 +118,6 @@ class PretrainConfig:
         "Concatenate the rows of a batch instead of padding them; by default on CUDA in bf16, "
         "where attention has no dropout.",
     )
-    check_shards: bool = _data(
-        False, "Check the sha256 of each shard against the manifest when it is first read."
-    )
     log_every: int = _metrics(10, "Log metrics every N steps.")
     eval_every: int | None = _metrics(
         None,

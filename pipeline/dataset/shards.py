@@ -76,21 +76,17 @@ def checksum(data: Any) -> int:
     return zlib.crc32(memoryview(data)[count:], zlib.crc32(words.sum(axis=1).astype("<u8")))
 
 
-def read_shard(
-    path: AnyPath, *, expected: int | None = None, sha256: str | None = None
-) -> Examples:
-    """All rows of a shard, whose bytes must have the `expected` checksum and `sha256`, if given.
+def read_shard(path: AnyPath, *, expected: int | None = None) -> Examples:
+    """All rows of a shard, whose bytes must have the `expected` checksum, if given.
 
     Raises InputError for a file that is missing or of another schema version, CorruptDataError for
     a damaged one, StoreError for a store that fails again and again.
     """
-    batches = read_batches(path, expected=expected, sha256=sha256)
+    batches = read_batches(path, expected=expected)
     return concatenate_examples([from_record_batch(batch) for batch in batches])
 
 
-def read_batches(
-    path: AnyPath, *, expected: int | None = None, sha256: str | None = None
-) -> Iterator[pa.RecordBatch]:
+def read_batches(path: AnyPath, *, expected: int | None = None) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, as views of the file if it is local and not compressed.
 
     A shard without rows yields one empty batch. Raises the same errors as `read_shard`.
@@ -100,8 +96,6 @@ def read_batches(
         whole = source.read_buffer()
         if expected is not None and checksum(whole) != expected:
             raise pa.ArrowInvalid("its bytes are not those that were written")
-        if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
-            raise pa.ArrowInvalid("its sha256 is not the manifest's")
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
         for batch in read(path, whole):
             batch.validate(full=True)  # its buffers are read without bounds checks

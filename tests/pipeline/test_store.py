@@ -18,9 +18,8 @@ from clozeline.pipeline.common.errors import (
 )
 from clozeline.pipeline.common.folder_lock import LEASE, Lease, locked_folder
 from clozeline.pipeline.common.folders import wrong_folder
-from clozeline.pipeline.common.paths import is_file, path_of, read_file, remove_named, sizes_in
+from clozeline.pipeline.common.paths import is_file, path_of, remove_named, sizes_in
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.data.loader import Loader
@@ -144,16 +143,6 @@ def test_damage_in_a_store_is_damage(folder):
     with pytest.raises(CorruptDataError, match=f"{FIRST} is damaged"):
         ShardSet(folder, "train").read(0)
     assert folder.fs.requests.count(FIRST) == 1
-
-
-def test_with_check_shards_a_shard_is_still_fetched_once(folder):
-    write_data_set(folder, train=(13, 20))
-    folder.fs.reset()
-    shards = ShardSet(folder, "train", check_shards=True)
-    assert len(shards.read(0)) == 13
-    assert folder.fs.requests.count(FIRST) == 1
-    assert read_file(folder / FIRST) == (folder / FIRST).read_bytes()
-    assert len(read_shard(folder / FIRST)) == 13
 
 
 def shards_asked_for(folder):

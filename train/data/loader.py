@@ -69,10 +69,9 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         >>> next(iter(own)).num_predictions
         52
 
-    `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` see `ShardSet`.
-    With a CUDA `device`, batches are yielded on that device (`prefetch.py`). `streams` and
-    `pool_rows` are those of the order (`order.py`), by default those of `streams_for` and
-    `pool_rows_for`.
+    `unpadded` yields batches without padding (`unpadded.py`). With a CUDA `device`, batches are
+    yielded on that device (`prefetch.py`). `streams` and `pool_rows` are those of the order
+    (`order.py`), by default those of `streams_for` and `pool_rows_for`.
 
     A new iteration continues where the last one stopped. Raises InputError if the folder is not a
     finished data set (`ShardSet`), if the number of processes does not divide the batch size, and,
@@ -91,13 +90,12 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         masked_lm_prob: float | None = None,
         masking: OwnMasking | None = None,
         unpadded: bool = False,
-        check_shards: bool = False,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
         streams: int | None = None,
         pool_rows: int | None = None,
     ) -> None:
-        self.shards = ShardSet(folder, split, check_shards=check_shards)
+        self.shards = ShardSet(folder, split)
         self._slice = RankSlice(batch_size, rank, world_size)
         self._layout = BatchLayout(
             masked_lm_prob=masked_lm_prob, masking=masking, unpadded=unpadded

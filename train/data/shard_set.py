@@ -21,14 +21,14 @@ class ShardSet:
     """One split of a finished data set.
 
     A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
-    values; with `check_shards` also its sha256, the first time.
+    values.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
     the manifest names, the split has no examples, or a shard file is missing or of another size;
     StoreError if the folder cannot be listed.
     """
 
-    def __init__(self, folder: GivenPath, split: str, *, check_shards: bool = False) -> None:
+    def __init__(self, folder: GivenPath, split: str) -> None:
         self.folder = path_of(folder)
         self.split = split
         self.manifest: Manifest = read_manifest(self.folder)
@@ -38,7 +38,6 @@ class ShardSet:
         self.pad_id = tokenizer.pad_id
         self.max_seq_length = self.manifest.config.max_seq_length
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
-        self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
         self.has_failed = False  # a shard could not be read, maybe ahead of the batch that needs it
         self._check_files()
 
@@ -94,8 +93,7 @@ class ShardSet:
         if is_here and (wrong := self._wrong_size(entry, path.stat().st_size)):
             raise CorruptDataError(wrong)
         try:
-            sha256 = entry.sha256 if entry.name in self._unchecked else None
-            examples = read_shard(path, expected=entry.checksum, sha256=sha256)
+            examples = read_shard(path, expected=entry.checksum)
         except InputError:
             raise
         except (ValueError, LookupError) as error:  # columns that do not match the schema
@@ -109,7 +107,6 @@ class ShardSet:
                 raise damaged_shard(path, f"{what} {highest:,}, the highest possible is {limit:,}")
         if wrong := _wrong_rows(examples):
             raise damaged_shard(path, wrong)
-        self._unchecked.discard(entry.name)
         return examples
 
     def _wrong_size(self, entry: ShardEntry, size: int | None) -> str | None:

@@ -21,7 +21,7 @@ from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.pretraining.cli import pretrain
 
 #: The options of `pretrain` about the model and its steps, which the help does not list again.
-NO_MATTER = {"phase", "log_every", "keep", "check_shards"}
+NO_MATTER = {"phase", "log_every", "keep"}
 TAKEN = {"preset", "set_", "dropout", *(field.name for field in fields(PretrainConfig))} - NO_MATTER
 PRETRAIN_OPTIONS = [copy(param) for param in pretrain.params if param.name in TAKEN]
 for param in PRETRAIN_OPTIONS:

@@ -130,9 +130,9 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are left out come from the preset's recipe; --print-recipe shows it. A resumed run
-    keeps its model and most of its options. These have to be given again: --check-shards,
-    --eval-every, and those of speed and memory other than --precision. SIGTERM and SIGINT save a
-    checkpoint, if there was a step, and exit with code 75.
+    keeps its model and most of its options. These have to be given again: --eval-every, and those
+    of speed and memory other than --precision. SIGTERM and SIGINT save a checkpoint, if there was
+    a step, and exit with code 75.
 
     With --from, the architecture is that of the given run or folder; where examples are longer than
     those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`

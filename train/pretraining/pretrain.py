@@ -224,14 +224,13 @@ def open_loader(
             unpadded=bool(training.unpadded),
             device=world.device,
             masking=masking,
-            check_shards=training.check_shards,
         )
         for digest, folder in folders.items()
     }
     loader = PhasedLoader(loaders, config.dataset_digest)
     validation = None
     if loader.main.shards.manifest.num_examples("validation"):  # fail now, not at the evaluation
-        validation = ShardSet(shards, "validation", check_shards=training.check_shards)
+        validation = ShardSet(shards, "validation")
     if state:
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
