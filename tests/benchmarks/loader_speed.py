@@ -117,7 +117,7 @@ def rank_cost(folder: Path, rank: int, world_size: int) -> tuple[float, float]:
         pool_rows=pool_rows_for(CONFIG.max_seq_length),
     )
     part = RankSlice(LARGE_BATCH, rank, world_size)
-    reader = BatchReader(shards, order, part, BatchLayout(), opened={}, fetches=0)
+    reader = BatchReader(shards, order, part, BatchLayout(), fetches=0)
     examples = order.epoch_rows
     starts = range(examples, 2 * examples - LARGE_BATCH, LARGE_BATCH)
     start = time.process_time()

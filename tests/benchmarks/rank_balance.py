@@ -29,11 +29,11 @@ def slowest(folder: Path, rows: int, ranks: int, *, unpadded: bool) -> float:
     """Tokens of the rank that has most, over those of the mean rank; the mean of the steps."""
     shards, tokens = ShardSet(folder, "train"), []
     order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=0)
-    opened = {shard: shards.read(shard) for shard in range(len(shards.entries))}
-    lengths = np.concatenate([examples.input_ids.lengths for examples in opened.values()])
+    examples = [shards.read(shard) for shard in range(len(shards.entries))]
+    lengths = np.concatenate([of_shard.input_ids.lengths for of_shard in examples])
     for rank in range(ranks):
         part, layout = RankSlice(rows * ranks, rank, ranks), BatchLayout(unpadded=unpadded)
-        reader = BatchReader(shards, order, part, layout, opened=opened, fetches=0)
+        reader = BatchReader(shards, order, part, layout, fetches=0)
         located = reader.located(rows * ranks * np.arange(STEPS))
         of_rows = offsets_of(shards.shard_rows)[located.shards] + located.rows
         tokens.append(lengths[of_rows].reshape(STEPS, rows).sum(axis=1))

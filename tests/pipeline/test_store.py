@@ -187,14 +187,12 @@ def test_shards_ahead_are_fetched_before_they_are_asked_for():
         arrived.wait(30)  # the two that are ahead, and the two that are wanted
         return shard
 
-    opened = {7: 7}
-    with OpenShards(read, opened) as shards:
+    with OpenShards(read) as shards:
         shards.keep([1, 2], ahead=[3, 4])
         assert [shards[1], shards[2]] == [1, 2]
         shards.keep([2, 3], ahead=[])
         assert shards[3] == 3
         assert sorted(asked) == [1, 2, 3, 4]
-    assert opened == {2: 2, 3: 3}  # for the next reader: neither 1 nor 4 nor 7
 
 
 def test_it_can_be_closed_in_one_of_its_threads():
@@ -206,7 +204,7 @@ def test_it_can_be_closed_in_one_of_its_threads():
         closed.set()
         return shard
 
-    shards = OpenShards(read, {})
+    shards = OpenShards(read)
     shards.keep([1], ahead=[])
     assert closed.wait(30)
 
@@ -217,7 +215,7 @@ def test_an_error_of_a_shard_ahead_is_raised_when_it_is_asked_for():
             raise StoreError("the store is gone")
         return shard
 
-    with OpenShards(read, {}) as shards:
+    with OpenShards(read) as shards:
         shards.keep([1], ahead=[2])
         assert shards[1] == 1
         with pytest.raises(StoreError, match="is gone"):
@@ -234,7 +232,7 @@ def test_a_shard_that_could_not_be_read_ahead_is_read_when_it_is_asked_for():
             raise StoreError("the store is gone")
         return shard
 
-    with OpenShards(read, {}, threads=1) as shards:
+    with OpenShards(read, threads=1) as shards:
         shards.keep([1], ahead=[2, 3])
         assert [shards[3], shards[2]] == [3, 2]
     assert asked == [1, 2, 3, 2]
@@ -242,7 +240,7 @@ def test_a_shard_that_could_not_be_read_ahead_is_read_when_it_is_asked_for():
 
 def test_without_threads_a_shard_is_read_when_it_is_asked_for():
     asked = []
-    with OpenShards(lambda shard: asked.append(shard) or shard, {}, threads=0) as shards:
+    with OpenShards(lambda shard: asked.append(shard) or shard, threads=0) as shards:
         shards.keep([1, 2], ahead=[3])
         assert not asked
         assert [shards[2], shards[2]] == [2, 2]

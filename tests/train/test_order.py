@@ -253,6 +253,6 @@ def test_a_rank_opens_the_shards_of_its_group_and_no_others(tmp_path, monkeypatc
     for rows, opened in ((4, 1), (8, 2), (16, 4), (1024, 8)):
         monkeypatch.setattr(rank_slice, "GROUP_ROWS", rows)
         options = {"batch_size": 32, "seed": 0, "streams": 8, "prefetch": 0, "unpadded": True}
-        loader = Loader(folder, rank=3, world_size=8, **options)
-        list(islice(loader, 1))
-        assert len(loader._opened) == opened
+        reader = Loader(folder, rank=3, world_size=8, **options).reader()
+        next(reader.slabs([0]))
+        assert len(reader._open._opened) == opened

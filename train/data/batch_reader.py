@@ -54,8 +54,7 @@ class BatchLayout:
 class BatchReader:
     """Builds a rank's parts of global batches from the positions where they begin.
 
-    `opened` has the shards that are already open, and in the end those that are still open. With
-    `fetches` 0, nothing is fetched ahead (`OpenShards`).
+    With `fetches` 0, nothing is fetched ahead (`OpenShards`).
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class BatchReader:
         rank_slice: RankSlice,
         layout: BatchLayout,
         *,
-        opened: dict[int, Examples],
         fetches: int,
     ) -> None:
         self._shards = shards
@@ -81,8 +79,8 @@ class BatchReader:
         ranks = np.unique(np.array(self._group or [rank_slice.rank]) % step)
         #: The streams of the order that the positions of the group are in.
         self._streams = np.sort((ranks[:, None] + steps).ravel())
-        self._open = OpenShards(shards.read, opened, threads=fetches)
-        self._has_begun = bool(opened)
+        self._open = OpenShards(shards.read, threads=fetches)
+        self._has_begun = False
         self._num_shards = int(np.count_nonzero(order.shard_rows))
 
     @property

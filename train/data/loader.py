@@ -33,7 +33,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
-from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader
@@ -109,7 +108,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             "streams": streams or streams_for(with_rows),
             "pool_rows": pool_rows or pool_rows_for(self.shards.max_seq_length),
         }
-        self._opened: dict[int, Examples] = {}  # for the next iteration
 
     def __repr__(self) -> str:
         shards, part = self.shards, self._slice
@@ -118,9 +116,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             f"{self.batch_size}, rank {part.rank} of {part.world_size}, "
             f"next_position={self.next_position})"
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": {}}  # another process opens the shards itself
 
     def __iter__(self) -> Generator[LoadedBatch[Any]]:
         """Batches without end, from the next position on."""
@@ -144,10 +139,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     def is_unpadded(self) -> bool:
         """Whether its batches are without padding."""
         return self._layout.unpadded
-
-    def close_shards(self) -> None:
-        """Let go of the shards that the last iteration left open for the next one."""
-        self._opened.clear()
 
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
         """The position after the last batch handed out, or `next_position`; plain JSON values.
@@ -209,7 +200,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             order,
             self._slice,
             self._layout,
-            opened=self._opened,
             fetches=fetches_for(self.shards.folder) if self._prefetch else 0,
         )
 
@@ -244,5 +234,5 @@ def evaluation_batches(
     end = min(limit or order.epoch_rows, order.epoch_rows)
     layout = BatchLayout()
     fetches = fetches_for(shards.folder)
-    reader = BatchReader(shards, order, rank_slice, layout, opened={}, fetches=fetches)
+    reader = BatchReader(shards, order, rank_slice, layout, fetches=fetches)
     return chain.from_iterable(reader.slabs(range(0, end, batch_size), end=end))

@@ -116,11 +116,7 @@ class PhasedLoader:
 
     def batches(self, phase: DataPhase) -> Generator[LoadedBatch[Any]]:
         """The batches from here on of the data set of a phase."""
-        loader = self._by_digest[phase.dataset_digest]
-        for other in self.loaders:
-            if other is not loader:
-                other.close_shards()
-        return iter(loader)
+        return iter(self._by_digest[phase.dataset_digest])
 
     @property
     def is_bad_ahead(self) -> bool:

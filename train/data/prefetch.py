@@ -31,22 +31,14 @@ def fetches_for(folder: AnyPath) -> int:
 
 
 class OpenShards:
-    """Reads shards by number with `read`. `opened` has shards that are open already.
+    """Reads shards by number with `read`; at the end of its context nothing more is fetched.
 
-    It is a context manager: at its end nothing more is fetched, and `opened` has the open shards,
-    so that the next reader need not fetch them again. With `threads` 0 a shard is read when it is
-    asked for, and none is fetched ahead.
+    With `threads` 0 a shard is read when it is asked for, and none is fetched ahead.
     """
 
-    def __init__(
-        self,
-        read: Callable[[int], Examples],
-        opened: dict[int, Examples],
-        *,
-        threads: int = LOCAL_FETCHES,
-    ) -> None:
+    def __init__(self, read: Callable[[int], Examples], *, threads: int = LOCAL_FETCHES) -> None:
         self._read = read
-        self._opened, self._before = dict(opened), opened
+        self._opened: dict[int, Examples] = {}
         self._coming: dict[int, Future[Examples]] = {}
         self._threads = ThreadPoolExecutor(threads, "fetch") if threads else None
 
@@ -57,11 +49,6 @@ class OpenShards:
         if self._threads:
             # Without waiting for the threads: the garbage collector may have called this in one.
             self._threads.shutdown(wait=False, cancel_futures=True)
-        for shard, future in self._coming.items():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._opened[shard] = future.result()
-        self._before.clear()
-        self._before.update(self._opened)
 
     def keep(self, needed: Iterable[int], *, ahead: Iterable[int]) -> None:
         """Drop all other shards, and start fetching those of these that are not here yet."""
