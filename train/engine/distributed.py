@@ -173,7 +173,7 @@ def _meet(device: torch.device, patience: timedelta) -> World:
         store.set_timeout(patience)
         store.set(f"host/{rank}", platform.node())
         dist.init_process_group(
-            backend_of(device),
+            "nccl" if is_cuda else "gloo",
             store=store,
             rank=rank,
             world_size=size,
@@ -195,11 +195,6 @@ def _meet(device: torch.device, patience: timedelta) -> World:
             "each other; then start all processes again."
         ) from error
     return World(rank, size, device, store)
-
-
-def backend_of(device: torch.device) -> str:
-    """What carries tensors from process to process."""
-    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def device_name(device: torch.device) -> str:

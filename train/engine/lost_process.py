@@ -36,7 +36,8 @@ def lost_process_in_one_line(world: World) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if world.size == 1 or not is_lost_process(error):
+        is_lost = isinstance(error, dist.DistError) or any(sign in str(error) for sign in SIGNS)
+        if world.size == 1 or not is_lost:
             raise
         with handled((signal.SIGTERM,), lambda *_: None):  # torchrun's, sent to all that are left
             missing = _missing(world)
@@ -44,11 +45,6 @@ def lost_process_in_one_line(world: World) -> Iterator[None]:
             f"{missing} ({one_line(error)}). Start all processes again; the same command with "
             "--resume continues from the newest checkpoint."
         ) from error
-
-
-def is_lost_process(error: BaseException) -> bool:
-    """Whether a collective failed because another process did not take part in it."""
-    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in SIGNS)
 
 
 def _missing(world: World) -> str:

@@ -22,7 +22,6 @@ from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_
 from clozeline.train.artifacts.huggingface import PARTS, load_model, vocabulary_differences
 from clozeline.train.artifacts.run import RunConfig, with_dropout_of
 from clozeline.train.artifacts.snapshot import restore_moments
-from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World, full_tensor, shard_like
 from clozeline.train.engine.optim import build_optimizer
@@ -53,14 +52,6 @@ class ResumePoint:
         return {"started_from": self.started_from, "trained_before": self.trained_before}
 
 
-def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretraining:
-    """A model with random weights, on the CPU, whose layers compute as `training` says."""
-    model = BertForPretraining(config, seed=training.seed)
-    if training.activation_checkpointing:
-        model.encoder.checkpoint_activations()
-    return model
-
-
 def first_model(
     config: RunConfig, shards: ShardSet, world: World, start: ResumePoint
 ) -> BertForPretraining:
@@ -71,7 +62,9 @@ def first_model(
     cannot be read; rank 0 reads them for all.
     """
     checkpoint, folder = start.checkpoint, start.model_folder
-    model = initial_model(config.model, config.training)
+    model = BertForPretraining(config.model, seed=config.training.seed)
+    if config.training.activation_checkpointing:
+        model.encoder.checkpoint_activations()
     if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
 

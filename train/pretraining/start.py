@@ -289,11 +289,12 @@ def _inherited(start: Start) -> dict[str, Setting] | None:
         return settings
     if not start.cools_down:  # precision belongs to the device, word vectors to the first weights
         return settings | {name: CONTINUED[name] for name in ("precision", "word_vectors")}
-    step, elapsed = _position(origin)
-    phase = phase_at(run.phases, run.training, step, elapsed)
+    assert origin.step is not None
+    step, state = origin.step, read_state(checkpoint_of(origin.folder, origin.step))
+    phase = phase_at(run.phases, run.training, step, state.elapsed)
     at_step: dict[str, Value] = {
         "word_vectors": False,
-        "learning_rate": learning_rate_at(run.training, step, elapsed),
+        "learning_rate": learning_rate_at(run.training, step, state.elapsed),
         "batch_size": run.training.batch_size * phase.batch_factor,
     }
     steps = math.ceil(step / (1 - float(WSD_DECAY.value)))  # the decay is the last fifth of them
@@ -302,12 +303,6 @@ def _inherited(start: Start) -> dict[str, Setting] | None:
         **{name: Setting(value, source) for name, value in at_step.items()},
         "max_steps": Setting(steps, WSD_DECAY.source),
     }
-
-
-def _position(origin: Origin) -> tuple[int, float]:
-    """The step, and the seconds until then. Raises InputError without such a checkpoint."""
-    assert origin.step is not None
-    return origin.step, read_state(checkpoint_of(origin.folder, origin.step)).elapsed
 
 
 def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
