@@ -1,9 +1,6 @@
 """`clozeline inspect RUN`: the examples behind a step are those that the loader yields."""
 
 import json
-import os
-import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +14,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import (
-    STATE,
     TrainState,
-    list_checkpoints,
     save_checkpoint,
 )
 from clozeline.train.artifacts.run import RunConfig, write_run
@@ -126,28 +121,6 @@ def test_a_run_that_read_other_examples_is_named(shards, tmp_path):
     other = write_data_set(tmp_path / "other", train=(20, 30))
     with pytest.raises(InputError, match="is not the data set that"):
         ReadSteps(run, other)
-
-
-def test_a_checkpoint_that_training_removes_while_it_is_read_gives_way_to_the_newer(
-    shards, tmp_path
-):
-    """Its state is a pipe here, which nobody fills before training has gone on."""
-    run = write_run_of(tmp_path / "run", shards, saved=4)
-    newer = write_run_of(tmp_path / "newer", shards, saved=9)
-    [old], [new] = list_checkpoints(run), list_checkpoints(newer)
-    (old / STATE).unlink()
-    os.mkfifo(old / STATE)
-
-    def train_on() -> None:
-        with (old / STATE).open("w"):  # waits for the reader
-            new.rename(run / new.relative_to(newer))
-            shutil.rmtree(old)
-
-    with ThreadPoolExecutor(1) as training:
-        training.submit(train_on)
-        read = ReadSteps(run, shards)
-    assert [state.step for state in read.states] == [9]
-    assert read.rows(3)[0] == 24
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])
