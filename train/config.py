@@ -113,6 +113,9 @@ class PretrainConfig:
         "Fraction of tokens to mask, with new masks in the first epoch, too. By default as in the "
         "shards.",
     )
+    length_bins: int = _data(
+        0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
+    )
     unpadded: bool | None = _data(
         None,
         "Concatenate the rows of a batch instead of padding them; by default on CUDA in bf16, "
@@ -134,7 +137,8 @@ class PretrainConfig:
                 f"phase is {self.phase!r}; give a tuple of texts, such as ('work/64@0.5',)."
             )
         check_between("batch_size", self.batch_size, 1, 1 << 20)
-        check_between("sampled_words", self.sampled_words, 0, 1 << 20)
+        for name in ("length_bins", "sampled_words"):
+            check_between(name, getattr(self, name), 0, 1 << 20)
         for name in ("max_steps", "log_every", "keep"):
             check_at_least(name, getattr(self, name), 1)
         check_between("max_steps", self.max_steps, 1, 1 << 40)
@@ -210,7 +214,7 @@ class PretrainConfig:
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
 KEPT_FIELDS = (
-    *("for_", "phase", "masked_lm_prob", "seed", "unpadded"),
+    *("for_", "phase", "masked_lm_prob", "seed", "length_bins", "unpadded"),
     *("save_every", "keep", "log_every", "eval_examples"),
 )
 

@@ -41,7 +41,6 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--no-remask": "leave it out; masks are drawn anew from the second epoch on",
         "--remask": "leave it out; masks are drawn anew from the second epoch on",
         "--check-shards": "checksums are always compared; `clozeline verify` compares sha256s",
-        "--length-bins": "--unpadded leaves padding out; rows of `shards --pairs packed` have none",
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",
         "--shard-cache": "copy the shards to a local disk before training, and give that folder",
         "--shard-cache-limit": "copy the shards to a local disk before training",

@@ -210,8 +210,7 @@ def test_the_file_of_a_run_starts_the_same_run(tmp_path):
     assert_same_run(tmp_path / "again", tmp_path / "run")
     assert read_run(tmp_path / "again") == read_run(tmp_path / "run")
     output_of("pretrain", shards, "--out", tmp_path / "timed", "--preset=bert-tiny", "--for=1s")
-    line = ("pretrain", "--config", tmp_path / "timed/run.json", "--out", tmp_path / "x")
-    output_of(*line, "--print-recipe")
+    output_of("pretrain", "--config", tmp_path / "timed/run.json", "--out", "x", "--print-recipe")
     output_of(*again, tmp_path / "other", "--seed=6")
     assert read_run(tmp_path / "other").training.seed == 6
 

@@ -1,9 +1,10 @@
 """Pairs of processes, of which one stops answering after the first collective.
 
-    lost_rank.py SIGKILL|SIGSTOP,SECONDS,LOST,PORT ...
+    lost_rank.py SIGKILL|SIGSTOP,SECONDS,LOST,waits|sums,PORT ...
 
-The other one sums, which fails after as many seconds. They are forked, as importing torch takes
-long. Prints a JSON list of the exit code and the message of each other process.
+The other one sums, which fails after as many seconds, or waits for ever, as for a kernel of NCCL.
+They are forked, as importing torch takes long. Prints a JSON list of the exit code and the message
+of each other process.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 
 
-def work(rank, kind, seconds, lost, port, said):
+def work(rank, kind, seconds, lost, then, port, said):
     os.dup2(said.fileno(), 2)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ.update(place, RANK=str(rank), LOCAL_RANK="0")
@@ -34,7 +36,7 @@ def work(rank, kind, seconds, lost, port, said):
             world.sum(torch.ones(1))
             if world.rank == int(lost):
                 os.kill(os.getpid(), getattr(signal, kind))
-            world.sum(torch.ones(1))
+            threading.Event().wait() if then == "waits" else world.sum(torch.ones(1))
     except LostProcessError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -6,7 +6,7 @@ A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`
 `small_training.train`, `model` with changes of the model; with `copy_of` and `step` it resumes from
 that step of another run; `machine` is the number of processes of a machine, all by default;
 `folder`, also with "{rank}", is where relative paths begin; `signal` is sent to rank 1 before its
-first restart; pools of examples have `pool_rows`, and `slab_rows` of a rank are made at once.
+first restart; pools of examples have `pool_rows`.
 If rank r refuses, its message is in `OUT.refused.r`.
 """
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.data import batch_reader, order
+from clozeline.train.data import order
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.pretraining import stop_and_budget
 from tests.support.small_training import STILL, go_back, train
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 #: Fewer than in training, so that a few steps show that the processes agree.
 STEPS_BETWEEN_SYNCS = 10
-POOL_ROWS, SLAB_ROWS = order.POOL_ROWS, batch_reader.SLAB_ROWS
+POOL_ROWS = order.POOL_ROWS
 MODEL = replace(STILL, num_hidden_layers=2, max_position_embeddings=32)
 
 
@@ -62,7 +62,6 @@ def do(job: dict[str, Any]) -> None:
     is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     handle = send(*job["signal"]) if "signal" in job and is_first_life else None
     order.POOL_ROWS = job.get("pool_rows", POOL_ROWS)
-    batch_reader.SLAB_ROWS = job.get("slab_rows", SLAB_ROWS)
     try:
         shards, model = job["shards"].format(rank=rank), replace(MODEL, **job.get("model", {}))
         resume = "copy_of" in job or "resume" in job

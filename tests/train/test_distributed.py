@@ -38,8 +38,8 @@ from tests.support.waiting import free_port
 
 #: 18 steps cross two borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 18, "save_every": 6, "eval_every": 9, "micro_batch_size": 2}
-#: Batches without padding, over two borders of epochs.
-FORMS = {"max_steps": 16, "unpadded": True, "micro_batch_size": 2}
+#: Batches of like length without padding, over two borders of epochs.
+FORMS = {"max_steps": 16, "length_bins": 3, "unpadded": True, "micro_batch_size": 2}
 VECTORS = {"max_steps": 4, "word_vectors": True, "sampled_words": 12, "micro_batch_size": 2}
 #: A sharded model converts its weights itself; an untied decoder is a shard of its own.
 BF16 = {"max_steps": 8, "precision": "bf16", "sampled_words": 12}
@@ -59,8 +59,7 @@ SAME = [
     *((name, f"{name}-one") for name in ("forms", "vectors")),
 ]
 #: Batches of 8, in pools of a shard of 120 rows: damage in the second one is met after 15 steps.
-DAMAGED = {"max_steps": 60, "save_every": 0, "eval_every": 0}
-SMALL_PARTS = {"pool_rows": 120, "slab_rows": 4}
+DAMAGED = {"max_steps": 60, "save_every": 0, "eval_every": 0, "length_bins": 1}
 #: Which of two processes has a bad shard.
 BAD = [(0, "fsdp"), (1, "ddp")]
 
@@ -123,7 +122,7 @@ def runs(folder, tmp_path_factory):
         damaged = shards_of_ranks(f"damaged-{bad}", whole, bad, zero_bytes, file)
         job(f"bad-{bad}-{kind}", {**STOPS, "parallel": kind}, **damaged)
         damaged = shards_of_ranks(f"damaged-train-{bad}", long, bad, zero_bytes, second)
-        job(f"bad-train-{bad}-{kind}", {**DAMAGED, "parallel": kind}, **damaged, **SMALL_PARTS)
+        job(f"bad-train-{bad}-{kind}", {**DAMAGED, "parallel": kind}, **damaged, pool_rows=120)
     job("stopped", ENDLESS, signal=["SIGTERM", 5])
     for rank in (0, 1):
         (runs / f"disk-{rank}").mkdir()

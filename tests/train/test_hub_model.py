@@ -43,7 +43,7 @@ def test_what_is_on_this_machine_or_looks_like_a_file_is_no_name(
     [
         ("tokenizer", "--vocab", "bert-x", "--out", "t"),
         ("finetune", "bert-x", "train.csv", "--out", "c"),
-        ("pretrain", "shards", "--out", "run", "--from", "bert-x"),
+        ("pretrain", "--from", "bert-x", "--print-recipe"),
         ("fill", "bert-x", "A [MASK]."),
     ],
 )

@@ -82,15 +82,19 @@ def test_ten_kills_leave_no_trace_in_the_loss_curve(has_phases, small_folder, tm
 KEEPS_STORE = "the rendezvous store, on the machine of process 0, stopped answering ("
 
 NAMED = f"process 1 on {platform.node()} stopped answering ("
-#: How it is lost, seconds of patience, the lost rank, and what the other one says.
+#: How it is lost, seconds of patience, the lost rank, what the other one does, and what it says.
 LOST = [
-    ("SIGKILL", 60, 1, NAMED),
-    ("SIGSTOP", 2, 1, NAMED),
-    ("SIGSTOP", 2, 0, KEEPS_STORE),  # its kernel still accepts connections
+    ("SIGKILL", 60, 1, "sums", NAMED),
+    ("SIGSTOP", 2, 1, "sums", NAMED),
+    ("SIGSTOP", 2, 0, "sums", KEEPS_STORE),  # its kernel still accepts connections
+    ("SIGKILL", 3, 1, "waits", f"{NAMED}no heartbeat for 2 s)"),
+    ("SIGSTOP", 3, 1, "waits", f"{NAMED}no heartbeat for 2 s)"),
+    ("SIGSTOP", 3, 0, "waits", f"{KEEPS_STORE}no heartbeat for 2 s)"),
 ]
 
 
 def test_the_missing_process_is_named_with_its_host():
+    """Where a collective fails, and where it never ends, as NCCL's do not."""
     pairs = [f"{','.join(map(str, words))},{free_port()}" for *words, _ in LOST]
     others = json.loads(python("tests/support/lost_rank.py", *pairs))
     for (*_, start), (code, said) in zip(LOST, others, strict=True):

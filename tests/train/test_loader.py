@@ -249,15 +249,17 @@ def test_a_state_is_json_with_all_that_decides_the_next_example(small_folder):
     assert json.loads(json.dumps(loader.state_dict(8))) == {
         "version": 1, "order_version": 2, "streams": 1, "pool_rows": 262_144, "next_position": 8,
         "tokenizer_digest": manifest.tokenizer_digest, "dataset_digest": manifest.dataset_digest,
-        "split": "train", "seed": 3, "masking": None,
+        "split": "train", "seed": 3, "masking": None, "length_bins": 0, "batch_size": None,
     }  # fmt: skip
 
 
-def test_other_defaults_do_not_reorder_a_resumed_run(small_folder):
-    """From the middle of an epoch: the state's numbers, not the new loader's."""
-    before = load(small_folder, STEPS)
-    state = Loader(small_folder, batch_size=GLOBAL, **ORDER).state_dict(3 * GLOBAL)
-    resumed = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=9, streams=2)
+@pytest.mark.parametrize("length_bins", [0, 2])
+def test_other_defaults_do_not_reorder_a_resumed_run(small_folder, length_bins):
+    """From the middle of an epoch and window: the state's numbers, not the new loader's."""
+    options = {"batch_size": GLOBAL, "length_bins": length_bins}
+    before = load(small_folder, STEPS, **options)
+    state = Loader(small_folder, **ORDER, **options).state_dict(3 * GLOBAL)
+    resumed = Loader(small_folder, seed=3, pool_rows=9, streams=2, **options)
     other = [loaded.digest for loaded in islice(resumed, STEPS)]
     resumed.load_state_dict(json.loads(json.dumps(state)))
     assert [x.digest for x in islice(resumed, STEPS - 3)] == [x.digest for x in before[3:]]
@@ -268,20 +270,24 @@ def test_other_defaults_do_not_reorder_a_resumed_run(small_folder):
 
 #: Of steps 0 to 4, 9 and 11 of small_folder, which cross epochs and pools.
 STEPS_OF_GOLDEN = (0, 1, 2, 3, 4, 9, 11)
-GOLDEN = (
-    "32038a49460d057c 97339262447add0d 51dedadbf4a81253 7bb660ab9dd8b09b "
-    "0d805c2a177e9e0c 4464a37f89360d6f e0f432b27622e201"
-)
+#: By length bins.
+GOLDEN = {
+    0: "32038a49460d057c 97339262447add0d 51dedadbf4a81253 7bb660ab9dd8b09b "
+    "0d805c2a177e9e0c 4464a37f89360d6f e0f432b27622e201",
+    4: "1b2bfff0d2a61119 4a5963b4f963b735 a3a34f0908b5fb9c 9148d4c45f37a519 "
+    "6da3ff4e315a6a04 dfe402a7ea496427 5935bfa25dd848b4",
+}
 GOLDEN_CONTENT = (
     "f2e73f5923538ff9 9869e15ad6155deb b421181a27e8279b 3c5e11a5876346d8 "
     "79ad672adb10e725 85c2c466852e1e46 a3b4ece23869c969"
 )
 
 
-def test_the_data_digests_never_change(small_folder):
-    batches = load(small_folder, 12)
+@pytest.mark.parametrize("length_bins", GOLDEN)
+def test_the_data_digests_never_change(small_folder, length_bins):
+    batches = load(small_folder, 12, length_bins=length_bins)
     digests = [digest_text(batches[step].digest) for step in STEPS_OF_GOLDEN]
-    assert digests == GOLDEN.split()
+    assert digests == GOLDEN[length_bins].split()
 
 
 def test_the_rows_of_a_position_never_change(whole):

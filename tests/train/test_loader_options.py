@@ -1,4 +1,4 @@
-"""The loader's options: unpadded rows, shards of a store, masks of one's own."""
+"""The loader's options: length bins, unpadded rows, shards of a store, masks of one's own."""
 
 import shutil
 from dataclasses import replace
@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.nn.modules.module import register_module_forward_hook
 
 from clozeline.model.heads import BertForPretraining
@@ -14,9 +15,10 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.order import assign_bins
 from clozeline.train.data.unpadded import with_dummy_rows
 from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
@@ -27,7 +29,106 @@ from tests.support.small_training import (
     numbers,
     train,
 )
-from tests.train.test_loader import GLOBAL, counts, digest_of, load, of_ranks, rows_of
+from tests.train.test_loader import (
+    GLOBAL,
+    ORDER,
+    N,
+    counts,
+    digest_of,
+    joined,
+    load,
+    of_ranks,
+    originals,
+    rows_of,
+)
+
+BINS = 4
+
+
+@pytest.fixture(scope="module")
+def long_folder(tmp_path_factory):
+    """57 examples of up to 128 tokens."""
+    config = replace(SMALL, max_seq_length=128)
+    folder = tmp_path_factory.mktemp("long")
+    return write_data_set(folder, train=(13, 20, 0, 7, 17), config=config)
+
+
+def lengths(loaded):
+    return loaded.batch.attention_mask.sum(1)
+
+
+def test_the_batches_of_a_window_have_rows_of_similar_length():
+    rows = np.array([9, 4, 7, 3, 4, 8])
+    bins = assign_bins(rows, start=6, epoch_rows=100, batch_size=2, key=np.uint64(5))
+    assert sorted(bins.tolist()) == [[0, 5], [1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize(
+    ("start", "epoch_rows"), [(0, 500), (96, 131), (192, 50), (0, 1), (24, 24), (0, 5)]
+)
+def test_streams_by_themselves_put_like_lengths_into_the_same_batch(start, epoch_rows, streams):
+    """Rows keep slots of their epoch; where a batch lies in one, all streams take the same bin."""
+    lengths, size = np.random.default_rng(0).integers(1, 99, 96), 24
+    epochs = (start + np.arange(96)) // epoch_rows
+    ranks = []
+    for stream in range(streams):
+        mine = np.arange(stream, 96, streams)
+        bins = assign_bins(
+            lengths[mine],
+            start=start,
+            epoch_rows=epoch_rows,
+            batch_size=size,
+            key=np.uint64(1),
+            streams=streams,
+            stream=stream,
+        )
+        assert sorted(bins.ravel().tolist()) == list(range(len(mine)))
+        rows = mine[bins]
+        slots = np.arange(96).reshape(4, size)[:, stream::streams]
+        assert (np.sort(epochs[rows]) == epochs[slots]).all()
+        if len(set(epochs)) == 1:
+            ranks.append(np.argsort(lengths[rows].mean(axis=1)).tolist())
+    assert all(order == ranks[0] for order in ranks)
+
+
+def widened(loaded):
+    """The batch with its ids at the full width, and nothing else that has a width."""
+    batch = loaded.batch
+    ids = F.pad(batch.input_ids, (0, 128 - batch.input_ids.shape[1]))
+    names = ("token_type_ids", "attention_mask")
+    return replace(loaded, batch=replace(batch, input_ids=ids, **dict.fromkeys(names, ids)))
+
+
+def test_with_bins_each_epoch_still_holds_each_example_once(long_folder):
+    everything = set(originals(load(long_folder, 1, batch_size=N)))
+    # A batch that spans two epochs has rows of both, those of the first epoch first.
+    rows = originals(map(widened, load(long_folder, 20, length_bins=BINS)))
+    assert all(set(rows[start : start + N]) == everything for start in range(0, 4 * N, N))
+
+
+def test_batches_of_bins_have_similar_lengths_and_no_extra_width(long_folder):
+    plain, binned = load(long_folder, 40), load(long_folder, 40, length_bins=BINS)
+    spread = [sum(int(x.max() - x.min()) for x in map(lengths, s)) for s in (plain, binned)]
+    assert spread[1] < spread[0]
+    for loaded in binned:
+        width = loaded.batch.input_ids.shape[1]
+        assert width == min(-(-int(lengths(loaded).max()) // 32) * 32, 128)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_with_bins_every_rank_has_rows_of_the_same_bin(long_folder, world_size):
+    options = {"length_bins": BINS}
+    whole = load(long_folder, 20, **options)
+    for loaded, parts in zip(whole, of_ranks(long_folder, 20, world_size, **options), strict=True):
+        assert originals([joined(list(map(widened, parts)))]) == originals([widened(loaded)])
+        assert digest_of(parts) == digest_text(loaded.digest)
+
+
+def test_with_bins_a_position_is_the_beginning_of_a_batch(long_folder):
+    loader = Loader(long_folder, batch_size=GLOBAL, length_bins=BINS, **ORDER)
+    with pytest.raises(InputError, match="position 6 is not the beginning of a batch of 12"):
+        loader.load_state_dict(loader.state_dict(6))
 
 
 def test_an_unpadded_batch_has_the_tokens_of_the_padded_one(small_folder):
@@ -114,20 +215,57 @@ def test_batches_reach_the_device_as_they_are(small_folder, unpadded):
         assert copied.digest == loaded.digest
 
 
-# --- No padding, damaged shards ------------------------------------------------------------------
-
+# --- Length bins, no padding, damaged shards ------------------------------------------------------
+LONG = replace(STILL, max_position_embeddings=64)
 NAME, VALIDATION = "train-00001-of-00003.arrow", "validation-00000-of-00001.arrow"
 
 
-def test_without_padding_the_same_is_learned_and_resumed(small_folder, tmp_path):
-    run, padded, again = (tmp_path / name for name in ("run", "padded", "again"))
-    train(small_folder, run, model=STILL, unpadded=True)
-    train(small_folder, padded, model=STILL, micro_batch_size=4)
-    losses = [[x["mlm_loss"] for x in numbers(y) if "mlm_loss" in x] for y in (run, padded)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    go_back(shutil.copytree(run, again), 4)
-    train(small_folder, again, model=STILL, resume=True, unpadded=True)
-    assert_same_run(again, run)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """57 examples of up to 64 tokens, in batches of two widths."""
+    config = replace(SMALL, max_seq_length=64)
+    return write_data_set(tmp_path_factory.mktemp("long"), train=(13, 20, 0, 7, 17), config=config)
+
+
+def of_steps(run, name="mlm_loss"):
+    """A number of each step."""
+    return [line[name] for line in numbers(run) if name in line]
+
+
+WITH_BINS = {"model": LONG, "length_bins": 3}
+
+
+@pytest.fixture(scope="module")
+def binned(folder, tmp_path_factory):
+    """A run with length bins and without padding, with the same losses as with padding."""
+    run = tmp_path_factory.mktemp("binned")
+    train(folder, run, unpadded=True, **WITH_BINS)
+    return run
+
+
+def test_without_padding_the_same_is_learned_of_rows_that_bins_chose(folder, binned, tmp_path):
+    train(folder, tmp_path / "padded", micro_batch_size=4, **WITH_BINS)
+    assert of_steps(binned) == pytest.approx(of_steps(tmp_path / "padded"), rel=1e-5)
+    train(folder, tmp_path / "plain", model=LONG, max_steps=2)
+    assert of_steps(tmp_path / "plain", "data_digest") != of_steps(binned, "data_digest")[:2]
+
+
+def test_with_bins_a_run_goes_on_in_the_middle_of_a_window(folder, binned, tmp_path):
+    run = go_back(shutil.copytree(binned, tmp_path / "run"), 4)
+    train(folder, run, resume=True, unpadded=True, **WITH_BINS)
+    assert_same_run(run, binned)
+
+
+def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, binned, tmp_path):
+    run = go_back(shutil.copytree(binned, tmp_path / "run"), 4)
+    for changes, reason in (
+        ({"length_bins": 3, "batch_size": 4}, "batch_size 8 there, 4 now"),
+        ({"length_bins": 2}, "length_bins 3 there, 2 now"),
+        ({}, "length_bins 3 there, 0 now; batch_size 8 there, None now"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            train(folder, run, model=LONG, resume=True, unpadded=True, **changes)
+    assert len(list_checkpoints(run)) == 1
 
 
 @pytest.fixture

@@ -110,6 +110,8 @@ def test_a_stream_is_worth_eight_shards():
     assert [streams_for(n) for n in (1, 15, 16, 100, 511, 512, 10_000)] == [
         1, 1, 2, 8, 32, STREAMS, STREAMS,
     ]  # fmt: skip
+    found = [streams_for(1000, binned_batch=size) for size in (8, 96, 100, 256, 4096)]
+    assert found == [1, 2, 2, 8, STREAMS]
 
 
 def test_the_rows_of_a_pool_lie_in_64_shards():

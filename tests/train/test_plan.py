@@ -2,21 +2,27 @@
 
 import re
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 from clozeline.model.config import PRESETS, BertConfig, preset
-from clozeline.model.heads import count_parameters
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.architecture import architecture
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.precision import resolve_precision, resolve_unpadded
+from clozeline.train.engine.precision import (
+    newest_flash_attention,
+    resolve_precision,
+    resolve_unpadded,
+)
 from clozeline.train.pretraining.recipes import (
+    DEVLIN_MASKS,
     RECIPES,
+    TOKENS_PER_PARAMETER,
     Origin,
     recipe_like,
 )
@@ -149,6 +155,29 @@ def test_rows_are_concatenated_by_default_where_a_kernel_is_made_for_that(
         assert resolve_unpadded(True, model, **how)
 
 
+@pytest.mark.parametrize("generation", [8, 9, 10])
+def test_flash_attention_is_used_where_it_is_installed_and_nowhere_else(generation, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
+    asked = []
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", asked.append)
+    model = preset("bert-tiny", vocab_size=64, attention_probs_dropout_prob=0.0)
+    cuda = torch.device("cuda")
+    newest = {8: None, 9: "FA4", 10: "FA4"}[generation]
+    with newest_flash_attention(model, cuda, is_wanted=True) as used:
+        assert used == newest
+    dropping = replace(model, attention_probs_dropout_prob=0.1)
+    for other in ((model, ALONE.device, True), (model, cuda, False), (dropping, cuda, True)):
+        with newest_flash_attention(*other[:2], is_wanted=other[2]) as used:
+            assert used is None
+    assert asked == [newest] * (generation > 8)
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
+    if not (find_spec("flash_attn") or find_spec("flash_attn_interface")):
+        with newest_flash_attention(model, cuda, is_wanted=True) as used:
+            assert used is None
+    assert torch.nn.attention.current_flash_attention_impl() is None
+
+
 # --- the command
 
 
@@ -177,7 +206,6 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     assert (["--no-word-vectors"], "google-research/bert, modeling.py") in rows
     assert (["--sampled-words", "0"], "google-research/bert, modeling.py") in rows
     assert ["--pairs", "segments"] in [options for options, _ in rows]
-    assert "\nmodel      2 layers of 128: " in result.stdout
     assert not (tmp_path / "run").exists()
 
     pasted = [word for options, _ in rows[:-2] for word in options]  # the last are for the shards
@@ -186,15 +214,43 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     assert {source for _, source in again[:-3]} == {"given"}
 
 
+def test_print_recipe_wants_neither_shards_nor_a_folder():
+    done = invoke("pretrain", "--preset=bert-base", "--print-recipe")
+    assert "\nreached    not measured\n" in done.stdout
+    assert "\nreached    held-out loss 3.67 nats" in output_of("pretrain", "--print-recipe")
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "note: without SHARDS, 30,522 tokens in the vocabulary and examples of 128 tokens are "
+        "assumed.\n"
+    )
+    rows = columns_of(done.stdout)
+    assert rows[1] == (["--max-steps", "66147"], TOKENS_PER_PARAMETER.source)
+    assert rows[-1] == (["--pairs", "segments"], DEVLIN_MASKS)
+    said = output_of("pretrain", "--phase=a@0.5", "--print-recipe", code=2)
+    assert said.endswith("--phase reads other data first; give SHARDS, too.\n")
+
+
 # --- an architecture of one's own
 
 CHAPTER = ["hidden_size=768", "num_attention_heads=4", "intermediate_size=1024"]
 
 
-def test_the_architectures_of_a_notebook_and_of_a_chapter_are_a_preset_with_changes():
-    notebook = architecture("nano", ["tie_word_embeddings=false"])
-    assert count_parameters(notebook) == 17_255_740
-    assert count_parameters(architecture("d2l", CHAPTER)) == 56_746_300
+@pytest.mark.parametrize(
+    ("line", "parameters"),
+    [
+        (["--preset=nano", "--set=tie_word_embeddings=false"], "17,272,124"),  # the notebook
+        (["--preset=d2l", *(f"--set={change}" for change in CHAPTER)], "56,746,300"),
+        (["--preset=bert-tiny"], "4,433,468"),
+    ],
+)
+def test_the_weights_of_an_architecture_are_a_table(line, parameters):
+    lines = output_of("pretrain", *line, "--print-recipe").splitlines()
+    table = [row.split()[-1] for row in lines[lines.index("weights:") + 1 :]]
+    *counts, total = (int(number.replace(",", "")) for number in table)
+    assert f"{total:,}" == parameters
+    tables = sum("word_embeddings.weight" in row or "decoder.weight" in row for row in lines)
+    hidden = int(next(row for row in lines if "word_embeddings" in row).split()[3])
+    assert sum(counts) == total + tables * hidden * (30_528 - 30_522)
 
 
 def test_a_file_has_our_fields_or_those_of_hugging_face(tmp_path):
@@ -233,10 +289,8 @@ def test_a_file_has_our_fields_or_those_of_hugging_face(tmp_path):
         (["--preset=huge"], "unknown preset 'huge'; known: nano, "),
     ],
 )
-def test_an_architecture_that_cannot_be_is_one_line(line, said, small_folder, tmp_path):
-    line = ("pretrain", small_folder, "--out", tmp_path / "run", *line)
-    assert f"Error: {said}" in output_of(*line, code=2)
-    assert not (tmp_path / "run").exists()
+def test_an_architecture_that_cannot_be_is_one_line(line, said):
+    assert f"Error: {said}" in output_of("pretrain", *line, "--print-recipe", code=2)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def write_run_of(folder: Path, shards: Path, *, saved: int = 9, **changes: objec
 
 
 def of_loader(changes: dict) -> dict:
-    known = {name: changes[name] for name in ("masked_lm_prob",) if name in changes}
+    known = {name: changes[name] for name in ("length_bins", "masked_lm_prob") if name in changes}
     return {"batch_size": BATCH, "seed": 3, "prefetch": 0, **known}
 
 
@@ -78,10 +78,11 @@ def batches(shards: Path, ranks: int = 1, **changes: object) -> list[tuple]:
     [
         ("segments", {}),
         ("segments", {"masked_lm_prob": 0.5}),
+        ("segments", {"length_bins": 2}),
         ("segments", {"micro_batch_size": 3}),
         ("packed", {}),
     ],
-    ids=["redrawn", "another rate", "accumulated", "packed"],
+    ids=["redrawn", "another rate", "bins", "accumulated", "packed"],
 )
 def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes):
     """Masks and order, also across the ends of epochs and after the last checkpoint."""

@@ -16,6 +16,7 @@ from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_rows
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import seed_dropout
+from clozeline.train.pretraining.run_summary import replica_fits
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_models import NO_DROPOUT, narrow
 from tests.support.small_training import STILL, TINY
@@ -247,3 +248,9 @@ def test_what_is_dropped_depends_on_seed_step_and_rank_alone():
     assert update(0, 1, 0) == update(0, 1, 0)
     others = [(0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (1, 0, 0)]
     assert len({update(*place) for place in others}) == len(others)
+
+
+def test_a_model_whose_state_takes_a_third_of_a_gpu_needs_no_shards():
+    """16 bytes of a parameter: bert-large on 80 GB, and 2 billion parameters."""
+    assert replica_fits(335_000_000, 80 * 10**9)
+    assert not replica_fits(2_000_000_000, 80 * 10**9)

@@ -39,6 +39,7 @@ SOME = [
 LAYOUTS = [
     pytest.param("segments", {}, 1, marks=pytest.mark.slow),
     ("segments", {"unpadded": True}, 2),
+    pytest.param("segments", {"length_bins": 3}, 1, marks=pytest.mark.slow),
     pytest.param("packed", {}, 1, marks=pytest.mark.slow),
     ("packed", {"unpadded": True}, 1),
 ]

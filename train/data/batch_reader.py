@@ -10,7 +10,7 @@ once and split into batches as views.
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from math import gcd
 from typing import Any
 
@@ -26,7 +26,7 @@ from clozeline.pipeline.dataset.schema import (
 )
 from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.train.data.batch import Batch, LoadedBatch, collate
-from clozeline.train.data.order import Located, Order
+from clozeline.train.data.order import Located, Order, assign_bins
 from clozeline.train.data.prefetch import OpenShards
 from clozeline.train.data.rank_slice import RankSlice, deal
 from clozeline.train.data.shard_set import ShardSet, blank_examples, config_at
@@ -38,16 +38,19 @@ SLAB_TOKENS = SLAB_ROWS * 512  # at most: 17 MB of tensors
 BLOCK_SLABS = 8, 32  # most in a block, for few and many streams: few slabs stay in the CPU's cache
 SHARDS_AHEAD = 2  # fetched before they are needed, at least
 POOLS_AHEAD = 16  # searched for them, at most
+WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """Which masks rows have, and whether they are padded."""
+    """Which masks rows have, how they are grouped, and whether they are padded."""
 
     #: The rate of masks that are drawn anew in each epoch; None: epoch 0 has the stored masks.
     masked_lm_prob: float | None = None
     #: A program's own choice of the tokens; then they are drawn anew in epoch 0, too.
     masking: OwnMasking | None = None
+    #: Global batches in a window that is sorted by length; 0: no sorting.
+    length_bins: int = 0
     unpadded: bool = False
 
 
@@ -86,13 +89,18 @@ class BatchReader:
     @property
     def _batches_at_once(self) -> int:
         """Global batches worth collating together: a slab, but at most one epoch."""
+        if self._layout.length_bins:
+            return 1  # batches differ in width
         rows = min(SLAB_ROWS, SLAB_TOKENS // self._shards.max_seq_length)
         of_slab = rows // self._slice.rows
         return max(1, min(of_slab, self.order.epoch_rows // self._slice.batch_size))
 
     def located(self, starts: NDArray[np.int64]) -> Located:
-        """Where the rank's rows of the global batches at `starts` are stored, batch by batch."""
-        return self.order.locate(self._positions(starts).ravel())
+        """Where the rank's rows of the global batches at `starts` are stored, batch by batch.
+
+        With length bins, the batches are those of one window.
+        """
+        return self.order.locate(self._positions(starts, self._slots(starts)).ravel())
 
     def slabs(
         self, starts: Iterable[int], *, end: int = NO_END
@@ -107,6 +115,11 @@ class BatchReader:
 
     def _blocks(self, starts: Iterator[int]) -> Iterator[list[int]]:
         """The batches whose rows are gathered together."""
+        if self._layout.length_bins:
+            window = self._slice.batch_size * self._layout.length_bins
+            for _, of_window in groupby(starts, key=lambda start: start // window):
+                yield list(of_window)
+            return
         slab, slabs = self._batches_at_once, 1  # small at first: training waits for it
         least, largest = BLOCK_SLABS
         of_block = SLAB_ROWS * min(max(len(self._streams) // 2, least), largest)
@@ -117,13 +130,14 @@ class BatchReader:
             slabs = min(2 * slabs, most)
 
     def _read(self, starts: NDArray[np.int64], end: int) -> Iterator[list[LoadedBatch[Any]]]:
-        self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
-        positions = self._positions(starts)  # [K, R]
-        before_end = positions[positions < end]
-        located = self.order.locate(before_end)
+        if not self._layout.length_bins:
+            self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
+        slots = self._slots(starts)  # [K, R]
+        positions = self._positions(starts, slots)
+        located = self.order.locate(positions[positions < end])
         examples, rows = self._gather(located)
-        hashes = self.order.hashes(located, before_end)
-        if missing := positions.size - len(rows):
+        hashes = self.order.hashes(located, slots[positions < end])
+        if missing := slots.size - len(rows):
             rows = np.append(rows, [len(examples)] * missing)
             hashes = np.append(hashes, np.zeros(missing, np.uint64))
             examples = concatenate_examples([examples, self._blank(1)])
@@ -134,17 +148,41 @@ class BatchReader:
             of_slab = slice(first * self._slice.rows, (first + at_once) * self._slice.rows)
             yield self._slab(examples, rows[of_slab], hashes[of_slab], starts[here], end)
 
-    def _positions(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rank's positions in the batches at `starts` [K], ascending, [K, R]."""
-        positions = self._slice.positions(starts, self._group)
+    def _slots(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rank's slots in the batches at `starts` [K], ascending, [K, R]."""
+        slots = self._slice.positions(starts, self._group)
         if self._group is None:
-            return positions
-        positions.sort(axis=1)
-        lengths = self._lengths(self.order.locate(positions.ravel()))
-        ranks = deal(lengths.reshape(positions.shape), len(self._group))
+            return slots
+        slots.sort(axis=1)
+        located = self.order.locate(self._positions(starts, slots).ravel())
+        ranks = deal(self._lengths(located).reshape(slots.shape), len(self._group))
         is_mine = ranks == self._group.index(self._slice.rank)
-        mine: NDArray[np.int64] = positions[is_mine].reshape(len(starts), -1)
+        mine: NDArray[np.int64] = slots[is_mine].reshape(len(starts), -1)
         return mine
+
+    def _positions(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions whose rows are in the slots [K, R]: others where bins sort a window."""
+        size, bins, streams = self._slice.batch_size, self._layout.length_bins, self.order.streams
+        if not bins:
+            return slots
+        begin = int(starts[0]) - int(starts[0]) % (size * bins)
+        self._fetch(begin, begin + size * bins, NO_END)
+        turns = streams * np.arange(size * bins // streams)
+        moved = np.zeros((bins, size), dtype=np.int64)
+        for stream in self._streams.tolist():
+            lengths = self._lengths(self.order.locate(begin + stream + turns))
+            assigned = assign_bins(
+                lengths,
+                start=begin,
+                epoch_rows=self.order.epoch_rows,
+                batch_size=size,
+                key=self.order.key("bins", begin // (size * bins)),
+                streams=streams,
+                stream=stream,
+            )
+            moved[:, stream::streams] = begin + stream + streams * assigned
+        batches, in_batch = (slots - begin) // size, (slots - begin) % size
+        return moved[batches, in_batch]
 
     def _fetch(self, first: int, stop: int, end: int) -> None:
         """Open the shards of the positions from `first` to `stop`; fetch the next ones ahead.
@@ -242,10 +280,14 @@ class BatchReader:
         ]
 
     def _collate(self, examples: Examples, rows: NDArray[np.int64]) -> Batch | UnpaddedBatch:
+        widest = self._shards.max_seq_length
         data = config_at(self._shards.manifest.config, self._layout.masked_lm_prob)
-        sizes = {"max_seq_length": data.max_seq_length, "max_predictions": data.predictions}
+        sizes = {"max_seq_length": widest, "max_predictions": data.predictions}
         if self._layout.unpadded:
             return collate_unpadded(examples, rows, **sizes)
+        if self._layout.length_bins:
+            longest = int(examples.input_ids.lengths[rows].max())
+            sizes["max_seq_length"] = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, widest)
         return collate(examples, rows, **sizes, pad_id=self._shards.pad_id)
 
 

@@ -68,9 +68,11 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         >>> next(iter(own)).num_predictions
         52
 
-    `unpadded` yields batches without padding (`unpadded.py`). With a CUDA `device`, batches are
-    yielded on that device (`prefetch.py`). `streams` and `pool_rows` are those of the order
-    (`order.py`), by default those of `streams_for` and `pool_rows_for`.
+    `length_bins` sorts the rows of that many global batches by length (`order.py`): the rows
+    of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
+    row needs. `unpadded` yields batches without padding (`unpadded.py`). With a CUDA `device`,
+    batches are yielded on that device (`prefetch.py`). `streams` and `pool_rows` are those of the
+    order (`order.py`), by default those of `streams_for` and `pool_rows_for`.
 
     A new iteration continues where the last one stopped. Raises InputError if the folder is not a
     finished data set (`ShardSet`), if the number of processes does not divide the batch size, and,
@@ -88,6 +90,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         seed: int,
         masked_lm_prob: float | None = None,
         masking: OwnMasking | None = None,
+        length_bins: int = 0,
         unpadded: bool = False,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
@@ -97,15 +100,19 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         self.shards = ShardSet(folder, split)
         self._slice = RankSlice(batch_size, rank, world_size)
         self._layout = BatchLayout(
-            masked_lm_prob=masked_lm_prob, masking=masking, unpadded=unpadded
+            masked_lm_prob=masked_lm_prob,
+            masking=masking,
+            length_bins=length_bins,
+            unpadded=unpadded,
         )
         self._seed = seed
         self.next_position = 0
         self._device = torch.device(device)
         self._prefetch = prefetch
         with_rows = int(np.count_nonzero(self.shards.shard_rows))
+        binned_batch = batch_size if length_bins else None
         self._order_state = {
-            "streams": streams or streams_for(with_rows),
+            "streams": streams or streams_for(with_rows, binned_batch=binned_batch),
             "pool_rows": pool_rows or pool_rows_for(self.shards.max_seq_length),
         }
 
@@ -158,7 +165,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
         The streams and the pool size come from the state, so a new default does not reorder a
         run. Raises InputError, naming every difference, where the next example would be a
-        different one: other data, tokenizer, seed or masking.
+        different one: other data, tokenizer, seed or length bins (with bins also the batch size).
         """
         for name, known in VERSIONS.items():
             if (found := state.get(name)) != known:
@@ -172,7 +179,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
                 f"the same order of examples: {'; '.join(differs)}. Use the data set and the "
                 "options that training began with, or start a new run."
             )
-        self.next_position = state["next_position"]
+        self.next_position = self._batch_start(state["next_position"])
         self._order_state = {name: state[name] for name in self._order_state}
 
     def _identity(self) -> dict[str, Any]:
@@ -185,7 +192,18 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             "split": self.shards.split,
             "seed": self._seed,
             "masking": masking and f"{named.__module__}.{named.__qualname__}",
+            "length_bins": self._layout.length_bins,
+            "batch_size": self._slice.batch_size if self._layout.length_bins else None,
         }
+
+    def _batch_start(self, position: int) -> int:
+        """The position, checked: with length bins it has to be the beginning of a batch."""
+        if self._layout.length_bins and position % self._slice.batch_size:
+            raise InputError(
+                f"position {position} is not the beginning of a batch of {self._slice.batch_size}; "
+                "with length bins the batch size cannot change during a run."
+            )
+        return position
 
     def reader(self) -> BatchReader:
         """What reads this rank's part of a batch from its position."""

@@ -43,6 +43,7 @@ from clozeline.pipeline.common.ragged import Offsets, offsets_of
 ORDER_VERSION = 2
 STREAMS = 64  # streams of an epoch, at most
 SHARDS_PER_STREAM = 8  # at least: of 8 shards, 1 more is read at the border
+ROWS_PER_BIN = 32  # of a stream, at least: bins of fewer rows have unequal lengths
 POOL_ROWS = 262_144  # of a new run; a resumed one keeps its own
 POOL_TOKENS = POOL_ROWS * 512  # at most
 
@@ -80,9 +81,17 @@ def pool_rows_for(max_seq_length: int) -> int:
     return min(POOL_ROWS, POOL_TOKENS // max_seq_length)
 
 
-def streams_for(shards: int) -> int:
-    """C of a new run: 1,000 shards -> 64, 100 shards -> 8, 10 shards -> 1; a power of two."""
-    return 1 << max(min(STREAMS, shards // SHARDS_PER_STREAM), 1).bit_length() - 1
+def streams_for(shards: int, *, binned_batch: int | None = None) -> int:
+    """C of a new run: 1,000 shards -> 64, 100 shards -> 8, 10 shards -> 1; a power of two.
+
+    With length bins (of batches of `binned_batch` examples), every batch has equally many rows of
+    each stream: 1,000 shards, 256 examples -> 8.
+    """
+    most = min(STREAMS, shards // SHARDS_PER_STREAM)
+    if binned_batch:
+        divisor = binned_batch & -binned_batch  # the largest power of two that divides it
+        most = min(most, divisor, binned_batch // ROWS_PER_BIN)
+    return 1 << max(most, 1).bit_length() - 1
 
 
 class Order:
@@ -206,3 +215,45 @@ class Order:
             pools = max(turns // -(-self.pool_rows // self.streams), 1)
             edges = [turns * index // pools for index in range(pools + 1)]
         return _Epoch(number, start, shards, offsets, offsets_of(sizes), edges)
+
+
+def assign_bins(
+    lengths: NDArray[np.int64],
+    *,
+    start: int,
+    epoch_rows: int,
+    batch_size: int,
+    key: UInt64Array,
+    streams: int = 1,
+    stream: int = 0,
+) -> NDArray[np.int64]:
+    """The rows of one stream in each batch of a window, [bins, batch_size / streams], ascending.
+
+    A window's rows are sorted by length and cut into one bin for each batch, in random order:
+
+        lengths in a window of 3 batches      bins               batches
+        9 4 | 7 3 | 4 8                   ->  3 4 | 4 7 | 9 8 -> 4 7 | 9 8 | 4 3
+
+    `lengths` are those of the rows at positions stream, stream + streams, ... from `start` on, the
+    beginning of a batch; `streams` divides the batch size. A row is the index of its length. The
+    result is a pure function of the arguments.
+    """
+    in_batch = batch_size // streams
+    slots = stream + streams * np.arange(len(lengths))  # in the window
+    end = len(lengths) * streams
+    assigned = np.empty(len(lengths), dtype=np.int64)
+    first = -(-start // epoch_rows) * epoch_rows - start  # the first slot of the next epoch
+    borders = range(first or epoch_rows, end, epoch_rows)
+    for begin, stop in zip((0, *borders), (*borders, end), strict=True):
+        # Batches that lie within the epoch, and the slots before them, of a batch begun earlier.
+        first_batch, batches_end = -(-begin // batch_size), stop // batch_size
+        low, head, high = np.searchsorted(
+            slots, (begin, min(first_batch * batch_size, stop), stop)
+        ).tolist()
+        whole = max(batches_end - first_batch, 0)
+        by_length = low + np.argsort(lengths[low:high], kind="stable")
+        bins = by_length[: whole * in_batch].reshape(whole, in_batch)[permutation(key, whole)]
+        longest = by_length[whole * in_batch :]
+        parts = longest[: head - low], bins.ravel(), longest[head - low :]
+        assigned[low:high] = np.concatenate(parts)
+    return np.sort(assigned.reshape(-1, in_batch), axis=1)

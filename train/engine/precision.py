@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from typing import Literal
 
@@ -106,6 +106,43 @@ def deterministic_kernels(is_wanted: bool) -> Iterator[None]:
         ) from error
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+#: FlashAttention by torch's names, newest first, and the generations of GPUs that it is made for.
+FLASH_ATTENTION = {"FA4": (9, 10), "FA3": (9,)}
+
+
+@contextmanager
+def newest_flash_attention(
+    model: BertConfig, device: torch.device, *, is_wanted: bool
+) -> Iterator[str | None]:
+    """Let torch use FlashAttention 4, else 3, in this block; yields "FA4", "FA3" or None.
+
+    Where a package with it is installed (flash-attn-4, flash-attn-3), on a Hopper or Blackwell GPU
+    and without dropout in attention. Its backward pass is not deterministic.
+    """
+    chosen = None
+    if is_wanted and device.type == "cuda" and not model.attention_probs_dropout_prob:
+        chosen = _activate_flash_attention(model.head_size, device)
+    try:
+        yield chosen
+    finally:
+        if chosen:
+            torch.nn.attention.restore_flash_attention_impl()
+
+
+def _activate_flash_attention(head_size: int, device: torch.device) -> str | None:
+    """Activate the newest that is installed; returns its name, or None.
+
+    A head must have a size of 8, 16, ... 128.
+    """
+    generation, _ = torch.cuda.get_device_capability(device)
+    for name, generations in FLASH_ATTENTION.items():
+        if generation in generations and head_size in range(8, 129, 8):
+            with suppress(ImportError, AttributeError, RuntimeError, ValueError):  # not there
+                torch.nn.attention.activate_flash_attention_impl(name)
+                return name
+    return None
 
 
 #: The variable and the commands by which Triton (C) and torch (C++ for CPU) find a compiler.

@@ -8,15 +8,13 @@ from typing import Any
 
 import click
 
-from clozeline.model.config import BertConfig
 from clozeline.pipeline.commandline.command import Command
 from clozeline.pipeline.commandline.config_options import (
     PathOrUrl,
     config_or_usage_error,
     grouped_option,
 )
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry, read_manifest
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import COOL_DOWN, PretrainConfig
 from clozeline.train.pretraining.cli import pretrain
 
@@ -26,24 +24,6 @@ TAKEN = {"preset", "set_", "dropout", *(field.name for field in fields(PretrainC
 PRETRAIN_OPTIONS = [copy(param) for param in pretrain.params if param.name in TAKEN]
 for param in PRETRAIN_OPTIONS:
     param.hidden = True  # type: ignore[attr-defined]  # an option
-
-
-#: An estimate without SHARDS assumes BERT's vocabulary, and more examples than any recipe wants.
-ASSUMED = Manifest(
-    config=DataConfig(),
-    tokenizer_digest="",
-    vocab_size=BertConfig.vocab_size,
-    shards=[
-        ShardEntry(
-            name="", split="train", rows=1 << 40, bytes=0, sha256="", rows_sha256="", checksum=0,
-            length_histogram=[],
-        )
-    ],
-)  # fmt: skip
-ASSUMED_NOTE = (
-    f"note: without SHARDS, {ASSUMED.vocab_size:,} tokens in the vocabulary and examples of "
-    f"{ASSUMED.config.max_seq_length} tokens are assumed."
-)
 
 
 @click.command(
@@ -84,7 +64,7 @@ def estimate(
     from clozeline.train.engine.distributed import World
     from clozeline.train.engine.flops import gpu_named
     from clozeline.train.estimate.estimate import CUDA, Estimate, report
-    from clozeline.train.pretraining.start import Start, make_plan
+    from clozeline.train.pretraining.start import ASSUMED, ASSUMED_NOTE, Start, make_plan
 
     kinds = [gpu_named(name) for name in gpu.split(",")]
     manifest = read_manifest(shards) if shards else ASSUMED

@@ -21,9 +21,9 @@ from click.core import ParameterSource
 from clozeline.model.config import PRESETS, BertConfig, full_name
 from clozeline.pipeline.commandline.command import Command, recorded_options
 from clozeline.pipeline.commandline.config_options import (
+    GroupedOption,
     PathOrUrl,
     config_or_usage_error,
-    grouped_option,
     option,
     options_of,
 )
@@ -43,6 +43,7 @@ from clozeline.train.config import (
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
+    REACHED,
     Origin,
     check_cool_down,
     resolve,
@@ -110,6 +111,23 @@ class RunOptions:
     )
 
 
+class _ToTrain(click.Parameter):
+    """Required, but not with --print-recipe, which click reads before what is left out."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        if ctx.params.get("print_recipe") and self.value_is_missing(value):
+            return None
+        return super().process_value(ctx, value)
+
+
+class _ArgumentToTrain(_ToTrain, click.Argument):
+    pass
+
+
+class _OptionToTrain(_ToTrain, GroupedOption):
+    pass
+
+
 @click.command(
     cls=Command,
     example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
@@ -120,19 +138,24 @@ class RunOptions:
         *("eval_every", "save_every"),
     ),
 )
-@click.argument("shards", metavar="SHARDS", type=PathOrUrl())
-@grouped_option(
-    "--out", required=True, type=OUT, help="Folder for the run, or its URL.", group="Output"
+@click.argument("shards", metavar="SHARDS", type=PathOrUrl(), cls=_ArgumentToTrain)
+@click.option(
+    "--out",
+    required=True,
+    type=OUT,
+    help="Folder for the run, or its URL.",
+    group="Output",
+    cls=_OptionToTrain,
 )
 @options_of(RunOptions)
 @options_of(PretrainConfig)
-def pretrain(shards: Path, out: Path, **options: Any) -> None:
+def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
-    Options that are left out come from the preset's recipe; --print-recipe shows it. A resumed run
-    keeps its model and most of its options. These have to be given again: --eval-every, and those
-    of speed and memory other than --precision. SIGTERM and SIGINT save a checkpoint, if there was
-    a step, and exit with code 75.
+    Options that are left out come from the preset's recipe; --print-recipe shows it, and needs
+    neither SHARDS nor --out. A resumed run keeps its model and most of its options. These
+    have to be given again: --eval-every, and those of speed and memory other than --precision.
+    SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code 75.
 
     With --from, the architecture is that of the given run or folder; where examples are longer than
     those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`
@@ -147,20 +170,23 @@ def pretrain(shards: Path, out: Path, **options: Any) -> None:
     for name in KEPT_FIELDS:  # in which a continued run has values of its own
         if _source_of(name) is ParameterSource.DEFAULT:
             del options[name]
-    manifest = read_manifest(shards)  # before anything is made
+    if shards is None and options.get("phase"):
+        raise click.UsageError("--phase reads other data first; give SHARDS, too.")
+    manifest = read_manifest(shards) if shards else None  # before anything is made
+    out = out or Path(os.devnull)  # where no run is
     with _world_of(out, run.timeout, writes=not run.print_recipe) as world:
         from clozeline.train.pretraining.pretrain import train_run
-        from clozeline.train.pretraining.start import Start, find_start, make_plan
+        from clozeline.train.pretraining.start import ASSUMED, Start, find_start, make_plan
 
         choices: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
         start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **choices), world)
         chosen: dict[str, Any] = {"preset": run.preset, "changes": run.set_, "options": options}
         plan = world.broadcast_from_main(
-            lambda: make_plan(manifest, start, world, dropout=run.dropout, **chosen)
+            lambda: make_plan(manifest or ASSUMED, start, world, dropout=run.dropout, **chosen)
         )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
-        if run.print_recipe:
-            _print_recipe(shards, plan, training, world)
+        if run.print_recipe or not shards:
+            _print_recipe(run, shards, plan, training, world)
             return
         outcome = train_run(
             shards,
@@ -247,14 +273,22 @@ def _stoppable() -> Iterator[None]:
         raise
 
 
-def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "World") -> None:
+def _print_recipe(
+    run: RunOptions, shards: Path | None, plan: "Plan", training: PretrainConfig, world: "World"
+) -> None:
     from clozeline.train.data.phases import find_phases
-    from clozeline.train.pretraining.run_summary import model_in_words, phase_lines
+    from clozeline.train.pretraining.run_summary import layer_lines, phase_lines
+    from clozeline.train.pretraining.start import ASSUMED_NOTE
 
-    phases = find_phases(shards, plan.manifest, training)
+    phases = find_phases(shards or Path("SHARDS"), plan.manifest, training)
     if world.is_main:
-        model = f"{'model':<10} {model_in_words(plan.model)}"
-        click.echo("\n".join([*plan.lines(), *phase_lines(phases, training), model]))
+        if not shards:
+            click.echo(ASSUMED_NOTE, err=True)
+        lines = [*plan.lines(), *phase_lines(phases, training)]
+        if not (run.from_ or run.resume or run.set_):
+            lines.append(f"reached    {REACHED.get(run.preset or DEFAULT_PRESET, 'not measured')}")
+        lines += layer_lines(plan.model)
+        click.echo("\n".join(lines))
 
 
 def _reproducing(training: PretrainConfig, start: "Start") -> dict[str, Any]:

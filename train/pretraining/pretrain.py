@@ -30,6 +30,7 @@ from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.precision import (
     deterministic_kernels,
+    newest_flash_attention,
     resolve_precision,
     resolve_unpadded,
 )
@@ -175,23 +176,26 @@ def train_run(
     data = open_loader(shards, config, world, state=point.state.loader, masking=masking)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
-    recorded = options or (start.existing.options if start.existing else {})
-    config = replace(config, **point.origin, options=recorded)
     with (
         deterministic_kernels(training.deterministic),
-        out_of_memory_in_one_line(_step_in_words(config, world), LESS_MEMORY),
+        newest_flash_attention(model, device, is_wanted=not training.deterministic) as attention,
     ):
-        trainer = Trainer(
-            start.out,
-            config,
-            world,
-            data=data,
-            start=point,
-            prepare=lambda: _write_folder(start, point, config, shards),
-        )
-        if world.is_main:
-            print_progress("\n".join(filter(None, [note, *run_summary(trainer, config)])))
-        return trainer.train()
+        recorded = options or (start.existing.options if start.existing else {})
+        config = replace(config, **point.origin, options=recorded)
+        with out_of_memory_in_one_line(_step_in_words(config, world), LESS_MEMORY):
+            trainer = Trainer(
+                start.out,
+                config,
+                world,
+                data=data,
+                start=point,
+                prepare=lambda: _write_folder(start, point, config, shards),
+            )
+            if world.is_main:
+                kernel = f"note: FlashAttention {attention[-1]} is used." if attention else None
+                lines = [note, kernel, *run_summary(trainer, config)]
+                print_progress("\n".join(filter(None, lines)))
+            return trainer.train()
 
 
 def open_loader(
@@ -221,6 +225,7 @@ def open_loader(
             world_size=world.size,
             seed=training.seed,
             masked_lm_prob=training.masked_lm_prob,
+            length_bins=training.length_bins,
             unpadded=bool(training.unpadded),
             device=world.device,
             masking=masking,

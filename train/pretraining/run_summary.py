@@ -10,18 +10,19 @@ export     opens in transformers as a plain BERT
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
 
+import re
 from collections.abc import Sequence
 
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import count_parameters
+from clozeline.model.heads import BertForPretraining, count_parameters
 from clozeline.model.huggingface.config import model_type_of
 from clozeline.pipeline.common.config_checks import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
-from clozeline.train.engine.distributed import World, device_name
+from clozeline.train.engine.distributed import World, device_name, is_sharded
 from clozeline.train.engine.schedule import first_step_from
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.trainer import Trainer
@@ -31,7 +32,7 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
     """The lines of the summary, for a trainer that has not started."""
     examples, held_out = (trainer.manifest.num_examples(name) for name in ("train", "validation"))
     lines = {
-        "model": model_in_words(config.model),
+        "model": _model(config.model),
         "device": _device(config, trainer.world),
         "data": f"{trainer.shards.folder}: {examples:,} examples of up to "
         f"{config.data.max_seq_length} tokens, {held_out:,} held out",
@@ -53,8 +54,7 @@ def _export(model: BertConfig) -> str:
     return f"opens in transformers as a plain {family}"
 
 
-def model_in_words(model: BertConfig) -> str:
-    """ "4 layers of 256: 11,171,074 parameters" """
+def _model(model: BertConfig) -> str:
     layers = f"{model.num_hidden_layers} layer{'s' * (model.num_hidden_layers > 1)}"
     return f"{layers} of {model.hidden_size}: {count_parameters(model):,} parameters"
 
@@ -66,7 +66,19 @@ def _device(config: RunConfig, world: World) -> str:
         threads = torch.get_num_threads()
         processes += f" of {threads} thread{'s' * (threads > 1)}"
     kernels = ", deterministic kernels" * config.training.deterministic
+    if device.type == "cuda" and is_sharded(world, config.training.parallel):
+        memory = torch.cuda.get_device_properties(device).total_memory
+        if replica_fits(count_parameters(config.model), memory):
+            processes += ", sharded (a replica would fit: --parallel ddp sends less)"
     return f"{device_name(device)}, {config.training.precision}, {processes}{kernels}"
+
+
+def replica_fits(parameters: int, memory: int) -> bool:
+    """Whether a whole model in training takes up to a third of a GPU's bytes.
+
+    Its float32 weights, gradients and two moments; activations need the rest.
+    """
+    return 3 * 16 * parameters <= memory
 
 
 def _training(config: RunConfig, examples: int, trainer: Trainer) -> str:
@@ -99,6 +111,25 @@ def phase_lines(phases: Sequence[DataPhase], training: PretrainConfig) -> list[s
             f"examples of up to {phase.max_seq_length} tokens, {masks}"
         )
     return lines
+
+
+def layer_lines(config: BertConfig) -> list[str]:
+    """The table of weights: name, how often, shape and parameters; equal layers are one line.
+
+    The vocabulary is rounded up, as in memory; the last line counts without that.
+    """
+    with torch.device("meta"):
+        model = BertForPretraining(config)
+    rows: dict[str, tuple[int, torch.Size]] = {}
+    for name, weight in model.named_parameters():
+        name = re.sub(r"\.layers\.\d+\.", ".layers.*.", name)
+        rows[name] = rows.get(name, (0, weight.shape))[0] + 1, weight.shape
+    lines = [
+        f"  {name:<48} {f'{times} x' * (times > 1):>4} {' x '.join(map(str, shape)):>14} "
+        f"{times * shape.numel():>13,}"
+        for name, (times, shape) in rows.items()
+    ]
+    return ["weights:", *lines, f"  {'parameters':<68} {count_parameters(model):>13,}"]
 
 
 def _when(start: float, stop: float, training: PretrainConfig) -> str:

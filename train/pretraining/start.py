@@ -27,7 +27,8 @@ from typing import Any
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.errors import InputError, as_input_error
-from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
 from clozeline.train.artifacts.checkpoint import checkpoint_of, list_checkpoints, read_state
 from clozeline.train.artifacts.huggingface import read_model_config
 from clozeline.train.artifacts.pretrained import PRETRAINED, kind_of_model
@@ -65,6 +66,23 @@ from clozeline.train.pretraining.recipes import (
     recipe_of,
     resolve,
     with_decay,
+)
+
+#: A plan without SHARDS assumes BERT's vocabulary, and more examples than any recipe wants.
+ASSUMED = Manifest(
+    config=DataConfig(),
+    tokenizer_digest="",
+    vocab_size=BertConfig.vocab_size,
+    shards=[
+        ShardEntry(
+            name="", split="train", rows=1 << 40, bytes=0, sha256="", rows_sha256="", checksum=0,
+            length_histogram=[],
+        )
+    ],
+)  # fmt: skip
+ASSUMED_NOTE = (
+    f"note: without SHARDS, {ASSUMED.vocab_size:,} tokens in the vocabulary and examples of "
+    f"{ASSUMED.config.max_seq_length} tokens are assumed."
 )
 
 
@@ -177,6 +195,7 @@ class Plan:
             lines.append("advised for `clozeline shards`:")
         for name, setting in advised:
             own = f" (these shards: {self.manifest.config.to_dict()[name]})"
+            own *= self.manifest != ASSUMED
             lines.append(_line(name, setting.value, setting.source + own))
         return lines
 
@@ -258,7 +277,7 @@ def _model(
         return model
     own = with_dropout(earlier.model, dropout)
     if preset is None and start.existing:
-        return replace(own, vocab_size=manifest.vocab_size)
+        return own if manifest == ASSUMED else replace(own, vocab_size=manifest.vocab_size)
     longer = with_positions(own, manifest.config.max_seq_length)
     if preset is None:
         return longer
@@ -314,7 +333,7 @@ def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
     if run and options.get("max_steps") is not None:  # steps end the run now
         names.remove("for_")
     elif not run and start.cools_down:
-        run, names = start.other, ["masked_lm_prob", "seed", "unpadded"]
+        run, names = start.other, ["masked_lm_prob", "seed", "length_bins", "unpadded"]
     own = {x: getattr(run.training, x) for x in names if options.get(x) is None} if run else {}
     return {n: x for n, x in own.items() if x not in (None, getattr(PretrainConfig, n))}
 

@@ -54,6 +54,7 @@ class ReadSteps:
             shards,
             batch_size=self.training.batch_size,
             seed=self.training.seed,
+            length_bins=self.training.length_bins,
             prefetch=0,
         )
         if state := self.states[-1].loader:
