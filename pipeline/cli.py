@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command
+from clozeline.pipeline.commandline.command import Command, beside, print_next, print_next_for
 from clozeline.pipeline.commandline.config_options import (
     PathOrUrl,
     config_or_usage_error,
@@ -15,7 +15,6 @@ from clozeline.pipeline.commandline.config_options import (
     options_of,
 )
 from clozeline.pipeline.commandline.hub_model import is_hub_name
-from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.errors import InputError, escaped
 from clozeline.pipeline.common.paths import AnyPath

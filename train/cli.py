@@ -12,14 +12,14 @@ from typing import Any, Literal
 import click
 
 from clozeline.pipeline.cli import shards, tokenizer, verify
-from clozeline.pipeline.commandline.command import Command, end_of_interrupted
+from clozeline.pipeline.commandline.command import Command, end_of_interrupted, print_next_for
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
+    as_given,
     grouped_option,
     option,
     options_of,
 )
-from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.commandline.removed_options import removed_command
 from clozeline.pipeline.common.errors import (
     ClozelineError,

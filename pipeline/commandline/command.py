@@ -1,4 +1,4 @@
-"""What all commands have in common: options in groups, an example, and a config file.
+"""What all commands have in common: groups of options, an example, a config file, the last line.
 
 Usage: clozeline inspect [OPTIONS] SHARDS
 ...
@@ -12,17 +12,29 @@ General:
 
 Example:
   clozeline inspect work/shards -n 5
+
+The last line is the command that usually follows; words in capitals are to be filled in:
+
+Next: clozeline shards SOURCE... --tokenizer work/tokenizer --out work/shards
 """
 
+import shlex
 import signal
 from collections.abc import Collection
 from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.config_options import GroupedOption, plain_values, read_config
+from clozeline.pipeline.commandline.config_options import (
+    GroupedOption,
+    as_given,
+    plain_values,
+    read_config,
+)
 from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import STOPPED, causes
+from clozeline.pipeline.common.folders import KINDS, kind_of
+from clozeline.pipeline.common.paths import AnyPath
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
@@ -117,6 +129,28 @@ def end_of_interrupted(error: BaseException, command: click.Command | None) -> S
     click.echo(f"\nInterrupted. {kept}".rstrip(" "), err=True)
     number = found[0].args[0] if found[0].args else signal.SIGINT
     return SystemExit(STOPPED if kept else 128 + number)
+
+
+def print_next(*words: object) -> None:
+    click.echo(f"Next: {shlex.join(['clozeline', *map(str, words)])}", err=True)
+
+
+def print_next_for(folder: AnyPath) -> None:
+    """Print what follows a data set, a run or a classifier; nothing for another folder."""
+    kind = kind_of(folder)
+    if kind and (words := KINDS[kind].next.split()):
+        names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
+        print_next(*(word.format(folder=as_given(folder), **names) for word in words))
+
+
+def beside(folder: AnyPath, name: str) -> str:
+    """A folder of this name next to another; in the working directory if that is in a store.
+
+    work/shards, "run" -> work/run    work/run, "run" -> work/run-2
+    """
+    if "://" in as_given(folder):
+        return name
+    return str(folder.parent / (f"{name}-2" if folder.name == name else name))
 
 
 def group_of(param: click.Parameter) -> str:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 import click
 from click.shell_completion import CompletionItem
 
-from clozeline.pipeline.commandline.next_command import as_given, note_given
 from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import InputError, did_you_mean, one_line
 from clozeline.pipeline.common.json_files import json_values
@@ -41,6 +40,7 @@ Command = Callable[..., Any]
 Value = TypeVar("Value")
 
 AT_LEAST_ONE = click.IntRange(min=1)
+GIVEN = "clozeline.given"  #: key in click's meta
 
 
 class GroupedOption(click.Option):
@@ -71,6 +71,21 @@ def chosen_option(help: str, *, group: str, **attributes: Any) -> Any:
 def chosen_fields(config_class: type) -> tuple[str, ...]:
     """The names of the fields that are declared with `chosen_option`."""
     return tuple(field.name for field in fields(config_class) if field.default is MISSING)
+
+
+def note_given(path: object, given: str) -> None:
+    """Remember what the user gave for a path, for the rest of the command.
+
+    s3://bucket/run  ->  ~/.cache/clozeline/5f0c.../run    as_given(that) -> "s3://bucket/run"
+    """
+    click.get_current_context().meta.setdefault(GIVEN, {})[str(path)] = given
+
+
+def as_given(path: Any) -> str:
+    """The path as the user gave it, or else the path itself."""
+    context = click.get_current_context(silent=True)
+    given: dict[str, str] = context.meta.get(GIVEN, {}) if context else {}
+    return given.get(str(path), str(path))
 
 
 class PathOrUrl(ParamType):

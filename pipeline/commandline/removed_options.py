@@ -7,6 +7,12 @@ A new row is all that a removal needs; `tests/repository/test_errors.py` runs ev
 
 EVERY = "every command"
 
+#: Of both commands that fine-tune.
+FINETUNING = {
+    "--layer-decay": "all layers have one --learning-rate",
+    "--clip": "leave it out; gradients are clipped to a norm of 1",
+    "--class-weights": "repeat the rows of rare classes in the training table",
+}
 #: By command, then by option, both as a user typed them; the text follows "was removed; ".
 OPTIONS: dict[str, dict[str, str]] = {
     EVERY: {"--print-config": "give --config the JSON file in which a command records its options"},
@@ -15,10 +21,10 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--allow-truncated": "get the whole file, or unpack what can be read of it",
         "--max-megabytes": "at most 200 MB are read; for less, limit the sources with ?limit=N",
     },
-    "inspect": {
-        "--document": "show the steps of a run with --steps A-B; they name their documents",
-        "--source": "show the steps of a run with --steps A-B; they name their documents",
-    },
+    "inspect": dict.fromkeys(
+        ("--document", "--source"),
+        "show the steps of a run with --steps A-B; they name their documents",
+    ),
     "view": {"--export": "use `clozeline report --out`"},
     "shards": {
         "--allow-truncated": "get the whole file, or unpack what can be read of it",
@@ -26,13 +32,11 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--tokens": "give each source its tokens, as in wiki.parquet?tokens=140M",
     },
     "pretrain": {
-        "--start-from": "use --from",
-        "--init": "use --from",
+        **dict.fromkeys(("--start-from", "--init"), "use --from"),
         "--cool-down-from": "use --from RUN@STEP --schedule cool-down",
-        "--estimate": "use `clozeline estimate`",
-        "--gpu": "use `clozeline estimate`",
-        "--gpus": "use `clozeline estimate`",
-        "--price-per-hour": "use `clozeline estimate`",
+        **dict.fromkeys(
+            ("--estimate", "--gpu", "--gpus", "--price-per-hour"), "use `clozeline estimate`"
+        ),
         "--batch-ramp": "leave it out; the batch has one size",
         "--bf16-residual": "leave it out; sums between layers are float32, or bfloat16 with FSDP",
         "--muon-warmup": "leave it out; Muon's momentum is 0.95",
@@ -49,21 +53,14 @@ OPTIONS: dict[str, dict[str, str]] = {
     "verify": {"--loader": "the order of the loader is tested, not checked on each data set"},
     "evaluate": {"--ngrams": "compare with the unigram entropy that is printed"},
     "finetune": {
-        "--layer-decay": "all layers have one --learning-rate",
-        "--clip": "leave it out; gradients are clipped to a norm of 1",
-        "--class-weights": "repeat the rows of rare classes in the training table",
+        **FINETUNING,
         "--test-share": "leave it out, and a tenth is held out; or give --test",
     },
-    "baseline": {
-        "--max-tokens": "`clozeline finetune` scores bag-of-words on what the model reads",
-        "--tokenizer": "`clozeline finetune` scores bag-of-words on what the model reads",
-        "--truncate": "`clozeline finetune` scores bag-of-words on what the model reads",
-    },
-    "benchmark": {
-        "--layer-decay": "all layers have one --learning-rate",
-        "--clip": "leave it out; gradients are clipped to a norm of 1",
-        "--class-weights": "repeat the rows of rare classes in the training table",
-    },
+    "baseline": dict.fromkeys(
+        ("--max-tokens", "--tokenizer", "--truncate"),
+        "`clozeline finetune` scores bag-of-words on what the model reads",
+    ),
+    "benchmark": FINETUNING,
     "predict": {
         "--out": "use --json > FILE",
         "--engine": "run model.onnx in onnxruntime, as docs/manual/huggingface.md shows",

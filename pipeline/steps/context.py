@@ -166,11 +166,23 @@ def blocks_of(
 
 
 def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], ...]:
-    """The blocks of each source of --exclude. Raises InputError for one that cannot be read."""
+    """The blocks of each source of --exclude.
+
+    Raises InputError for one that cannot be read, or has an option that is for training text.
+    """
     try:
-        return tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
+        excluded = tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
     except InputError as error:  # the data set may name it relative to another folder
         raise InputError(f"--exclude: {error}") from error
+    for name, blocks in excluded:
+        for block in blocks:
+            given = "repeat" if block.repeat > 1 else "tokens"
+            if block.repeat > 1 or block.tokens:
+                raise InputError(
+                    f"--exclude {name}: {given}= is for text to train on and does nothing here; "
+                    "leave it out (limit=N takes the first N documents)."
+                )
+    return excluded
 
 
 def portable_config(config: DataConfig) -> DataConfig:
@@ -179,19 +191,14 @@ def portable_config(config: DataConfig) -> DataConfig:
 
 
 def new_context(tokenizer: Tokenizer, config: DataConfig, **values: Any) -> JobContext:
-    """The context of a job that begins. Raises InputError for options that cannot be used.
-
-    `verify` also reads data sets that were made when some of them were ignored.
-    """
+    """The context of a job that begins. Raises InputError for options that cannot be used."""
     _check_config(config, tokenizer)
     quality_of(config.quality)  # raises for an unknown rule
-    excluded = excluded_blocks(config)
-    _check_excluded(excluded)
     return JobContext(
         config=config,
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
-        excluded=excluded,
+        excluded=excluded_blocks(config),
         **values,
     )
 
@@ -210,18 +217,6 @@ def _check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
         )
 
 
-def _check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
-    """Raises InputError where a source of --exclude has an option that is for training text."""
-    for name, blocks in excluded:
-        for block in blocks:
-            given = "repeat" if block.repeat > 1 else "tokens"
-            if block.repeat > 1 or block.tokens:
-                raise InputError(
-                    f"--exclude {name}: {given}= is for text to train on and does nothing here; "
-                    "leave it out (limit=N takes the first N documents)."
-                )
-
-
 @contextmanager
 def scratch_context(
     tokenizer: Tokenizer, config: DataConfig, buckets: Buckets
@@ -230,15 +225,7 @@ def scratch_context(
     with tempfile.TemporaryDirectory(prefix="clozeline-") as scratch:
         folder = Path(scratch)
         tokenizer.save(folder / TOKENIZER)
-        yield JobContext(
-            out_dir=folder,
-            cache_dir=folder,
-            config=config,
-            buckets=buckets,
-            tokenizer_digest=tokenizer.digest,
-            vocab_size=tokenizer.vocab_size,
-            excluded=excluded_blocks(config),
-        )
+        yield new_context(tokenizer, config, out_dir=folder, cache_dir=folder, buckets=buckets)
 
 
 def job_digest(context: JobContext) -> str:

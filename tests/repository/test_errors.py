@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.pipeline.commandline.next_command import beside
+from clozeline.pipeline.commandline.command import beside
 from clozeline.pipeline.commandline.removed_options import COMMANDS, EVERY, OPTIONS
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.errors import ClozelineError, InputError

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.commandline.next_command import note_given
+from clozeline.pipeline.commandline.config_options import note_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.train.artifacts.pretrained import read_pretrained

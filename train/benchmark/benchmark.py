@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 
-from clozeline.pipeline.commandline.next_command import as_given
+from clozeline.pipeline.commandline.config_options import as_given
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_lock import locked_folder

@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command
+from clozeline.pipeline.commandline.command import Command, print_next_for
 from clozeline.pipeline.commandline.config_options import (
     LocalPath,
+    as_given,
     config_or_usage_error,
     grouped_option,
     options_of,
 )
-from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder

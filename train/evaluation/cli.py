@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 import click
 
-from clozeline.pipeline.commandline.command import Command
+from clozeline.pipeline.commandline.command import Command, print_next_for
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
     PathOrUrl,
     option,
     options_of,
 )
-from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.train.store.local_folder import Folder
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command, recorded_options
+from clozeline.pipeline.commandline.command import Command, print_next_for, recorded_options
 from clozeline.pipeline.commandline.config_options import (
+    as_given,
     config_or_usage_error,
     grouped_option,
     options_of,
 )
-from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder
 

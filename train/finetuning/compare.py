@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.pipeline.commandline.next_command import as_given
+from clozeline.pipeline.commandline.config_options import as_given
 from clozeline.pipeline.common.config_checks import check_keywords, differences, with_fields
 from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import InputError

@@ -19,16 +19,16 @@ import click
 from click.core import ParameterSource
 
 from clozeline.model.config import PRESETS, BertConfig, full_name
-from clozeline.pipeline.commandline.command import Command, recorded_options
+from clozeline.pipeline.commandline.command import Command, print_next_for, recorded_options
 from clozeline.pipeline.commandline.config_options import (
     GroupedOption,
     PathOrUrl,
+    as_given,
     config_or_usage_error,
     option,
     options_of,
 )
 from clozeline.pipeline.commandline.hub_model import is_hub_name
-from clozeline.pipeline.commandline.next_command import as_given, print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.common.signals import handled

@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command
+from clozeline.pipeline.commandline.command import Command, print_next_for
 from clozeline.pipeline.commandline.config_options import PathOrUrl, grouped_option
-from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.errors import InputError, check_packages, escaped
 from clozeline.pipeline.common.folders import kind_of, wrong_folder

@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.config_options import PathOrUrl
+from clozeline.pipeline.commandline.config_options import PathOrUrl, note_given
 from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
-from clozeline.pipeline.commandline.next_command import note_given
 from clozeline.pipeline.common.errors import ClozelineError
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
 
