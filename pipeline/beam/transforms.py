@@ -15,7 +15,6 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PBegin, PCollection
 
-from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import file_sha256
 from clozeline.pipeline.common.paths import GivenPath, each_given, is_file, path_of
@@ -181,6 +180,6 @@ class BatchesOfTexts(WritesShards):
             context.vocab_size, context.tokenizer_digest, packed=context.config.is_packed
         )
         with self.tokens_of(element[1]):
-            examples, _, _ = self.steps.make_rows(shard, StageTimer())
+            examples, _, _ = self.steps.make_rows(shard)
         for batch in record_batches(examples, schema):
             yield context.shard_path(shard).name, batch

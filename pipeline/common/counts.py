@@ -1,4 +1,4 @@
-"""What a job counts: documents read and left out, CPU seconds by stage, and memory.
+"""What a job counts: documents read and left out, and memory.
 
 Memory is that of the job on this machine, workers included, and what its processes keep of it.
 """
@@ -6,17 +6,12 @@ Memory is that of the job on this machine, workers included, and what its proces
 import ctypes
 import json
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
-
-Item = TypeVar("Item")
+from typing import Any, Final
 
 SAMPLES: Final = 20  #: documents shown for a reason
-COUNTERS: Final = ("read", "dropped", "seconds")
+COUNTERS: Final = ("read", "dropped")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NEVER = 2**31 - 1
 
@@ -30,23 +25,18 @@ class Counts:
     rejected: list[dict[str, str]] = field(default_factory=list)  #: {"where": .., "reason": ..}
     #: some of the dropped documents for each reason: those of the lowest hashes
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    #: CPU seconds by stage; not compared, since they differ from run to run.
-    seconds: Counter[str] = field(default_factory=Counter, compare=False)
 
     def add(self, other: "Counts") -> None:
         for name in COUNTERS:
             getattr(self, name).update(getattr(other, name))
         self.rejected.extend(other.rejected)
         for reason, samples in other.samples.items():
-            self._show(reason, samples)
+            known = {one["document"]: one for one in [*self.samples.get(reason, []), *samples]}
+            self.samples[reason] = [known[document] for document in sorted(known)[:SAMPLES]]
 
     def show(self, reason: str, **sample: Any) -> None:
         """Add a sample of a reason: {"document": hash, "text": .., "value": ..}."""
-        self._show(reason, [sample])
-
-    def _show(self, reason: str, samples: list[dict[str, Any]]) -> None:
-        known = {sample["document"]: sample for sample in [*self.samples.get(reason, []), *samples]}
-        self.samples[reason] = [known[document] for document in sorted(known)[:SAMPLES]]
+        self.add(Counts(samples={reason: [sample]}))
 
     def to_json(self) -> str:
         return json.dumps(vars(self))
@@ -58,35 +48,6 @@ class Counts:
         for name in COUNTERS:
             values[name] = Counter(values[name])
         return cls(**values)
-
-
-class StageTimer:
-    """CPU seconds of the calling thread, by name of the stage.
-
-    Per thread, because a Beam runner may run several stages as threads of one process.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time that the `with` block takes."""
-        start = time.thread_time()
-        try:
-            yield
-        finally:
-            self.seconds[name] += time.thread_time() - start  # type: ignore[assignment]
-
-    def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items; add the time it takes to produce them, not to consume them."""
-        iterator, end = iter(items), object()
-        while True:
-            with self.stage(name):
-                item = next(iterator, end)
-            if item is end:
-                return
-            yield item  # type: ignore[misc]
 
 
 def tree_memory() -> int:

@@ -28,7 +28,7 @@ from clozeline.pipeline.common.paths import AnyPath, read_ranges
 from clozeline.pipeline.common.ragged import offsets_of
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 14
+CACHE_VERSION = 15
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"
@@ -117,20 +117,15 @@ def read_ends(paths: Sequence[AnyPath]) -> list[CacheFileEnd]:
     return ends
 
 
-def read_counts(paths: Sequence[AnyPath], *, is_again: bool = False) -> Iterator[Counts]:
+def read_counts(paths: Sequence[AnyPath]) -> Iterator[Counts]:
     """The counts of each file. Raises CorruptDataError for one that is missing or damaged."""
     ends = read_ends(paths)
     counted = zip(paths, ends, strict=True)
     read = read_parts([(path, end.counts_start, end.counts_bytes) for path, end in counted])
     for (path, data), end in zip(read, ends, strict=True):
-        if zlib.crc32(data) == end.counts_crc32:
-            yield Counts.from_json(data.to_pybytes())
-        elif is_again:
+        if zlib.crc32(data) != end.counts_crc32:
             raise damaged(path, "the checksum of its counts differs")
-        else:
-            # Another writer of the same block may have replaced the file. Its CPU seconds differ,
-            # and with them the length of the counts; index and slices have the same bytes.
-            yield from read_counts([path], is_again=True)
+        yield Counts.from_json(data.to_pybytes())
 
 
 def read_index(

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array, stream_key
-from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
@@ -30,14 +29,11 @@ def make_examples(
     shard: int,
     config: DataConfig,
     tokenizer: Tokenizer,
-    timer: StageTimer | None = None,
 ) -> tuple[Examples, Counter[str]]:
     """The masked rows of one shard, in their final order, and what was dropped by reason.
 
     `repeated` are documents of the bucket that are used again, with other pairs and masks.
-    `timer` measures the stages `pairs` and `masks`.
     """
-    timer = timer or StageTimer()
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
     key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
@@ -45,18 +41,15 @@ def make_examples(
     row = 0
     uses = (some for some in chain([documents], repeated) for _ in range(config.dupe_factor))
     for copy, used in enumerate(uses):
-        with timer.stage("pairs"):
-            key_of_pairs = stream_key(config.seed, f"pairs/{split}", shard, copy)
-            made, dropped_pairs = _choose_tokens(used, key_of_pairs, config)
+        key_of_pairs = stream_key(config.seed, f"pairs/{split}", shard, copy)
+        made, dropped_pairs = _choose_tokens(used, key_of_pairs, config)
         dropped += dropped_pairs
         for start in range(0, max(len(made), 1), SLAB):  # an empty slab has the dtypes
-            with timer.stage("pairs"):
-                slab = made.take(slice(start, start + SLAB))
-                part = _drop_unmaskable(_assemble(slab, used, tokenizer), rules)
+            slab = made.take(slice(start, start + SLAB))
+            part = _drop_unmaskable(_assemble(slab, used, tokenizer), rules)
             dropped["nothing_to_mask"] += len(slab) - len(part)
-            with timer.stage("masks"):
-                keys, rows = np.broadcast_to(key, len(part)), row + np.arange(len(part))
-                parts.append(mask_examples(part, keys=keys, rows=rows, rules=rules))
+            keys, rows = np.broadcast_to(key, len(part)), row + np.arange(len(part))
+            parts.append(mask_examples(part, keys=keys, rows=rows, rules=rules))
             row += len(part)
     return concatenate_examples(parts), dropped
 

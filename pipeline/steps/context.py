@@ -26,7 +26,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.
-EXAMPLES_VERSION = 5
+EXAMPLES_VERSION = 6
 NEW_TOKENIZER = ".tokenizer"  #: in the folder of a data set that is being replaced
 
 

@@ -1,4 +1,4 @@
-"""The last step of a job: all shard records to manifest.json, rejected.jsonl and job.json."""
+"""The last step of a job: all shard records to manifest.json, rejected.jsonl and dropped.jsonl."""
 
 import json
 import math
@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from clozeline.pipeline.common.counts import Counts, StageTimer
+from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
-from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
+from clozeline.pipeline.common.json_files import MALFORMED
 from clozeline.pipeline.common.paths import AnyPath, read_ranges, sizes_in, whole_file
 from clozeline.pipeline.curation.dropped import documents_read
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
-    JOB,
     REJECTED,
     Manifest,
     ShardEntry,
@@ -97,9 +96,6 @@ def finish_dataset(steps: Steps, records: Sequence[AnyPath] | None = None) -> Ma
     check_read(totals.counts, context)
     if not manifest.num_examples(TRAIN):
         raise InputError(_no_examples(totals.counts))
-    # What only the workers know; the process that started the job adds the rest.
-    stages = {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()}
-    add_to_json(context.out_dir / JOB, {"stages": stages})
     write_manifest(context.out_dir, manifest)
     return manifest
 
@@ -107,7 +103,6 @@ def finish_dataset(steps: Steps, records: Sequence[AnyPath] | None = None) -> Ma
 def _read_records(context: JobContext, paths: Sequence[AnyPath]) -> Iterator[ShardRecord]:
     """The records of all shards, in the order of their buckets."""
     built = sizes_in(context.out_dir)
-    # Another task may be writing a record again: other CPU seconds, another size.
     read = read_ranges([(path, 0, None) for path in paths])
     for bucket, path in enumerate(paths):
         shard = context.shard_path(bucket)
@@ -160,7 +155,7 @@ def check_examples(steps: Steps) -> None:
     total = steps.counts()
     check_read(total, steps.context)
     for bucket in range(steps.context.buckets.num_train):
-        examples, dropped, _ = steps.make_rows(bucket, StageTimer())
+        examples, dropped, _ = steps.make_rows(bucket)
         if len(examples):
             return
         total.dropped += dropped

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counts import Counts, StageTimer, release_memory
+from clozeline.pipeline.common.counts import Counts, release_memory
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest, json_values, write_json
 from clozeline.pipeline.common.paths import AnyPath
@@ -146,18 +146,14 @@ class Steps:
     def _tokenized(
         self, chunks: Iterable[Documents], near: NearWriter | None
     ) -> Iterator[tuple[TokenizedDocuments, Counts]]:
-        timer, quality = StageTimer(), quality_of(self.context.config.quality)
-        for chunk in timer.each("read", chunks):
-            with timer.stage("curation"):
-                kept, curated = curate(chunk.texts, quality, self.excluded)
+        quality = quality_of(self.context.config.quality)
+        for chunk in chunks:
+            kept, curated = curate(chunk.texts, quality, self.excluded)
             documents, texts, counts = self._tokenize(kept)
             counts.add(curated)
             counts.add(counts_of(chunk))
             if near:
-                with timer.stage("near-duplicates"):
-                    near.add(documents.high, documents.low, texts)
-            counts.seconds.update(timer.seconds)
-            timer.seconds.clear()
+                near.add(documents.high, documents.low, texts)
             yield documents, counts
 
     def _tokenize(self, texts: Sequence[str]) -> tuple[TokenizedDocuments, list[str], Counts]:
@@ -231,20 +227,19 @@ class Steps:
         [rows] = read_rows([self.context.near.drops_path], bucket, HASH)
         return rows
 
-    def make_rows(self, bucket: int, timer: StageTimer) -> tuple[Examples, Counter[str], int]:
+    def make_rows(self, bucket: int) -> tuple[Examples, Counter[str], int]:
         """The rows of the bucket's shard, what was dropped, and the highest repeat."""
         config, drops = self.context.config, self.drops(bucket)
         split, index = self.context.buckets.split_of(bucket)
         release_memory()
-        with timer.stage("token cache"):
-            every = partial(
-                self.cache.documents,
-                bucket,
-                copies=config.deduplicate == "none",
-                drops=drops,
-                mixture=self.mixture,
-            )
-            documents, duplicates, unused, repeat = every()
+        every = partial(
+            self.cache.documents,
+            bucket,
+            copies=config.deduplicate == "none",
+            drops=drops,
+            mixture=self.mixture,
+        )
+        documents, duplicates, unused, repeat = every()
         repeat = repeat if split == TRAIN else 1
         examples, dropped = make_examples(
             documents,
@@ -253,7 +248,6 @@ class Steps:
             shard=index,
             config=config,
             tokenizer=self.tokenizer,
-            timer=timer,
         )
         dropped["duplicate_document"] += duplicates
         dropped["beyond_budget"] += unused
@@ -261,21 +255,19 @@ class Steps:
         return examples, dropped, repeat
 
     def write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
-        config, tokenizer, timer = self.context.config, self.tokenizer, StageTimer()
+        config, tokenizer = self.context.config, self.tokenizer
         split, _ = self.context.buckets.split_of(bucket)
-        examples, dropped, repeat = self.make_rows(bucket, timer)
-        with timer.stage("shards"):
-            entry = write_shard(
-                path,
-                examples,
-                example_schema(tokenizer.vocab_size, tokenizer.digest, packed=config.is_packed),
-                format=config.format,
-                compression=None if config.compression == "none" else config.compression,
-            )
-        with timer.stage("counting"):
-            empty = np.zeros(0, np.int64)
-            tokens = count_tokens(examples, tokenizer) if split == TRAIN else empty
-        counts = Counts(dropped=dropped, seconds=timer.seconds)
+        examples, dropped, repeat = self.make_rows(bucket)
+        entry = write_shard(
+            path,
+            examples,
+            example_schema(tokenizer.vocab_size, tokenizer.digest, packed=config.is_packed),
+            format=config.format,
+            compression=None if config.compression == "none" else config.compression,
+        )
+        empty = np.zeros(0, np.int64)
+        tokens = count_tokens(examples, tokenizer) if split == TRAIN else empty
+        counts = Counts(dropped=dropped)
         if unmasked := int((examples.masked_lm_positions.lengths == 0).sum()):
             counts.read["without_masks"] = unmasked
         if config.masking == "whole-words" and split == TRAIN:

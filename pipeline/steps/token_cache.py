@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counts import Counts, StageTimer
+from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.folders import remove_files
 from clozeline.pipeline.common.json_files import MALFORMED, file_sha256, sealed, unsealed
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
@@ -99,15 +99,13 @@ def write_cache_file(
     vocab_size: int,
 ) -> Counts:
     """Write the documents of a block, chunk by chunk; return the sum of their counts."""
-    total, timer = Counts(), StageTimer()
+    total = Counts()
     with whole_file(path) as file:
         writer = CacheFileWriter(file, len(buckets))
         for documents, counts in chunks:
             total.add(counts)
-            with timer.stage("token cache"):
-                for bucket, piece in pieces_of(documents, buckets, vocab_size):
-                    writer.add(bucket, piece)
-        total.seconds.update(timer.seconds)
+            for bucket, piece in pieces_of(documents, buckets, vocab_size):
+                writer.add(bucket, piece)
         writer.finish(total)
     return total
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
-from clozeline.pipeline.common.counts import Counts, StageTimer
+from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.buckets import Buckets, hash_encoded
 from clozeline.pipeline.dataset.schema import id_type
@@ -72,24 +72,19 @@ def tokenize_documents(
         ["It was old. So it fell.\nNobody saw it."]  ->  1 document, sentences of 4, 4 and 4 tokens,
                                                          paragraphs of 2 and 1 sentences
     """
-    timer = StageTimer()
-    with timer.stage("documents"):
-        joined, paragraphs_in, counts = _cleaned(texts, min_characters)
-        encoded = list(map(str.encode, joined))
-        high, low = hash_encoded(encoded)
-    with timer.stage("sentences"):
-        cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
-        sentences, sentences_in = splitter.split(b"\n".join(encoded), cut=cut)
-    with timer.stage("tokens"):
-        starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
-        inputs = _in_text(sentences, starts, tokenizer.tokenizer)
-        ids, tokens_in = tokenizer.encode(inputs)
-        bounds = offsets_of(tokens_in)[starts]
-        for row in _checked(high):
-            within = slice(starts[row], starts[row + 1])
-            of_document = ids[bounds[row] : bounds[row + 1]]
-            tokenizer.check(inputs[within], of_document, name=f"{high[row]:016x}")
-    counts.seconds = timer.seconds
+    joined, paragraphs_in, counts = _cleaned(texts, min_characters)
+    encoded = list(map(str.encode, joined))
+    high, low = hash_encoded(encoded)
+    cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
+    sentences, sentences_in = splitter.split(b"\n".join(encoded), cut=cut)
+    starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
+    inputs = _in_text(sentences, starts, tokenizer.tokenizer)
+    ids, tokens_in = tokenizer.encode(inputs)
+    bounds = offsets_of(tokens_in)[starts]
+    for row in _checked(high):
+        within = slice(starts[row], starts[row + 1])
+        of_document = ids[bounds[row] : bounds[row + 1]]
+        tokenizer.check(inputs[within], of_document, name=f"{high[row]:016x}")
     # A sentence of control characters only has no tokens; it does not count.
     has_tokens = tokens_in > 0
     sentences_in = np.diff(offsets_of(has_tokens)[offsets_of(sentences_in)])

@@ -4,13 +4,12 @@ import io
 import json
 import mmap
 import re
-import time
 from dataclasses import replace
 
 import click
 import pytest
 
-from clozeline.pipeline.common.counts import Counts, StageTimer, tree_memory
+from clozeline.pipeline.common.counts import Counts, tree_memory
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.rules import Text
@@ -126,32 +125,10 @@ def test_memory_counts_this_process_and_those_below_it():
         assert tree_memory() - before > 0.9 * len(held)
 
 
-def test_the_stages_of_a_job_stand_in_its_report(finished):
+def test_what_a_job_used_stands_in_its_report(finished):
     job = json.loads((finished / "out" / "job.json").read_bytes())
-    named = {"read", "documents", "sentences", "tokens", "token cache", "pairs", "masks", "shards"}
-    assert named | {"counting", "curation"} == set(job["stages"])
-    assert 0 < sum(job["stages"].values()) <= job["cpu_seconds"]
+    assert job["cpu_seconds"] > 0
     assert 50 < job["peak_memory_megabytes"] < 20_000
-
-
-def test_a_stage_counts_the_work_of_its_thread_and_no_waiting():
-    watch = StageTimer()
-
-    def work_a_little():
-        for _ in range(3):
-            end = time.thread_time() + 0.02
-            while time.thread_time() < end:
-                pass
-            yield
-
-    for _ in watch.each("making", work_a_little()):
-        with watch.stage("using"):
-            pass
-    assert watch.seconds["making"] == pytest.approx(0.06, rel=0.2)
-    assert watch.seconds["using"] < 0.01
-    with pytest.raises(ValueError, match="bad"), watch.stage("failing"):
-        raise ValueError("bad")
-    assert "failing" in watch.seconds
 
 
 # --- A dry run says what the job will write and drop, and writes nothing --------------------------

@@ -17,7 +17,7 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifes
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.steps.finish import _read_records, check_read, finish_dataset
+from clozeline.pipeline.steps.finish import check_read, finish_dataset
 from clozeline.pipeline.steps.steps import Steps
 from clozeline.pipeline.verify.verify import verify
 from tests.support.files import times
@@ -186,19 +186,6 @@ def test_no_manifest_without_every_shard_and_its_record(tmp_path):
             assert not (steps.context.out_dir / MANIFEST).exists()
         path.write_bytes(whole)
     finish_dataset(steps)
-
-
-def test_a_record_that_another_task_writes_again_meanwhile_is_read_whole(tmp_path):
-    steps = built(*work(tmp_path))
-    paths = [steps.record_path(bucket) for bucket in range(len(steps.context.buckets))]
-    records = _read_records(steps.context, paths)
-    next(records)
-    path = steps.record_path(1)
-    record = steps.build_shard(1)
-    record.counts.seconds["a longer stage"] = 2.5
-    assert len(record.to_json()) > path.stat().st_size
-    path.write_text(record.to_json())
-    assert next(records).counts.seconds["a longer stage"] == 2.5
 
 
 def test_a_tokenizer_that_changed_under_the_job_is_named(tmp_path):

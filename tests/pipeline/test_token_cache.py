@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError
-from clozeline.pipeline.common.paths import whole_file
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.dataset.cache_file import (
@@ -151,21 +150,6 @@ def test_counts_of_all_chunks_come_back_from_the_file(tmp_path):
     assert [entry["where"] for entry in found.rejected] == ["a\tß:3", "b"]
     assert Counts.from_json(found.to_json()) == found
     assert "\n" not in found.to_json()
-
-
-def test_counts_are_read_again_where_another_writer_replaced_the_file(tmp_path):
-    """Between its end and its counts; CPU seconds of another length come from another writer."""
-
-    def write_timed(name, seconds):
-        with whole_file(tmp_path / name) as file:
-            CacheFileWriter(file, 4).finish(Counts(seconds=Counter({"read": seconds})))
-
-    write_timed("a", 0.5)
-    write_timed("b", 0.5)
-    found = read_counts([tmp_path / "a", tmp_path / "b"])
-    next(found)  # the ends of both are read
-    write_timed("b", 0.123456789)
-    assert next(found).seconds == {"read": 0.123456789}
 
 
 def test_a_cache_file_is_named_by_all_it_depends_on_and_the_version():
