@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -58,16 +57,10 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
         click.echo(f"note: {escaped(note)}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
     click.echo(f"{size}, {made.accents}, sentence splitter: {made.punkt}: {out}")
-    given = sources or ("SOURCE...",)
-    words = ("shards", *given, *_also_of_shards(**options))
+    words = ["shards", *(sources or ["SOURCE..."])]
+    if options["text_columns"] != TokenizerOptions.text_columns:  # `shards` needs them, too
+        words += (word for column in options["text_columns"] for word in ("--text-columns", column))
     print_next(*words, "--tokenizer", out, "--out", beside(out, "shards"))
-
-
-def _also_of_shards(*, text_columns: tuple[str, ...], **_: Any) -> Iterator[str]:
-    """The options of `clozeline tokenizer` that `clozeline shards` needs, too."""
-    if text_columns != TokenizerOptions.text_columns:
-        for column in text_columns:
-            yield from ("--text-columns", column)
 
 
 class BeamCommand(Command):

@@ -49,9 +49,7 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     Raises InputError for an unknown option or runner, and for a runner that is not installed;
     SystemExit for what Beam's own parser refuses.
     """
-    is_named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
-    beam_args = [_in_full(arg) for arg in beam_args]
-    beam_args = beam_args if is_named else [IN_THIS_PROCESS, *beam_args]
+    beam_args = [IN_THIS_PROCESS, *map(_in_full, beam_args)]  # the last --runner counts
     try:
         root = beam.Pipeline(options=PipelineOptions(beam_args))
     except ImportError as error:

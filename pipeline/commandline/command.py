@@ -20,7 +20,7 @@ Next: clozeline shards SOURCE... --tokenizer work/tokenizer --out work/shards
 
 import shlex
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -73,8 +73,19 @@ class Command(click.Command):
         self.kept = kept  # what an interrupted command has kept, and how to continue
         self.common = common
         if all(param.name != "config" for param in self.params):
-            self.params.append(_config_option())
-            self.params += [_help_all_option()] if common else []
+            self.params.append(
+                _general(
+                    "--config",
+                    _read,
+                    "Take options from this TOML file, or from the JSON file in which an earlier "
+                    "command recorded its own. Options on the command line win.",
+                    metavar="FILE",
+                    type=click.Path(),
+                )
+            )
+            if common:
+                help_all = "Show all options and exit."
+                self.params.append(_general("--help-all", _show_all, help_all, is_flag=True))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -172,30 +183,10 @@ def recorded_options() -> dict[str, Any]:
     return {str(context.info_name): plain_values(context, only=decide)}
 
 
-def _config_option() -> click.Option:
-    return GroupedOption(
-        ["--config"],
-        group=GENERAL,
-        metavar="FILE",
-        is_eager=True,
-        expose_value=False,
-        callback=_read,
-        type=click.Path(),
-        help="Take options from this TOML file, or from the JSON file in which an earlier "
-        "command recorded its own. Options on the command line win.",
-    )
-
-
-def _help_all_option() -> click.Option:
-    return GroupedOption(
-        ["--help-all"],
-        group=GENERAL,
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_show_all,
-        help="Show all options and exit.",
-    )
+def _general(name: str, callback: Callable[..., None], help: str, **more: Any) -> click.Option:
+    """An option of every command: its callback runs before the other options are read."""
+    more |= {"is_eager": True, "expose_value": False}
+    return GroupedOption([name], group=GENERAL, callback=callback, help=help, **more)
 
 
 def _show_all(context: click.Context, param: click.Parameter, value: bool) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 SAMPLES: Final = 20  #: documents shown for a reason
-COUNTERS: Final = ("read", "dropped")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NEVER = 2**31 - 1
 
@@ -27,8 +26,8 @@ class Counts:
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, other: "Counts") -> None:
-        for name in COUNTERS:
-            getattr(self, name).update(getattr(other, name))
+        self.read.update(other.read)
+        self.dropped.update(other.dropped)
         self.rejected.extend(other.rejected)
         for reason, samples in other.samples.items():
             known = {one["document"]: one for one in [*self.samples.get(reason, []), *samples]}
@@ -45,9 +44,7 @@ class Counts:
     def from_json(cls, text: str | bytes) -> "Counts":
         """What `to_json` gave. Raises LookupError and TypeError for other values."""
         values = json.loads(text)
-        for name in COUNTERS:
-            values[name] = Counter(values[name])
-        return cls(**values)
+        return cls(Counter(values.pop("read")), Counter(values.pop("dropped")), **values)
 
 
 def tree_memory() -> int:

@@ -37,7 +37,6 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folders import LOCK
 from clozeline.pipeline.common.paths import (
     AnyPath,
-    has_folders,
     is_local,
     make_folder,
     reason_of,
@@ -195,20 +194,17 @@ class Lease:
         self._thread.join()
         try:
             self.confirm()
-            if self.holder() == self._written:
-                self._give_back()
+            if self.holder() != self._written:
+                return
+            if self._is_kept:
+                self._write(is_held=False)
+            else:  # another process of the owner may be faster
+                (self._folder / LEASE).unlink(missing_ok=True)
         except JobFailedError:
             if kind is None:
                 raise
         except Exception as error:  # it expires by itself
             self._warn(error)
-
-    def _give_back(self) -> None:
-        if self._is_kept:
-            self._write(is_held=False)
-        else:
-            with suppress(FileNotFoundError):  # another process of the owner was faster
-                (self._folder / LEASE).unlink()
 
     def holder(self) -> dict[str, Any]:
         """Who holds it, or held it last; empty without a holder. Raises StoreError."""
@@ -263,8 +259,7 @@ class Lease:
     def _write(self, *, is_held: bool = True) -> None:
         lease = {"owner": self._owner, "pid": os.getpid(), "host": platform.node()}
         lease |= {"renewed": time.time() if is_held else 0}
-        if has_folders(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         (self._folder / LEASE).write_bytes(json.dumps(lease).encode())
         self._written = lease
 

@@ -41,21 +41,20 @@ class Progress:
 
     def __init__(self, blocks: Sequence[Block], context: JobContext) -> None:
         self.context = context
-        #: Bytes of text of each block, by the name of its cache file.
-        self.blocks = {context.cache_path(block).name: block.text_bytes for block in blocks}
-        self.files = {
-            name: {file.name for file in context.files_at(context.cache_dir / name)}
-            for name in self.blocks
+        #: Bytes of text of each block, by the names of its files.
+        self.blocks = {
+            frozenset(path.name for path in context.files_of(block)): block.text_bytes
+            for block in blocks
         }
-        self.shards = {context.shard_path(n).name for n in range(len(context.buckets))}
-        self.done_blocks: set[str] = set()
+        self.shards = set(context.shard_names)
+        self.done_blocks: set[frozenset[str]] = set()
         self.done_shards: set[str] = set()
         self.kept_bytes = 0  #: of text that an earlier process has read
         self.peak_memory = 0  #: bytes, of all processes on this machine
 
     @property
     def done_bytes(self) -> int:
-        return sum(self.blocks[name] for name in self.done_blocks)
+        return sum(self.blocks[files] for files in self.done_blocks)
 
     def poll(self) -> float:
         """Count the finished files again; return the seconds it took."""
@@ -64,7 +63,7 @@ class Progress:
         with suppress(StoreError, OSError), naming_store(self.context.cache_dir):
             self.peak_memory = max(self.peak_memory, tree_memory())
             names = names_in(self.context.cache_dir)
-            self.done_blocks = {name for name, files in self.files.items() if files <= names}
+            self.done_blocks = {files for files in self.blocks if files <= names}
             if len(self.done_blocks) == len(self.blocks):  # before, none of this job is built
                 self.done_shards = self.shards & names_in(self.context.out_dir)
         return time.monotonic() - started

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import recv_handle
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -34,13 +34,6 @@ from clozeline.pipeline.steps.stages import Stage
 from clozeline.pipeline.steps.steps import Steps
 
 COMPLETE: Final = None  #: what this process answers when all elements of a stage are done
-
-
-class Failure(NamedTuple):
-    """What a worker says if its graph failed: why, and the traceback."""
-
-    reason: str
-    stack: str
 
 
 def run_in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:
@@ -120,8 +113,8 @@ class Worker:
         except (EOFError, OSError) as error:
             self._has_ended = True
             raise exited(self._fork_server.wait(self.pid)) from error
-        if isinstance(said, Failure):
-            raise RuntimeError(said.reason) from RuntimeError(f"in a worker:\n{said.stack}")
+        if isinstance(said, RuntimeError):
+            raise said
         return said
 
 
@@ -189,12 +182,13 @@ def work(connection: Connection) -> None:
     context, share = connection.recv()
     HandedOut.connection, HandedOut.answers = connection, queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, HandedOut.answers), daemon=True).start()
-    said: Outcome | Failure
+    said: Outcome | RuntimeError
     try:
         outcome = run_graph(context, share or HandedOut())
         said = outcome._replace(worker_seconds=time.process_time())
     except Exception as error:  # reported to the process that runs the job
-        said = Failure(str(error), traceback.format_exc())
+        said = RuntimeError(str(error))
+        said.add_note(f"in a worker:\n{traceback.format_exc()}")
     connection.send(said)
     threading.Event().wait()  # until `_receive` ends this process: Beam's own end takes longer
 

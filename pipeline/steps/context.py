@@ -135,11 +135,8 @@ class JobContext:
         return self.cache_dir / f"{digest_of(parts)}.mixture"
 
     def files_of(self, block: Block) -> list[AnyPath]:
-        """The files of a tokenized block."""
-        return self.files_at(self.cache_path(block))
-
-    def files_at(self, path: AnyPath) -> list[AnyPath]:
-        """A token cache file, and what the search for near-duplicates keeps beside it."""
+        """A tokenized block, and what the search for near-duplicates keeps beside it."""
+        path = self.cache_path(block)
         return [path, *(self.near.paths(path.name) if self.drops_near else ())]
 
     def shard_path(self, bucket: int) -> AnyPath:
