@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import World
 from clozeline.train.evaluation.evaluate import Evaluation, as_table, evaluate, evaluate_model
@@ -26,9 +24,6 @@ from tests.support.small_training import TINY
 
 ALONE = World(0, 1, torch.device("cpu"))
 COUNTS = list(range(TINY.vocab_size))
-#: Four tokens, of which the second is the most frequent; each count is taken plus one.
-FOUR = BertConfig(vocab_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
-                  intermediate_size=8, max_position_embeddings=4)  # fmt: skip
 
 
 def evaluated(batches, *, counts=COUNTS, model=None):
@@ -97,30 +92,10 @@ def test_a_limit_looks_at_the_first_examples_only(small_folder):
     assert found.to_dict() == pytest.approx(evaluated(first).to_dict(), rel=1e-5)
 
 
-def hand_made(labels):
-    """One row of masked words [P] whose tokens do not matter, and no pair."""
-    labels = torch.tensor([labels])
-    return LoadedBatch(
-        batch=Batch(
-            input_ids=torch.zeros(1, 4, dtype=torch.long),
-            token_type_ids=torch.zeros(1, 4, dtype=torch.long),
-            attention_mask=torch.ones(1, 4, dtype=torch.bool),
-            masked_lm_positions=torch.zeros_like(labels),
-            masked_lm_labels=labels,
-            masked_lm_weights=torch.ones(labels.shape),
-            next_sentence_labels=torch.tensor([-1]),
-            example_weights=torch.ones(1),
-        ),
-        next_position=1, num_tokens=4, num_predictions=labels.numel(), num_pairs=0, digest=0,
-    )  # fmt: skip
-
-
-def test_yardsticks_by_hand_and_without_pairs_nothing_to_say_of_them():
-    model = BertForPretraining(FOUR)
-    found = evaluated([hand_made([1, 1, 2])], counts=[0, 2, 0, 0], model=model)
-    # 1, 3, 1, 1 of 6: the labels have probabilities 1/2, 1/2 and 1/6.
-    assert found.unigram_loss == pytest.approx((2 * math.log(2) + math.log(6)) / 3)
-    assert found.most_frequent_share == pytest.approx(2 / 3)
+def test_without_pairs_there_is_nothing_to_say_of_them(small_folder):
+    [loaded] = held_out(small_folder, batch_size=23)
+    alone = replace(loaded.batch, next_sentence_labels=torch.full((23,), -1))
+    found = evaluated([replace(loaded, batch=alone)])
     assert math.isnan(found.nsp_loss)
     assert found.to_dict().keys() & {"nsp_loss", "nsp_accuracy"} == set()
     assert found.loss == found.mlm_loss
