@@ -28,8 +28,9 @@ settings.load_profile("clozeline")
 #: Files of few but long tests, which begin first: else the last one keeps all but one process idle.
 LONG = {
     *("test_reproducible", "test_distributed", "test_finetune_search", "test_distribution"),
-    *("test_dump", "test_onnx", "test_killed_training", "test_resume_shards", "test_finetune"),
-    *("test_out_folder", "test_tasks", "test_train_tokenizer", "test_remote", "test_resume"),
+    *("test_dump", "test_export_formats", "test_killed_training", "test_resume_shards"),
+    *("test_finetune", "test_out_folder", "test_tasks", "test_train_tokenizer", "test_remote"),
+    "test_resume",
 }
 
 

@@ -65,7 +65,9 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
     return FinetuneReport(values)
 
 
-def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Path:
+def write_small_classifier(
+    folder: Path, *, text_pair: str | None = None, sizes: Sequence[int] = (100, 1000)
+) -> Path:
     """Two classes, "bad" and "<b>good</b>"; the word "cat" alone decides which."""
     tokenizer = small_tokenizer()
     torch.manual_seed(0)
@@ -85,7 +87,7 @@ def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Pat
         folder,
         classifier,
         job={"<script>": "1"},
-        report=report().values,
+        report=report(sizes).values,
         files={PREDICTIONS: PREDICTED.encode()},
     )
     return folder

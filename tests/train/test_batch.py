@@ -1,4 +1,4 @@
-"""Batches of padded and packed rows against a straight-line reference, and the data digest."""
+"""Batches of padded and packed rows against a straight line, and shards that are refused."""
 
 from dataclasses import replace
 from itertools import islice
@@ -13,17 +13,17 @@ from clozeline.model.attention import Packing
 from clozeline.pipeline.common.errors import CorruptDataError
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
-from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples, example_schema
+from clozeline.pipeline.dataset.shards import read_shard, write_shard
 from clozeline.train.data.batch import Batch, collate, digest_text
 from clozeline.train.data.loader import Loader, evaluation_batches
-from clozeline.train.data.shard_set import blank_examples
+from clozeline.train.data.shard_set import ShardSet, blank_examples
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.monitoring.metrics import read_metrics
 from tests.support.batches import concatenate, concatenate_unpadded
-from tests.support.small import small_tokenizer
-from tests.support.small_data import packed_examples, write_data_set
+from tests.support.small import make_examples, small_tokenizer
+from tests.support.small_data import SMALL, packed_examples, write_data_set
 from tests.support.small_models import narrow, shaken
 from tests.support.small_training import STILL, train
 
@@ -284,3 +284,60 @@ def test_training_is_the_same_padded_and_unpadded(folder, tmp_path):
         assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
         assert again.examples == 9
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+# --- Shards that are damaged or cannot be are refused by name -------------------------------------
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_every_wrong_byte_is_noticed_and_its_shard_named(tmp_path, split, format):
+    folder = write_data_set(
+        tmp_path / "data", train=(30,), validation=(30,), config=replace(SMALL, format=format)
+    )
+    [path] = folder.glob(f"{split}-*")
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for i in [0, len(whole) - 1, *rng.integers(0, len(whole), 40)]:
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ rng.integers(1, 256)]) + whole[i + 1 :])
+        with pytest.raises(CorruptDataError, match=f"{path.name} is damaged"):
+            ShardSet(folder, split).read(0)
+
+
+def uint16(values, in_rows=2):
+    """A column with as many values in each of 30 rows."""
+    return Ragged(np.array(values, np.uint16), np.arange(31) * in_rows)
+
+
+def masked(*first):
+    """Masked positions 2 and 5 in each row but the first."""
+    return {"masked_lm_positions": uint16([*first, *[2, 5] * 29])}
+
+
+#: Of rows [CLS] w w [SEP] w w w [SEP] with two masks.
+IMPOSSIBLE = [
+    ({"length_a": np.full(30, 9, np.uint16)}, "a length_a that does not fit its row"),
+    ({"length_a": np.zeros(30, np.uint16)}, "a length_a that does not fit its row"),
+    ({"next_sentence_label": np.full(30, 2, np.int8)}, "that is not -1, 0 or 1"),
+    ({"next_sentence_label": np.full(30, -2, np.int8)}, "that is not -1, 0 or 1"),
+    (masked(5, 2), "that are not ascending"),
+    (masked(5, 5), "that are not ascending"),
+    (masked(2, 8), "beyond their row"),
+    ({"masked_lm_labels": uint16([6] * 30, 1)}, "more or fewer labels than masked positions"),
+]
+
+
+@pytest.mark.parametrize(("changes", "complaint"), [({}, None), *IMPOSSIBLE])
+def test_rows_that_cannot_be_are_refused_although_the_file_is_whole(tmp_path, changes, complaint):
+    examples = make_examples([[1, 7, 8, 2, 9, 9, 9, 2]] * 30, length_a=[4] * 30)
+    rows = replace(examples, **{**masked(2, 5), "masked_lm_labels": uint16([6] * 60), **changes})
+    folder = write_data_set(tmp_path / "data", train=(30,))
+    manifest, path = read_manifest(folder), folder / "train-00000-of-00001.arrow"
+    schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
+    entry = write_shard(path, rows, schema, format="arrow", compression=None)
+    write_manifest(folder, replace(manifest, shards=[entry]))
+    if complaint is None:
+        assert len(ShardSet(folder, "train").read(0)) == 30
+        return
+    with pytest.raises(CorruptDataError, match=rf"is damaged \(.*{complaint}"):
+        ShardSet(folder, "train").read(0)

@@ -18,7 +18,6 @@ from clozeline.train.benchmark.benchmark import Score, Task, as_table, benchmark
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import load_start, read_job, values_digest
-from clozeline.train.inference.fill import fill
 from clozeline.train.labelled.scores import pearson
 from tests.support.command import invoke, refused
 from tests.support.files import times
@@ -191,9 +190,6 @@ def test_nothing_is_trained_where_a_later_task_is_refused(lines, message, run, t
     assert not (tmp_path / "out").exists()
 
 
-# The file of tasks
-
-
 def test_a_file_has_a_table_for_each_task(tmp_path):
     file = tmp_path / "tasks.toml"
     file.write_text(
@@ -218,25 +214,6 @@ def test_the_tasks_of_glue_are_in_the_examples():
     assert [name for name, task in tasks.items() if task.start] == ["MRPC", "STS-B", "RTE"]
 
 
-def test_every_task_of_glue_reads_five_hundred_rows_with_the_columns_of_the_hub(run, tmp_path):
-    """Local tables in place of nyu-mll/glue, whose classes are numbers, too."""
-    for task in read_tasks(ROOT / "examples" / "glue.toml"):
-        columns = [column for column in (task.text, task.text_pair) if column]
-        texts = [sentences(500, seed)[0] for seed in range(len(columns))]
-        numbers = np.arange(500) % 6 / 1.25 if task.is_regression else np.arange(500) % 2
-        lines = [",".join([*columns, "label", "idx"])]
-        lines += [
-            f"{','.join(row)},{n},{i}"
-            for i, (*row, n) in enumerate(zip(*texts, numbers, strict=True))
-        ]
-        table = f"{tmp_path / task.name}.csv"
-        Path(table).write_text("\n".join(lines) + "\n")
-        config = replace(CONFIG, text=task.text, text_pair=task.text_pair, label=task.label)
-        job = read_job(run, table, table, [], config, is_regression=task.is_regression)
-        assert len(job.train) == 500
-        assert bool(job.names) != task.is_regression
-
-
 def test_a_task_starts_from_the_encoder_of_the_classifier_above_it(run, tasks, tmp_path):
     much, both = tasks
     after = [replace(much, name="AGAIN", start="MUCH"), replace(both, start="MUCH")]
@@ -251,14 +228,10 @@ def test_a_task_starts_from_the_encoder_of_the_classifier_above_it(run, tasks, t
         assert job["pretrained"] == values_digest(start.weights)
 
 
-def test_a_classifier_has_no_masked_lm_head_to_prompt_or_fill(run, tasks, tmp_path):
-    benchmark(run, tasks[:1], out=tmp_path, config=replace(CONFIG, epochs=1))
-    for use in (
-        lambda: fill(tmp_path / "MUCH", "w1 [MASK]"),
-        lambda: load_start(tmp_path / "MUCH", replace(CONFIG, prompt="it is [MASK] :")),
-    ):
-        with pytest.raises(InputError, match="MUCH has no masked-LM head"):
-            use()
+def test_a_classifier_has_no_masked_lm_head_to_prompt(done):
+    out, *_ = done
+    with pytest.raises(InputError, match="MUCH has no masked-LM head"):
+        load_start(out / "MUCH", replace(CONFIG, prompt="it is [MASK] :"))
 
 
 @pytest.mark.parametrize(

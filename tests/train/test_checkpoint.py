@@ -130,13 +130,6 @@ def test_the_newest_and_the_best_are_kept(losses, keep, kept, tmp_path):
     assert steps_of(tmp_path) == kept
 
 
-def test_a_resumed_process_replaces_the_checkpoint_of_the_same_step(tmp_path):
-    save(tmp_path, heldout_loss=0.5)
-    folder = save(tmp_path, heldout_loss=0.25)
-    assert list_checkpoints(tmp_path) == [folder]
-    assert read_state(folder).heldout_loss == 0.25
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["cut", "missing", "garbage", "one bit"])
 def test_a_damaged_file_is_named_with_the_folder_to_delete(name, damage, tmp_path):
@@ -161,9 +154,6 @@ def test_a_checkpoint_removed_after_its_check_is_not_called_damaged(tmp_path):
     for read in (*loads, weights_digest, check_checkpoint):
         with pytest.raises(InputError, match=rf"^{folder}/.*; a run that is still training may"):
             read(folder)
-
-
-# --- in the background
 
 
 def test_training_goes_on_until_the_checkpoint_is_there(tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import SUMS
 from clozeline.train.artifacts.classifier_folder import (
     PREDICTIONS,
     Predicted,
@@ -26,7 +27,7 @@ from clozeline.train.finetuning.results import (
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.report.classifier_chapter import sections_of
 from tests.support.command import invoke, refused
-from tests.support.small_classifier import PREDICTED, report
+from tests.support.small_classifier import PREDICTED, report, write_small_classifier
 
 
 def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all():
@@ -46,13 +47,6 @@ def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all():
     point = points[3]
     assert (point["mean"], point["deviation"]) == pytest.approx((0.82, 0.04 / 2**0.5))
     assert point["also"] == {"imdb": [0.79, 0.83]}
-
-
-def test_the_report_survives_json():
-    found = report()
-    again = FinetuneReport(json.loads(json.dumps(found.values)))
-    assert again == found
-    assert again.lines() == found.lines()
 
 
 def test_the_table_has_mean_and_deviation_in_percent():
@@ -78,8 +72,6 @@ def test_the_lines_say_what_was_chosen_and_measured():
     ):
         assert expected in lines
 
-
-# Where the classifier is not worth using
 
 CONFUSED = Scores(("bad", "good"), np.array([[300, 200], [70, 430]]))
 
@@ -151,20 +143,8 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 
-def write_folder(folder, found):
-    folder.mkdir()
-    (folder / "report.json").write_text(json.dumps(found.values))
-    (folder / PREDICTIONS).write_text(PREDICTED)
-    metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
-    metadata |= {"pooling": "mean", "temperature": 1.0, "text": "text", "text_pair": None}
-    metadata |= {"tokenizer_digest": "0" * 64, "truncate": "end", "prompt": None}
-    metadata |= {"mask_position": 0}
-    (folder / "classifier.json").write_text(json.dumps(metadata))
-    return folder
-
-
 def test_the_page_has_every_section_and_escapes_texts(tmp_path):
-    folder = write_folder(tmp_path / "c", report())
+    folder = write_small_classifier(tmp_path / "c")
     assert invoke("report", folder).stdout == f"{folder / 'report.html'}\n"
     html = (folder / "report.html").read_text()
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
@@ -174,7 +154,7 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert html.count("<svg") == 3  # loss, label efficiency, calibration
-    write_folder(tmp_path / "one", report((1000,)))
+    write_small_classifier(tmp_path / "one", sizes=(1000,))
     invoke("report", tmp_path / "one")
     html = (tmp_path / "one" / "report.html").read_text()
     assert "Label efficiency" not in html
@@ -235,7 +215,7 @@ def test_a_temperature_that_was_not_fitted_is_not_named():
 
 @pytest.mark.parametrize("rows", [0, 99])
 def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
-    folder = write_folder(tmp_path / "c", report())
+    folder = write_small_classifier(tmp_path / "c")
     rest = len(PREDICTED) if rows else PREDICTED.index("1,")
     (folder / PREDICTIONS).write_text(PREDICTED[:rest].rpartition("100,")[0] or PREDICTED[:rest])
     said = f"{folder / PREDICTIONS} has {rows} rows, but 100 test rows are in the report; restore"
@@ -243,7 +223,8 @@ def test_predictions_of_another_number_of_rows_are_refused(rows, tmp_path):
 
 
 def test_a_report_with_a_damaged_part_is_one_line(tmp_path):
-    folder = write_folder(tmp_path / "c", report())
+    folder = write_small_classifier(tmp_path / "c")
+    (folder / SUMS).unlink()
     values = report().values
     for damaged in ({"plan": {}}, {"finetuned": {}}, {"label_efficiency": []}):
         (folder / "report.json").write_text(json.dumps(values | damaged))

@@ -220,9 +220,6 @@ def test_with_fsdp_machines_send_each_other_the_gradients_of_shards_alone():
     assert sent(16, "ddp") == (0, parameters * 8 * 15 / 16)
 
 
-# --- the command
-
-
 @pytest.fixture
 def line(small_folder):
     return "estimate", small_folder, "--preset=bert-tiny", "--set=num_hidden_layers=1"

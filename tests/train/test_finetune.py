@@ -88,16 +88,6 @@ def classifier(tuned, tmp_path_factory):
     return out
 
 
-# Learning
-
-
-def test_a_planted_signal_is_learned(classifier):
-    report = json.loads((classifier / "report.json").read_text())
-    assert report["finetuned"]["accuracy"] > 0.95
-    assert report["finetuned"]["examples"] == 200
-    assert report["finetuned"]["names"] == ["0", "1"]
-
-
 def test_the_encoder_starts_from_the_run(tuned, tmp_path):
     tuned(tmp_path / "out", replace(QUICK, learning_rate=1e-12))
     found = load_file(tmp_path / "out" / "model.safetensors")
@@ -115,11 +105,6 @@ def test_bag_of_words_reads_no_further_than_the_model(tuned, tmp_path):
         config = replace(QUICK, max_examples=None, baseline=True, max_seq_length=length)
         report = tuned(tmp_path / str(length), config, train=source, test=source)
         assert report.values["bag_of_words"]["accuracy"] == accuracy
-
-
-def test_without_a_test_file_a_tenth_is_held_out(run, rows):
-    job = read_job(run, rows[0], None, [], replace(QUICK, max_examples=None))
-    assert (len(job.train), len(job.tests["test"])) == (450, 50)
 
 
 def test_a_class_that_max_examples_leaves_out_is_named(run, rows, tmp_path):
@@ -159,14 +144,13 @@ def test_test_labels_that_are_the_numbers_of_classes_are_read_as_those(
     assert capfd.readouterr().err.count(said) == 2 * name.endswith("csv")
 
 
-# The folder
-
-
-def test_a_finished_folder_is_left_as_it_is(tuned, classifier):
+def test_a_planted_signal_is_learned_and_a_finished_folder_left_as_it_is(tuned, classifier):
     before = times(classifier)
     report = tuned(classifier, CONFIG)
     assert not report.is_new
-    assert report.finetuned.scores.accuracy > 0.95
+    scores = report.finetuned.scores
+    assert (scores.names, scores.examples) == (("0", "1"), 200)
+    assert scores.accuracy > 0.95
     assert times(classifier) == before
 
 
@@ -209,9 +193,6 @@ def test_a_full_disk_leaves_no_half_of_a_classifier(tuned, tmp_path):
     with no_file_longer_than(20_000), pytest.raises(OSError, match="File too large"):
         tuned(tmp_path / "out")
     assert list(contents(tmp_path)) == ["out/results/job.json"]
-
-
-# What is chosen, and on which rows
 
 
 def test_the_learning_rate_is_searched_on_training_rows_alone(tuned, tmp_path):
@@ -259,8 +240,6 @@ def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
     metadata = json.loads((tmp_path / "out" / "classifier.json").read_text())
     assert metadata["temperature"] == trial.temperature
 
-
-# Label efficiency
 
 EFFICIENCY = FinetuneConfig(
     learning_rate=3e-3, epochs=1, max_examples=80, label_efficiency="20,all", seeds=2
@@ -393,9 +372,6 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
-# Bad input
-
-
 @pytest.mark.parametrize(
     ("changes", "given", "message"),
     [
@@ -453,9 +429,6 @@ def test_damaged_folders_are_named(classifier, tmp_path):
     Tokenizer([*TOKENIZER.tokens, "more"], TOKENIZER.normalization).save(out / "tokenizer")
     with pytest.raises(InputError, match="restore the original tokenizer"):
         load_classifier(out)
-
-
-# Predicting
 
 
 def test_a_prediction_is_that_of_the_report_whatever_the_precision_of_the_training(

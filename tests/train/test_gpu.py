@@ -94,14 +94,10 @@ def assert_steps_of_the_cpu(form, batches, world, **options):
         assert error(found, gradients) < ERRORS[form.precision]
 
 
+@pytest.mark.parametrize("compile", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", FORMS)
-def test_a_step_of_every_form_is_that_of_the_cpu(name, gpu):
-    assert_steps_of_the_cpu(FORMS[name], [FORMS[name].loaded], gpu)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_a_compiled_step_of_every_form_is_that_of_the_cpu(name, gpu):
-    assert_steps_of_the_cpu(FORMS[name], [FORMS[name].loaded], gpu, compile=True)
+def test_a_step_of_every_form_is_that_of_the_cpu(name, compile, gpu):
+    assert_steps_of_the_cpu(FORMS[name], [FORMS[name].loaded], gpu, compile=compile)
 
 
 @pytest.mark.parametrize("name", ["unpadded", "modern unpadded"])

@@ -44,9 +44,6 @@ def labelled(labels):
     return Labelled(Texts([f"text {i}" for i in range(len(labels))]), labels, "somewhere")
 
 
-# Reading
-
-
 def test_columns_are_read_by_name_and_labels_are_text(tmp_path):
     source = write(tmp_path / "x.parquet", stars=[1, 10], title=["A", ""], content=["b", "c"])
     rows = read_labelled(source, text="title", text_pair="content", label="stars")
@@ -186,9 +183,6 @@ def test_columns_that_will_not_do_are_named(tmp_path, columns, message):
         read_labelled(source, is_regression="number" in message or "finite" in message, **how)
 
 
-# Classes
-
-
 def test_classes_are_places_among_the_names_and_another_is_named_with_its_row():
     assert class_ids(labelled(["b", "a", "b"]), ("a", "b")).tolist() == [1, 0, 1]
     long = [f"the text of another column {'more ' * 900}{number}" for number in range(12)]
@@ -198,9 +192,6 @@ def test_classes_are_places_among_the_names_and_another_is_named_with_its_row():
     message = r"row 2 has the label 'c', which no training row has; the classes are a, b\."
     with pytest.raises(InputError, match=message):
         class_ids(labelled(["a", "c", "d"]), ("a", "b"))
-
-
-# Splits and samples
 
 
 @given(st.integers(2, 60), st.integers(0, 5))
@@ -231,9 +222,6 @@ def test_a_smaller_sample_begins_a_larger_one():
     assert large.labels[:7] == small.labels
     assert sample(rows, 7, seed=4).labels != small.labels
     assert len(sample(rows, 99, seed=3)) == 50
-
-
-# Token ids
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
@@ -298,9 +286,6 @@ def test_the_characters_of_what_is_kept(truncate, kept):
     """Five of the tokens a , b ##c ##s a b; a space where the middle was."""
     encoder = Encoder(TOKENIZER, max_seq_length=7, truncate=truncate)
     assert encoder.truncate(Texts(["a, bcs a b", "a"])).first == [kept, "a"]
-
-
-# Batches
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))

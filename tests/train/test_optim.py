@@ -159,12 +159,8 @@ def test_the_learning_rate_of_each_step_follows_the_table(schedule):
 
 
 @given(st.floats(0, 1), st.floats(0, 0.99), st.sampled_from(SCHEDULES))
-def test_the_factor_is_between_0_and_1(done, warmup, schedule):
+def test_the_factor_is_between_0_and_1_which_it_is_where_the_warmup_ends(done, warmup, schedule):
     assert 0 <= schedule_factor(done, warmup=warmup, schedule=schedule) <= 1
-
-
-@given(st.floats(0, 0.99), st.sampled_from(SCHEDULES))
-def test_the_rate_peaks_where_the_warmup_ends(warmup, schedule):
     assert schedule_factor(warmup, warmup=warmup, schedule=schedule) == 1
     just_after = schedule_factor(warmup + 1e-9, warmup=warmup, schedule=schedule)
     assert just_after == pytest.approx(1, abs=1e-3)  # 1 - sqrt(x) begins steeply

@@ -126,9 +126,6 @@ def test_two_processes_are_one_across_a_border(folders, phases, tmp_path):
             assert ours.get("mlm_loss", 0) == pytest.approx(theirs.get("mlm_loss", 0), rel=1e-4)
 
 
-# --- what continues it
-
-
 def test_a_resumed_run_keeps_its_phases_and_refuses_others(run, whole, folders, phases, tmp_path):
     long = folders["long"]
     other = command_line(long, go_back(run, 8), "--resume", masked_lm_prob=0.15)
@@ -170,9 +167,6 @@ def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, t
     assert [line["step"] for line in lines[0]] == [last - 1, last]
 
 
-# --- what it shows
-
-
 def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_path):
     short, long = folders["short"], folders["long"]
     lines = [
@@ -182,9 +176,6 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     line = command_line(long, tmp_path / "run", "--print-recipe", **phases)
     assert "\n".join(lines) in output_of(*line)
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
-
-
-# --- what is refused
 
 
 @pytest.mark.parametrize(

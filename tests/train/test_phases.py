@@ -39,9 +39,6 @@ def phases_of(long, **changes):
     return find_phases(long, read_manifest(long), training_config(**changes))
 
 
-# --- from options to phases
-
-
 @pytest.mark.parametrize(
     ("phases", "starts"),
     [
@@ -87,9 +84,6 @@ def test_each_step_has_the_phase_in_which_its_middle_is(long, short):
     timed = replace(config, for_="100s")  # seconds, not steps
     at = [phase_at(phases, timed, 1, seconds) for seconds in (0.0, 49.9, 50.0, 74.9, 75.0, 999.0)]
     assert [phases.index(phase) for phase in at] == [0, 0, 1, 1, 2, 2]
-
-
-# --- what is read
 
 
 def open_all(long, short, *, state=None, **ranks):
@@ -164,9 +158,6 @@ def test_a_state_of_other_data_sets_is_refused(long, short):
     other = open_all(short, long)
     with pytest.raises(InputError, match="dataset_digest"):
         other.load_state_dict(state)
-
-
-# --- masks
 
 
 @pytest.mark.parametrize("most", [3, 1])

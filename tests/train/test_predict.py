@@ -88,12 +88,17 @@ def test_columns_are_of_the_tables_and_other_files_are_read_by_line(classifier, 
     assert output_of("predict", classifier, "--file", f"{tmp_path}/*.txt").endswith("\ta cat\n")
 
 
-def test_a_path_given_as_text_is_named(classifier, tmp_path):
-    table = tmp_path / "rows.csv"
+def test_a_path_given_as_text_and_a_file_without_a_text_are_named(classifier, tmp_path):
+    table, empty = tmp_path / "rows.csv", tmp_path / "empty.txt"
     table.write_text("text\na cat\n")
-    done = invoke("predict", classifier, table, "a" * 5000)
-    note = f"note: {table} is classified as a text; --file {table} reads it\n"
-    assert (done.exit_code, done.stderr) == (0, note)
+    empty.touch()
+    for words, note in (
+        ((table, "a" * 5000), f"note: {table} is classified as a text; --file {table} reads it\n"),
+        (("--file", empty), f"note: no text to classify in {empty}\n"),
+    ):
+        done = invoke("predict", classifier, *words)
+        assert (done.exit_code, done.stderr) == (0, note)
+        assert bool(done.stdout) == (table in words)
 
 
 @pytest.mark.parametrize("text", [None, float("nan"), ("a cat", "a dog"), b"a cat"])
@@ -146,14 +151,6 @@ def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_pat
         load_classifier(classifier).classify(Texts(["a cat"], ["a dog"]))
     with pytest.raises(InputError, match="trained on single texts"):
         predict(classifier, ["a cat"], text_pair="more")
-
-
-def test_a_file_without_a_text_is_named(classifier, tmp_path):
-    file = tmp_path / "empty.txt"
-    file.write_text("")
-    done = invoke("predict", classifier, "--file", file)
-    assert (done.exit_code, done.stderr) == (0, f"note: no text to classify in {file}\n")
-    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -260,9 +257,7 @@ def test_the_mask_token_is_where_the_user_wrote_it():
     assert tokens("The [MASK] sat.") == "[CLS] the [MASK] sat . [SEP]"
     assert tokens("[MASK]cats[MASK]") == "[CLS] [MASK] cat ##s [MASK] [SEP]"
     assert tokens("[MASK][MASK]") == "[CLS] [MASK] [MASK] [SEP]"
-
-
-def test_other_special_tokens_remain_text():
+    # Other special tokens remain text.
     assert tokens("[mask] [MASK] [SEP]") == "[CLS] [ mask ] [MASK] [ [UNK] ] [SEP]"
 
 

@@ -36,9 +36,6 @@ def steps(run):
     return [read_state(folder).step for folder in list_checkpoints(run)]
 
 
-# --- what it writes
-
-
 def test_a_run_writes_its_configs_checkpoints_metrics_and_summary(finished):
     files = ["metrics.jsonl", "run.json", "summary.json"]
     names = ["checkpoints", *files, "tensorboard", "tokenizer"]
@@ -81,9 +78,6 @@ def test_without_held_out_shards_nothing_is_evaluated(tmp_path):
     assert outcome.is_complete
     assert outcome.heldout is None
     assert read_state(latest_checkpoint(tmp_path / "run")).heldout_loss is None
-
-
-# --- a folder that is not empty
 
 
 def test_a_finished_run_is_left_alone(run, small_folder):
@@ -187,9 +181,6 @@ def test_old_checkpoints_are_removed_but_not_a_copy_of_one(run, small_folder):
     assert (copy / "state.json").exists()
 
 
-# --- with a time budget
-
-
 def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_path):
     """Nothing here depends on how fast the machine is: one step may take all of the budget."""
 
@@ -219,9 +210,6 @@ def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_pat
     continued = learning_rate_at(longer, before.step + 1, before.elapsed)
     assert rates()[before.step] == pytest.approx(continued)
     assert continued == pytest.approx(SHORT.learning_rate / 3 / (1 - SHORT.warmup))
-
-
-# --- from the weights of another run
 
 
 def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys):
@@ -280,9 +268,6 @@ def test_rotary_positions_get_a_larger_base_in_global_layers():
     assert with_positions(short, 512) == short
 
 
-# --- the command
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -303,9 +288,6 @@ def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
     assert line.startswith("Error: ")
     assert complaint.format(out=finished) in line
     assert "Traceback" not in result.stderr
-
-
-# --- learning
 
 
 def counting_examples(rows, *, split, shard, config, of):

@@ -23,7 +23,7 @@ from tests.support.command import output_of
 from tests.support.small import lists
 from tests.support.small_models import narrow, shaken
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
-from tests.train.test_onnx import in_onnxruntime
+from tests.train.test_export_formats import in_onnxruntime
 
 WORDS = ["it", "was", ".", "lamp", "broke", "works", "good", "fine", "bad", "poor"]
 TOKENIZER = tokenizer_of(*WORDS)
@@ -41,9 +41,6 @@ def folder(tmp_path_factory):
     rows = (f"lamp {'works' if i % 2 else 'broke'},{'yes' if i % 2 else 'no'}" for i in range(40))
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     return folder
-
-
-# Rows
 
 
 texts = st.lists(st.sampled_from([*WORDS, "[MASK]", "\u0130", "??"]), max_size=20).map(" ".join)
@@ -82,9 +79,6 @@ def test_a_text_has_the_tokens_that_it_has_in_running_text(name):
     assert lists(encoder.encode(kept).input_ids) == lists(encoder.encode(long).input_ids)
 
 
-# The model
-
-
 @pytest.mark.parametrize("name", ["bert-tiny", "nano", "modern-mini", "bert-pytorch-base"])
 def test_a_new_classifier_of_one_word_a_class_has_the_logits_of_the_masked_lm(name):
     config = narrow(name)
@@ -112,9 +106,6 @@ def test_no_class_is_ahead_of_the_others_before_the_training(folder, tmp_path):
     assert abs((logits[:, 1] - logits[:, 0]).mean()) < 1e-5
 
 
-# Whole commands
-
-
 def test_it_learns_is_kept_and_answers_alike_everywhere(folder, tmp_path):
     rows, classifier = folder / "rows.csv", tmp_path / "classifier"
     output_of("finetune", folder / "run", rows, "--out", classifier,
@@ -135,8 +126,6 @@ def test_it_learns_is_kept_and_answers_alike_everywhere(folder, tmp_path):
     answers = in_onnxruntime(tmp_path / "onnx", found.encoder.encode(texts))
     np.testing.assert_allclose(answers, wanted, atol=1e-4)
 
-
-# Bad values
 
 BAD = {
     "--prompt 'it was' has 0 [MASK]; give it one": {"prompt": "it was"},

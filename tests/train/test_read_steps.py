@@ -1,74 +1,44 @@
 """`clozeline inspect RUN`: the examples behind a step are those that the loader yields."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.checkpoint import (
-    TrainState,
-    save_checkpoint,
-)
-from clozeline.train.artifacts.run import RunConfig, write_run
-from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.cli import main
-from clozeline.train.data.batch import collate, digest_text
+from clozeline.train.data.batch import collate
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.rank_slice import RankSlice
-from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.report.read_steps import ReadSteps, parse_steps
 from tests.pipeline.test_curation_job import CONFIG as JOB
 from tests.pipeline.test_curation_job import build, make
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import articles
-from tests.support.small_runs import one_layer
-from tests.support.small_training import train
-from tests.support.training_configs import training_config
+from tests.support.small_training import go_back, preset_of, train
 from tests.train.test_loader import rows_of
 
 BATCH, STEPS = 12, 12  # of 57 examples: more than two epochs
 ROWS = (20, 0, 37)
 
 
-def write_run_of(folder: Path, shards: Path, *, saved: int = 9, **changes: object) -> Path:
-    """A run with a checkpoint at step `saved` and the metrics of every second step."""
-    manifest = read_manifest(shards)
-    tokenizer = load_tokenizer(shards / "tokenizer")
-    model = BertForPretraining(one_layer(tokenizer, positions=manifest.config.max_seq_length))
-    training = training_config(**{"batch_size": BATCH, "max_steps": STEPS, "seed": 3, **changes})
-    config = RunConfig.of(model.config, training, manifest, shards)
-    write_run(folder, config, tokenizer)
-    lines, position = [], 0
-    for step, loaded in enumerate(batches(shards, **changes), 1):
-        if step % 2 == 0:
-            digest = digest_text(*(part.digest for part in loaded))
-            lines.append(json.dumps({"step": step, "data_digest": digest}))
-        if step == saved:
-            position = loaded[0].next_position
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    state = Loader(shards, **of_loader(changes)).state_dict(position)
-    snapshot = take_snapshot(model, build_optimizer(model, training))
-    save_checkpoint(folder, snapshot, TrainState(step=saved, loader=state))
-    return folder
-
-
-def of_loader(changes: dict) -> dict:
-    known = {name: changes[name] for name in ("length_bins", "masked_lm_prob") if name in changes}
-    return {"batch_size": BATCH, "seed": 3, "prefetch": 0, **known}
+def trained(folder: Path, shards: Path, **changes: Any) -> Path:
+    """A run with a checkpoint at step 9 and the metrics of every second step."""
+    options = {"batch_size": BATCH, "max_steps": STEPS, "seed": 3, "log_every": 2} | changes
+    train(shards, folder, save_every=9, **options)
+    return go_back(folder, 9)
 
 
 def batches(shards: Path, ranks: int = 1, **changes: object) -> list[tuple]:
     """Each step's batch, as the parts of the ranks."""
-    options = {**of_loader(changes), "world_size": ranks}
+    known = {name: changes[name] for name in ("length_bins", "masked_lm_prob") if name in changes}
+    options = {"batch_size": BATCH, "seed": 3, "prefetch": 0, "world_size": ranks, **known}
     loaders = [iter(Loader(shards, rank=rank, **options)) for rank in range(ranks)]
     return [tuple(next(loader) for loader in loaders) for _ in range(STEPS)]
 
@@ -88,7 +58,7 @@ def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, pairs, changes
     """Masks and order, also across the ends of epochs and after the last checkpoint."""
     config = replace(SMALL, pairs=pairs)
     shards = write_data_set(tmp_path / "shards", train=ROWS, config=config)
-    read = ReadSteps(write_run_of(tmp_path / "run", shards, **changes), shards)
+    read = ReadSteps(trained(tmp_path / "run", shards, **changes), shards)
     assert read.last_step == STEPS
     for ranks in (1, 2):
         of_loader = batches(shards, ranks, **changes)
@@ -113,7 +83,7 @@ def shards(tmp_path):
 
 
 def test_a_run_that_read_other_examples_is_named(shards, tmp_path):
-    run = write_run_of(tmp_path / "run", shards)
+    run = trained(tmp_path / "run", shards)
     (run / "metrics.jsonl").write_text('{"step": 4, "data_digest": "0123456789abcdef"}\n')
     read = ReadSteps(run, shards)
     assert read.rows(3)[0] == 24
@@ -146,7 +116,7 @@ def test_a_run_has_no_steps_before_those_that_it_was_cooled_down_from(shards, tm
 def test_the_command_shows_examples_and_the_hashes_of_their_documents(tmp_path):
     context = make(tmp_path / "work", JOB, articles(40))
     build(context)
-    run = write_run_of(tmp_path / "run", context.out_dir)
+    run = trained(tmp_path / "run", context.out_dir, model=preset_of(context.out_dir))
     shards = f"--shards={context.out_dir}"
     lines = inspected(run, "--steps=2-3", "-n2", shards).splitlines()
     assert lines[0].startswith("step 2: positions 12 to 23, epoch 0, 12 examples of ")

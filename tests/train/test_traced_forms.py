@@ -74,9 +74,6 @@ def losses_of_form(called, form, loaded, device):
     return losses_of(called, part, precision=form.precision, device=device, **options)
 
 
-# --- traced
-
-
 @pytest.mark.parametrize("name", SOME)
 def test_a_form_is_one_graph_on_a_gpu(name):
     form, counter = FORMS[name], CompileCounter()

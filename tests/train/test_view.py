@@ -134,15 +134,6 @@ def test_what_a_user_can_fix_is_one_line(small_folder, run, classifier, tmp_path
     assert "run.json cannot be read" in refused("view", copy)
 
 
-def test_a_run_in_a_store_is_shown_from_a_copy(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
-    out, pages = tmp_path / "page.html", set()
-    for given in (f"file://{run}", str(run)):
-        assert invoke("report", given, "--out", out).stdout == f"{out}\n"
-        pages.add(out.read_text())
-    assert len(pages) == 1
-
-
 def test_ctrl_c_ends_the_command_without_an_error(small_folder):
     """In a process of its own, which is asked for a page first."""
     command = [sys.executable, "-m", "clozeline", "view", str(small_folder)]
@@ -203,9 +194,6 @@ def test_the_page_fits_every_window_in_light_and_dark_mode(page, tmp_path):
 
 
 # --- The page of runs, whatever state they were left in -------------------------------------------
-
-
-pytest.importorskip("jinja2")
 
 LOOK = {"heldout/mlm_loss": 3.25, "heldout/mlm_accuracy": 0.31, "heldout/unigram_loss": 4.5}
 

@@ -1,4 +1,4 @@
-"""Exported ONNX graphs, in onnxruntime, against the model in torch; by whole commands."""
+"""Exported ONNX graphs, and models that `transformers` runs with code of ours, against torch."""
 
 import json
 import re
@@ -10,23 +10,31 @@ import onnxruntime
 import pytest
 import torch
 
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import SUMS, write_json
 from clozeline.train.export import onnx_graphs
+from clozeline.train.export.custom_model import save_custom_model
 from clozeline.train.export.onnx_graphs import write_run_graphs
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.rows import Texts, read_named
 from tests.support.command import output_of, refused
 from tests.support.small import small_tokenizer
-from tests.support.small_models import VOCAB, narrow, shaken
+from tests.support.small_models import VOCAB, narrow, numbers, shake, shaken
 from tests.support.small_runs import write_small_run
+
+pytestmark = pytest.mark.usefixtures("quiet", "own_modules")
 
 TOKENIZER = small_tokenizer()
 #: Every way in which presets differ that is in a graph: positions, windows, segments, heads.
 KINDS = ("bert-tiny", "nano", "bert-pytorch-base", "d2l", "modern-mini")
 TEXTS = ("the cat sat", "dog", "it ran to the river", "the cat sat " * 9 + "dog " * 9)
+
+
+def small(name):
+    """A preset with the vocabulary of the tokenizer."""
+    return replace(narrow(name), vocab_size=TOKENIZER.vocab_size)
 
 
 def assert_equal_in_onnxruntime(model, folder):
@@ -74,8 +82,7 @@ def test_the_graphs_of_a_model_give_its_outputs_for_any_batch(name, tmp_path):
 def classifier(tmp_path_factory):
     """Fine-tuned from a `nano`, which no architecture of `transformers` expresses."""
     folder = tmp_path_factory.mktemp("onnx")
-    config = replace(narrow("nano"), vocab_size=TOKENIZER.vocab_size)
-    model = BertForPretraining(config, seed=7)
+    model = BertForPretraining(small("nano"), seed=7)
     write_small_run(folder / "run", model, TOKENIZER, max_seq_length=12)
     words = (f"the {'cat' if i % 2 else 'dog'} sat,{'yes' if i % 2 else 'no'}" for i in range(40))
     (folder / "rows.csv").write_text("\n".join(["text,label", *words]) + "\n")
@@ -172,3 +179,87 @@ def test_a_graph_that_differs_from_the_model_is_refused(classifier, exported, bi
     wanted = onnx_graphs._Graph(model, lambda *inputs: model(*inputs) / 0.5)
     with pytest.raises(InputError, match=f"model.onnx differs from the model by {difference} "):
         onnx_graphs._largest_difference(exported / "model.onnx", wanted)
+
+
+# --- Models that `transformers` does not know are exported with code that computes what ours does -
+OTHERS = ("nano", "micro", "d2l", "bert-pytorch-base")
+
+
+@pytest.fixture
+def own_modules(monkeypatch, tmp_path_factory):
+    """Where `transformers` copies the code of a folder; by default in the home."""
+    from transformers import dynamic_module_utils
+
+    folder = str(tmp_path_factory.mktemp("modules"))
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", folder)
+    monkeypatch.syspath_prepend(folder)
+
+
+def opened(folder, kind):
+    """A model of the folder, if no weight is missing and none is left over, and its tokenizer."""
+    import transformers
+
+    model, info = getattr(transformers, kind).from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True
+    )
+    assert not any(info.values()), info
+    # Without the flag the tokenizer asks whether to run the code, too.
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    return model.eval(), tokenizer
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_run_of_every_other_preset_opens_in_transformers(name, tmp_path):
+    ours = shake(BertForPretraining(small(name), seed=3)).eval()
+    run = write_small_run(tmp_path / "run", ours, TOKENIZER, max_seq_length=24)
+    said = output_of("export", run, "--out", tmp_path / "out")
+    assert said.startswith("ClozelineForMaskedLM of ")
+    assert "modeling_clozeline.py (trust_remote_code=True)" in said
+    assert "trust_remote_code=True" in (tmp_path / "out" / "README.md").read_text()
+    model, tokenizer = opened(tmp_path / "out", "AutoModelForMaskedLM")
+    batch = tokenizer([*TEXTS[:3]], ["sat", "the mat", "dog"], padding=True, return_tensors="pt")
+    mask = batch["attention_mask"].bool()
+    places = torch.arange(mask.shape[1]).expand(mask.shape)
+    theirs = model(**batch).logits
+    inputs = (batch["input_ids"], batch["token_type_ids"], mask)
+    logits = ours(*inputs, places)[0][..., : TOKENIZER.vocab_size]
+    encoder, _ = opened(tmp_path / "out", "AutoModel")
+    states = encoder(**batch).last_hidden_state
+    torch.testing.assert_close(theirs[mask], logits[mask], atol=1e-5, rtol=0)
+    torch.testing.assert_close(states[mask], ours.encoder(*inputs)[0][mask], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*OTHERS, "bert-mini", "modern-mini"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "mask"])
+def test_logits_of_every_pooling_are_ours(name, pooling, tmp_path):
+    """Written without a command: `modern-mini` with a window that is narrower than a row."""
+    import transformers
+
+    ours = shake(BertForClassification(small(name), 3, pooling=pooling, mask_position=2)).eval()
+    options = {"labels": ("a", "b", "c"), "pooling": pooling, "mask_position": 2}
+    save_custom_model(tmp_path, ours.config, ours.state_dict(), **options)
+    kind = transformers.AutoModelForSequenceClassification
+    model = kind.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    ids = torch.randint(5, TOKENIZER.vocab_size, (3, 20), generator=numbers(1))
+    mask = torch.arange(20) < torch.tensor([[20], [15], [3]])
+    types = (torch.arange(20) >= 9).long().expand(3, 20)
+    theirs = model(ids, attention_mask=mask.long(), token_type_ids=types).logits
+    torch.testing.assert_close(theirs, ours(ids, types, mask), atol=1e-5, rtol=0)
+    assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
+
+
+@pytest.mark.parametrize("prompt", [(), ("--prompt", "the [MASK] sat")])
+def test_a_classifier_of_the_default_preset_answers_there_as_here(prompt, classifier, tmp_path):
+    run, rows = classifier.parent / "run", classifier.parent / "rows.csv"
+    fixed = ("--no-baseline", "--learning-rate=3e-3", "--epochs=1", *prompt)
+    output_of("finetune", run, rows, "--out", tmp_path / "classifier", *fixed)
+    said = output_of("export", tmp_path / "classifier", "--out", tmp_path / "out")
+    assert said.startswith("ClozelineForSequenceClassification of ")
+    model, tokenizer = opened(tmp_path / "out", "AutoModelForSequenceClassification")
+    batch = tokenizer([*TEXTS], padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = model(**batch).logits.softmax(-1)
+    wanted = load_classifier(tmp_path / "classifier").classify(TEXTS)
+    np.testing.assert_allclose(theirs, wanted, atol=1e-5)
