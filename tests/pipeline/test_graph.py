@@ -1,16 +1,12 @@
 """The graph: what it counts, what it makes again, and which options of Beam it takes."""
 
 import json
-import os
 import pickle
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import uuid
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -40,14 +36,8 @@ from tests.support.command import invoke, output_of, refused
 from tests.support.files import times
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import (
-    COMMAND,
     ROOT,
-    articles,
-    clozeline_ok,
-    in_own_group,
     shard_digests,
-    without_sources,
-    write_tokenizer,
 )
 
 NEAR = replace(CONFIG, deduplicate="near", validation=0.0)
@@ -353,39 +343,3 @@ def test_sources_of_another_repeat_are_merged_apart(tmp_path, monkeypatch):
     monkeypatch.undo()
     run(mixed, context)
     assert shard_digests(context.out_dir) == merged
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_hundred_thousand_files_and_a_kill_give_the_bytes_of_one_file(tmp_path):
-    """Each file is a block; two workers are killed after a fifth of them."""
-    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(20))
-    (tmp_path / "many").mkdir()
-    lines = [
-        json.dumps({"text": f"The file of number {i} is short. It was written {i % 7} times."})
-        for i in range(100_000)
-    ]
-    for number, line in enumerate(lines):
-        (tmp_path / "many" / f"{number:06}.jsonl").write_text(line)
-    (tmp_path / "one.jsonl").write_text("\n".join(lines))
-    options = ("--tokenizer", tokenizer, "--num-shards", 2, "--workers", 2)
-    clozeline_ok("shards", tmp_path / "one.jsonl", *options, "--out", tmp_path / "one")
-
-    out = tmp_path / "out"
-    arguments = ("shards", f"{tmp_path}/many/*.jsonl", *options, "--out", out)
-    with in_own_group(*COMMAND, *arguments, stderr=subprocess.DEVNULL) as job:
-        while job.poll() is None and files_in(out / ".cache") < 20_000:
-            with suppress(subprocess.TimeoutExpired):
-                job.wait(timeout=0.2)
-        os.killpg(job.pid, signal.SIGKILL)
-    assert job.returncode == -signal.SIGKILL
-    kept = files_in(out / ".cache")
-    assert 20_000 <= kept < 100_000
-    clozeline_ok(*arguments)
-    assert shard_digests(out) == shard_digests(tmp_path / "one")
-    manifests = [without_sources(folder / MANIFEST) for folder in (out, tmp_path / "one")]
-    assert manifests[0] == manifests[1]
-
-
-def files_in(folder):
-    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0

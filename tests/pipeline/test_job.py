@@ -85,15 +85,6 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
-def test_beam_without_a_runner_makes_the_same_data_set(copy):
-    out = copy / "out"
-    before = (out / MANIFEST).read_bytes()
-    shards(copy, options=replace(OPTIONS, overwrite=True), beam_args=BEAM)
-    assert json.loads((out / "job.json").read_text())["beam_args"] == BEAM
-    assert (out / MANIFEST).read_bytes() == before
-    assert verify(out) == []
-
-
 def test_an_option_that_is_left_out_now_makes_another_data_set(copy):
     """Those of curation are stored only where they are given."""
     (copy / "test.txt").write_text(TEXT[:500])
