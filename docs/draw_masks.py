@@ -4,6 +4,7 @@ PYTHONPATH=. python docs/draw_masks.py work/shards docs/manual/masks.png
 """
 
 import argparse
+import base64
 import tempfile
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def main() -> None:
         browser.emulate(width=860)
         browser.open(page.as_uri())
         left, top, width, height = browser.run(BOX)
-        browser.screenshot(given.out, left=left, top=top, width=width, height=height, scale=1.5)
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1.5}
+        found = browser.chrome("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        given.out.write_bytes(base64.b64decode(found["data"]))
 
 
 if __name__ == "__main__":

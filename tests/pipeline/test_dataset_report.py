@@ -142,15 +142,6 @@ def test_a_pair_is_counted_token_by_token():
     }
 
 
-def test_the_counts_of_parts_add_up_to_those_of_the_whole(small_folder):
-    entry = read_manifest(small_folder).shards[1]
-    examples = read_shard(small_folder / entry.name)
-    parts = [examples.take(np.arange(start, stop)) for start, stop in ((0, 0), (0, 7), (7, 20))]
-    assert sum((count_rows(part, TOKENIZER) for part in parts), Counter()) == +count_rows(
-        examples, TOKENIZER
-    )
-
-
 def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
     assert page.text[small_folder.name] == 2  # title and heading
     found = {row[0]: row[1:] for row in page.rows}

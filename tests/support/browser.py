@@ -5,7 +5,6 @@ with chromium(tmp_path) as browser:
     browser.run("return document.title")
 """
 
-import base64
 import json
 import shutil
 import subprocess
@@ -51,27 +50,12 @@ class Browser:
     def emulate(self, *, width: int, dark: bool = False) -> None:
         """Set the width of the window in CSS pixels, and light or dark mode."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        self._chrome("Emulation.setDeviceMetricsOverride", **size)
+        self.chrome("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._chrome("Emulation.setEmulatedMedia", features=[scheme])
+        self.chrome("Emulation.setEmulatedMedia", features=[scheme])
 
-    def screenshot(
-        self,
-        path: Path,
-        *,
-        left: float = 0,
-        top: float = 0,
-        width: float | None = None,
-        height: float = 2400,
-        scale: float = 1,
-    ) -> None:
-        """A part of the page as PNG, in CSS pixels; `scale` image pixels for each of them."""
-        width = width or self.run("return window.innerWidth")
-        clip = {"x": left, "y": top, "width": width, "height": height, "scale": scale}
-        found = self._chrome("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(found["data"]))
-
-    def _chrome(self, command: str, **params: Any) -> Any:
+    def chrome(self, command: str, **params: Any) -> Any:
+        """The result of a command of the DevTools protocol."""
         return self._post("/goog/cdp/execute", cmd=command, params=params)
 
     def _post(self, path: str, **values: Any) -> Any:
