@@ -17,16 +17,6 @@ from clozeline.pipeline.sources.formats import list_blocks
 from tests.pipeline.test_dump import FOOTER, SITEINFO
 from tests.support.small_sources import PACKERS, read, write
 
-
-def tar_of(text):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        entry = tarfile.TarInfo("a.txt")
-        entry.size = len(text)
-        archive.addfile(entry, io.BytesIO(text))
-    return stream.getvalue()
-
-
 UNKNOWN, NO_PARQUET = "unknown format; give Parquet, .jsonl", "is not a readable Parquet file"
 WEB, MAILS = "a web archive or its index", "mail or a mail folder"
 
@@ -79,7 +69,7 @@ def zstd_frame(data, window_log):
         ("a.txt", b"\xd0\xcf\x11\xe0" + b"Rome " * 90, "an old office document"),
         ("a.csv", b"SQLite format 3\0" + bytes(90), "a SQLite database"),
         ("a.pst", b"!BDN" + bytes(90), "a mail folder of Outlook"),
-        ("a.txt.gz", tar_of(b"Rome is a city."), "a tar archive"),
+        ("a.txt.gz", tarfile.TarInfo("a.txt").tobuf(), "a tar archive"),
         ("a.txt.gz", PACKERS["bz2"](b"Rome is a city."), "compressed"),
         ("a.txt.xz", b"\x04\x22M\x18" + bytes(90), "compressed"),
         ("a.txt.Z", b"\x1f\x9d\x90" + bytes(90), "compressed"),

@@ -154,8 +154,6 @@ def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
     ("spoil", "message"),
     [
         (lambda facts: facts["shards"][0].update(rows=9), "its dataset_digest does not match"),
-        (lambda facts: facts["shards"].pop(), "its dataset_digest does not match"),
-        (lambda facts: facts.update(tokenizer_digest="0"), "its dataset_digest does not match"),
         (lambda facts: facts.pop("dataset_digest"), "dataset_digest"),
         (lambda facts: facts.update(schema_version=2), "schema version 2, this code reads 1"),
         (lambda facts: facts["config"].update(pairs="all"), "pairs is 'all'"),
