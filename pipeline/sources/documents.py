@@ -28,7 +28,7 @@ NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand
 
 @dataclass(frozen=True)
 class Rejected:
-    """One bad document: where it is ("file:line", "file: page title", "file: row 7") and why."""
+    """One bad document: where it is ("file: byte 99", "file: title", "file: row 7") and why."""
 
     where: str
     reason: str

@@ -4,7 +4,7 @@
     ->  [Block(index=0, path="/../a.parquet", format="parquet", start=0, stop=4, ...), ...]
     read_block(block)
     ->  Documents(texts=["Rome is a city.\nIt is old.", ...],
-                  rejected=[Rejected("/a.jsonl:17", "not JSON: Expecting value at character 1")],
+                  rejected=[Rejected("/a.jsonl: byte 16", "not a JSON object")],
                   counts={"nul": 1, "empty": 2})
 
 To add a format, write a file like delimited.py and a row of `FORMATS`. A source is recognized by

@@ -27,10 +27,6 @@ STEP = 1 << 16  #: bytes read beyond a target, doubled until they contain a boun
 MAX_STEP = 1 << 20
 
 
-class TooLong(bytes):
-    """Stands for a document that is over the limit; holds only its line ends."""
-
-
 def cut_chunks(
     stream: io.BufferedIOBase,
     boundary: re.Pattern[bytes],
@@ -39,11 +35,11 @@ def cut_chunks(
     stop: int = sys.maxsize,
     chunk_bytes: int,
     longest: int = sys.maxsize,
-) -> Iterator[tuple[int, bytes]]:
+) -> Iterator[tuple[int, bytes | None]]:
     """Offset and bytes of chunks of whole documents: those that start in [start, stop).
 
     A chunk is at least `chunk_bytes` long, except the last one, and ends where a document does; a
-    document of more than `longest` bytes is a `TooLong` instead.
+    document of more than `longest` bytes is None instead.
     `stream` is at byte 0; it must be seekable unless `start` is 0.
     """
     window = _Window(stream, boundary, longest)
@@ -83,7 +79,7 @@ class _Window:
         self._boundary = boundary
         self._longest = longest
         self._data = b""
-        self._gone = self._lines_gone = 0  # bytes and line ends of the last document's middle
+        self._gone = 0  # bytes of the last document's middle
         self._ended = False
 
     def next_start(self, position: int, *, limit: int = sys.maxsize) -> int:
@@ -115,27 +111,23 @@ class _Window:
         if rest <= kept:
             return at
         self._gone += rest - kept - 1
-        self._lines_gone += self._data.count(b"\n", kept, rest)
         self._data = self._data[:kept] + b"x" + self._data[rest:]  # no line end begins before "x"
         return at - rest + kept + 1
 
-    def drop(self, size: int) -> Iterator[tuple[int, bytes]]:
+    def drop(self, size: int) -> Iterator[tuple[int, bytes | None]]:
         """Forget the first bytes; returns their documents, around those that are too long."""
         offset, data = self.offset, self._data[:size]
-        lines, self._lines_gone = self._lines_gone, 0
         self.offset, self._gone = offset + size + self._gone, 0
         self._data = self._data[size:]
-        return self._documents(offset, data, lines)
+        return self._documents(offset, data)
 
-    def _documents(self, offset: int, data: bytes, lines: int) -> Iterator[tuple[int, bytes]]:
+    def _documents(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes | None]]:
         begin = 0
         for start, stop in pairwise(self._starts(data)) if len(data) > self._longest else ():
             if stop - start > self._longest:
                 if start > begin:
                     yield offset + begin, data[begin:start]
-                is_last = stop == len(data)
-                count = data.count(b"\n", start, stop) + (lines if is_last else 0)
-                yield offset + start, TooLong(b"\n" * count)
+                yield offset + start, None
                 begin = stop
         if begin < len(data):
             yield offset + begin, data[begin:] if begin else data

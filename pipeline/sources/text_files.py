@@ -15,7 +15,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -24,16 +23,12 @@ from clozeline.pipeline.common.errors import InputError, first_names
 from clozeline.pipeline.sources import files
 from clozeline.pipeline.sources.block import Block, cut
 from clozeline.pipeline.sources.documents import HARD_WRAPPED, Documents, decode_utf8, fix_unicode
-from clozeline.pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
+from clozeline.pipeline.sources.record_boundaries import WHITESPACE, cut_chunks
 from clozeline.pipeline.sources.tables import check_columns
 
 JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
 PLAIN_TEXT_NAME = r"\.(txt|text)$"
 WIKIEXTRACTOR_NAME = re.compile(r"^wiki_[0-9]+$")  # WikiExtractor --json gives the same names
-
-#: Up to this byte, lines are counted from the beginning of the file; beyond it, from that of the
-#: block: otherwise each block of a huge file would read all before it to name a bad line.
-COUNT_LINES_BYTES = 1 << 30
 
 # What separates two documents: see record_boundaries. Lines end with "\r\n", "\n" or a lone "\r".
 LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
@@ -106,12 +101,15 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
             longest=longest,
         ):
             documents = Documents()
-            if isinstance(data, TooLong):
-                where = f"{block.path}: byte {offset:,}"
+            if data is None:
                 by_line = "" if block.reading else "; if each line is a document: ?document=line"
                 hint = by_line if block.format == "text" else ""
-                documents.reject(where, f"longer than --max-document-bytes {longest:,}{hint}")
-            yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
+                reason = f"longer than --max-document-bytes {longest:,}{hint}"
+                documents.reject(f"{block.path}: byte {offset:,}", reason)
+                data = b""
+            elif not offset and data.startswith(BYTE_ORDER_MARK):
+                offset, data = len(BYTE_ORDER_MARK), data.removeprefix(BYTE_ORDER_MARK)
+            yield offset, data, documents
 
 
 def _boundary(block: Block) -> re.Pattern[bytes]:
@@ -204,19 +202,16 @@ def _unescaped(text: str) -> str:
 
 def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The texts of JSON objects, one per line; several columns are joined by line ends."""
-    begin: int | None = None  # the byte at which reading began
-    passed = 0  # lines since then
-    for offset, data, documents in _chunks(block, chunk_bytes):
-        begin = offset if begin is None else begin
-        for number, line in enumerate(data.split(b"\n")):
-            line = line.lstrip(WHITESPACE)  # a block's first line has none
-            if not line or line.isspace():
-                continue
-            try:
-                documents.keep(_text_of(parse_json_object(line), block.text_columns))
-            except ValueError as error:
-                documents.reject(_line_name(block, begin, passed + number + 1), str(error))
-        passed += data.count(b"\n")
+    for start, data, documents in _chunks(block, chunk_bytes):
+        for line in data.split(b"\n"):
+            record = line.lstrip(WHITESPACE)  # a block's first line has none
+            if record and not record.isspace():
+                try:
+                    documents.keep(_text_of(parse_json_object(record), block.text_columns))
+                except ValueError as error:
+                    at = start + len(line) - len(record)
+                    documents.reject(f"{block.path}: byte {at:,}", str(error))
+            start += len(line) + 1
         yield documents
 
 
@@ -241,20 +236,6 @@ def _text_of(record: dict[str, Any], columns: Sequence[str]) -> str:
             keys = first_names([key[:40] for key in record]) or "none"
             raise ValueError(f"no '{name}' in the JSON object; its keys are {keys}")
     return "\n".join([record[name] for name in columns])
-
-
-def _line_name(block: Block, begin: int, line: int) -> str:
-    """The name of a line, counted from 1 after byte `begin` of the file: "file:line"."""
-    if begin > COUNT_LINES_BYTES:
-        return f"{block.path}: line {line} after byte {begin}"
-    return f"{block.path}:{_lines_before(block, begin) + line}"
-
-
-@lru_cache(maxsize=1)  # counted only when a line must be named, and once for a block
-def _lines_before(block: Block, begin: int) -> int:
-    with files.open_file(block.path) as stream:
-        sizes = (min(files.BUFFER, begin - at) for at in range(0, begin, files.BUFFER))
-        return sum(stream.read(size).count(b"\n") for size in sizes)
 
 
 def read_json_table(whole: Block, columns: Sequence[str]) -> pa.Table:

@@ -164,7 +164,7 @@ TRIALS = (
           shards("pretty.json"), "is JSON over several lines, not plain text; write an "),
     Trial("no such column", write("none.jsonl", '{"body": "One.", "id": 1}\n' * 4),
           shards("none.jsonl") + " --max-rejected=1",
-          "none.jsonl:1 (no 'text' in the JSON object; its keys are body, id). Check "
+          "none.jsonl: byte 0 (no 'text' in the JSON object; its keys are body, id). Check "
           "--text-columns and the format of the sources."),
     Trial("a tokenizer without a text", write("none.jsonl", '{"body": "One."}\n' * 4),
           "tokenizer none.jsonl --vocab-size=200 --out t", "every document was rejected, 4"),

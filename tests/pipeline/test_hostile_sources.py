@@ -28,7 +28,7 @@ from clozeline.pipeline.curation.dropped import CLEANED, REASONS, dropped_lines
 from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
 from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_block
-from clozeline.pipeline.sources.record_boundaries import TooLong, cut_chunks
+from clozeline.pipeline.sources.record_boundaries import cut_chunks
 from clozeline.pipeline.sources.text_files import BOUNDARIES
 from tests.support import small_sources
 from tests.support.small_sources import write
@@ -198,9 +198,8 @@ def test_blocks_and_chunks_of_any_size_hold_the_same_documents_once_but_for_thos
             for offset, chunk in cut_chunks(io.BytesIO(data), boundary, longest=longest, **sizes):
                 assert start <= offset < stop
                 assert offset in documents
-                if isinstance(chunk, TooLong):
+                if chunk is None:
                     found.add(offset)
-                    assert len(chunk) == documents[offset].count(b"\n")
                 else:
                     assert data.startswith(chunk, offset)
                     kept += chunk
@@ -233,14 +232,6 @@ def test_a_document_over_the_limit_is_rejected_and_named(name, form, where, tmp_
         assert reason.endswith("?document=line") == where.startswith("a.txt")
         assert texts == ["One.", "Two."]
     assert len(read(source, longest=400)[0]) == 3
-
-
-def test_lines_are_counted_past_a_document_that_is_too_long(tmp_path):
-    source = tmp_path / "a.jsonl"
-    source.write_bytes(b'{"text": "' + b"long " * 40 + b'"}\n\n{"text": 5}\n')
-    for size in (20, 1 << 20):
-        rejected = read(source, longest=100, chunk_bytes=size)[1]
-        assert [where for where, _ in rejected] == ["a.jsonl: byte 0", "a.jsonl:3"]
 
 
 @pytest.mark.parametrize("name", ["a.txt.xz", "a.jsonl.xz", "a.xml.xz"])

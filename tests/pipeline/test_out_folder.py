@@ -194,7 +194,7 @@ def json_lines(*keys):
     return "\n".join(json.dumps({key: f"{TEXT[:600]} {n}"}) for n, key in enumerate(keys))
 
 
-REJECTED = r"reject.*new\.jsonl:1 \(no 'text' in the JSON"
+REJECTED = r"reject.*new\.jsonl: byte 0 \(no 'text' in the JSON"
 #: What is changed, the new source, its text, and what is said.
 NOTHING_NEW = {
     "all is rejected": ({}, "new.jsonl", json_lines(*["body"] * 9), REJECTED),

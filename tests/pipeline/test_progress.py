@@ -207,7 +207,7 @@ def json_lines(path, *keys):
 def test_a_sample_without_text_names_the_first_reason(tokenizer, tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *["content"] * 200)
     message = (
-        r"every sampled document was rejected, 200 in all; the first is .*a\.jsonl:1 "
+        r"every sampled document was rejected, 200 in all; the first is .*a\.jsonl: byte 0 "
         r"\(no 'text' in the JSON object; its keys are content\)\. Check --text-columns"
     )
     with pytest.raises(InputError, match=message):

@@ -211,7 +211,8 @@ def test_rejected_documents_are_told_with_the_first_one(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "b.jsonl").write_text("\n".join(lines[:9]))
     [said] = make(tmp_path / "out", f"{tmp_path}/a.jsonl?repeat=2", vocab_size=200).notes
-    assert said.startswith(f"1 document rejected, the first is {tmp_path}/a.jsonl:10 (not JSON: ")
+    first = f"{tmp_path}/a.jsonl: byte {9 * len(lines[0]) + 9} (not JSON: "
+    assert said.startswith(f"1 document rejected, the first is {first}")
     assert make(tmp_path / "other", tmp_path / "b.jsonl", vocab_size=200).notes == []
 
 
