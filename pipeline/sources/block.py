@@ -74,9 +74,7 @@ def cut(
 def _nearest(rising: Sequence[int], target: int) -> int:
     """The index of the nearest number; `target` lies between the first and the last."""
     above = bisect_left(rising, target)
-    if above and target - rising[above - 1] < rising[above] - target:
-        return above - 1
-    return above
+    return min(above, max(above - 1, 0), key=lambda index: abs(rising[index] - target))
 
 
 def rows_per_chunk(block: Block, rows: int, chunk_bytes: int) -> int:

@@ -114,19 +114,15 @@ def spooled(
 
     Raises InputError for an element that has no text.
     """
-    folder = Path(tempfile.gettempdir())
     digest = hashlib.blake2b(str(out).encode(), digest_size=16)
-    with tempfile.NamedTemporaryFile("wb", dir=folder, suffix=".jsonl", delete=False) as file:
-        written = Path(file.name)
-        try:
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, "documents.jsonl")
+        with written.open("wb") as file:
             for number, element in enumerate(each_document(documents)):
                 line = json.dumps(_columns(element, text_columns, number)).encode() + b"\n"
                 digest.update(line)
                 file.write(line)
-        except BaseException:
-            written.unlink()
-            raise
-    path = written.rename(folder / f"clozeline-{digest.hexdigest()}.jsonl")
+        path = written.rename(Path(folder).parent / f"clozeline-{digest.hexdigest()}.jsonl")
     seconds = int(digest.hexdigest()[:7], 16)
     os.utime(path, (seconds, seconds))
     try:

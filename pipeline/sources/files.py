@@ -37,14 +37,9 @@ DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  #: what the unpackers 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
 MAGIC |= {b"]\0\0": "xz", b"\x50*M\x18": "zst"}  # the older .lzma, and pzstd's skippable frame
-COMMANDS = {"bz2": "bzip2 -d", "gz": "gzip -d", "xz": "xz -d", "zst": "zstd -d"}
-#: What an unpacker says of a whole file, what the file needs, and what unpacks it.
-LIMITS = (
-    ("too much memory", "a window of more than 128 MB", "zstd -d --long=31"),
-    ("Dictionary mismatch", "a dictionary", "zstd -d -D DICTIONARY"),
-    ("nsupported", "options of a newer version", "{unpack}"),
-    ("nknown compression method", "another method", "{unpack}"),
-)
+COMMANDS = {"bz2": "bzip2 -d", "gz": "gzip -d", "xz": "xz -d", "zst": "zstd -d --long=31"}
+#: What an unpacker says of a whole file that it cannot unpack.
+LIMIT = re.compile("too much memory|Dictionary mismatch|nsupported|nknown compression method")
 #: Unpacked bytes per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 
@@ -230,21 +225,10 @@ class Unpacked(io.RawIOBase):
                 return 0
             except DAMAGE as error:  # this also ends the iterator
                 path = getattr(self._packed.raw, "path", f"a .{self._compression} file")
-                self._check_readable(path, str(error))
                 raise damaged(path, self._compression, error) from error
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
-
-    def _check_readable(self, path: str, reason: str) -> None:
-        """Raises InputError for a whole file that needs more than the unpackers here can do."""
-        for words, problem, command in LIMITS:
-            if words in reason:
-                command = command.format(unpack=COMMANDS[self._compression])
-                raise InputError(
-                    f"{path} was packed with {problem}, which cannot be read here; pack it anew: "
-                    f"{command} -c OLD | gzip > NEW.gz"
-                )
 
     def close(self) -> None:
         self._chunks.close()
@@ -328,9 +312,14 @@ def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
 
 
 def damaged(path: str, compression: str, reason: object) -> InputError:
-    """The error for an archive that is truncated or corrupt, with what unpacks its beginning."""
-    part = shlex.quote(f"part-{bare_name(path)}")
+    """The error for an archive that cannot be unpacked, with the command that does what it can."""
+    command = f"{COMMANDS[compression]} -c OLD"
+    if LIMIT.search(str(reason)):
+        return InputError(
+            f"{path} was packed in a way that is not known here ({reason}); pack it anew: "
+            f"{command} | gzip > NEW.gz"
+        )
     return InputError(
         f"{path} is not whole: truncated or corrupt {compression}: {reason}. Get the whole file, "
-        f"or unpack what can be read of it: {COMMANDS[compression]} -c OLD > {part}"
+        f"or unpack what can be read of it: {command} > {shlex.quote(f'part-{bare_name(path)}')}"
     )

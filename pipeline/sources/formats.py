@@ -15,19 +15,18 @@ UTF-8 that is of no known format is plain text.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import tee
 from typing import Any
 
 import pyarrow as pa
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.sources import delimited, files, tables, text_files
 from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8, is_utf8
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
-from clozeline.pipeline.sources.source_query import check_reading, split_options
+from clozeline.pipeline.sources.source_query import SourceOptions, check_reading, split_options
 
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
 
@@ -169,28 +168,25 @@ def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> 
 
 def _cut(wholes: Sequence[Block], block_bytes: int, limit: int | None) -> dict[Block, list[Block]]:
     """The blocks of each file of a source; with a limit, of those that hold the first documents."""
-    pairs = (
-        (whole, block)
-        for whole in wholes
-        for block in BY_NAME[whole.format].list_blocks(whole, block_bytes)
-    )
-    if limit is not None:
-        every, again = tee(pairs)
-        kept = first_documents((block for _, block in again), limit)
-        # The limit ends first, before the next file is opened.
-        pairs = ((whole, block) for block, (whole, _) in zip(kept, every, strict=False))
     found: dict[Block, list[Block]] = {}
-    for whole, block in pairs:
-        found.setdefault(whole, []).append(block)
+    for whole in wholes:
+        if limit == 0:  # before the next file is opened
+            break
+        blocks = BY_NAME[whole.format].list_blocks(whole, block_bytes)
+        if limit is not None:
+            blocks, limit = _first_documents(blocks, limit)
+        if blocks:
+            found[whole] = blocks
     return found
 
 
-def first_documents(blocks: Iterable[Block], limit: int) -> Iterator[Block]:
-    """The blocks that hold the first `limit` documents that are kept, the last one cut short.
+def _first_documents(blocks: Iterable[Block], limit: int) -> tuple[list[Block], int]:
+    """The blocks that hold the first `limit` documents that are kept, and how many are missing.
 
     Reads them, since no format knows beforehand which documents are kept. So `text_bytes` are exact
-    here, and their sum does not depend on the size of blocks either.
+    here, and their sum does not depend on the size of blocks either. The last one is cut short.
     """
+    found: list[Block] = []
     for block in blocks:
         count = text_bytes = 0
         for chunk in read_block(block):
@@ -198,10 +194,10 @@ def first_documents(blocks: Iterable[Block], limit: int) -> Iterator[Block]:
             count += len(texts)
             text_bytes += sum(len(text.encode()) for text in texts)
             if count == limit:
-                yield replace(block, documents=count, text_bytes=text_bytes)
-                return
+                return [*found, replace(block, documents=count, text_bytes=text_bytes)], 0
         limit -= count
-        yield replace(block, text_bytes=text_bytes)
+        found.append(replace(block, text_bytes=text_bytes))
+    return found, limit
 
 
 def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Documents]:
@@ -220,6 +216,40 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
         _check_unchanged(block)  # then this is the cause
         raise
     _check_unchanged(block)
+
+
+def read_table(source: str, columns: Sequence[str]) -> pa.Table:
+    """The columns, in this order, of all rows of a file, glob, `hf://` or `sample:reviews` source.
+
+        read_table("train.csv", ["label", "text"])  ->  label: ["1", "0", ..]  text: ["Good.", ..]
+
+    Unlike a corpus, a table is read whole, and its first bad row is an error that names it. Several
+    files are one table, in the order of their names; `?limit=1000` keeps its first rows. Text is
+    valid Unicode; CSV has no types, so all its columns are text. A cell that is empty without
+    quotes is null.
+
+    Raises InputError for a missing file or column (naming those found), a file that cannot be
+    read, no rows, and a null, with its row (from 1, without the header).
+    """
+    is_url = has_scheme(source) is not None
+    name, options = split_options(source, is_url=is_url)
+    if options.query and options != SourceOptions(limit=options.limit, query=options.query):
+        raise InputError(f"{source}: a table is read with limit= only; leave out the others")
+    parts = []
+    for whole in find_sources(name):
+        if (reader := BY_NAME[whole.format].read_table) is None:
+            wanted = "give a .csv, .tsv, .jsonl or .parquet file"
+            raise InputError(f"{whole.path} is not a table; {wanted}")
+        parts.append(tables.checked_rows(whole.path, reader(whole, columns)))
+    try:
+        table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+    except pa.ArrowException as error:
+        raise InputError(
+            f"{source}: files with columns of different types: {one_line(error)}"
+        ) from error
+    if not len(table):
+        raise InputError(f"{source} has no rows")
+    return table if options.limit is None else table.slice(0, options.limit)
 
 
 def all_rejected(number: int, where: str, reason: str, *, of: str = "document") -> InputError:

@@ -14,12 +14,12 @@ from urllib.parse import unquote
 from clozeline.pipeline.common.config_checks import token_number
 from clozeline.pipeline.common.errors import InputError
 
-#: How text is read: a value besides the default, and the formats that know it.
+#: How text is read: a value besides the default, and the format that knows it.
 READING = {
-    "document": ("line", ("text",)),
-    "lines": ("wrapped", ("text",)),
-    "holes": ("drop", ("mediawiki",)),
-    "format": ("text", ("text",)),
+    "document": ("line", "text"),
+    "lines": ("wrapped", "text"),
+    "holes": ("drop", "mediawiki"),
+    "format": ("text", "text"),
 }
 COMMON = ("text", "repeat", "limit", "tokens", *READING)
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
@@ -65,11 +65,9 @@ def split_options(source: str, *, is_url: bool) -> tuple[str, SourceOptions]:
 def check_reading(path: str, format: str, reading: Sequence[str]) -> None:
     """Raises InputError for an option that the format of the file does not know."""
     for option in reading:
-        formats = READING[option.partition("=")[0]][1]
-        if format not in formats:
-            raise InputError(
-                f"{path} is {format}; ?{option} is for {' and '.join(formats)}, so leave it out"
-            )
+        known_to = READING[option.partition("=")[0]][1]
+        if format != known_to:
+            raise InputError(f"{path} is {format}; ?{option} is for {known_to}, so leave it out")
 
 
 def _parse_options(source: str, query: str) -> SourceOptions:
@@ -80,7 +78,7 @@ def _parse_options(source: str, query: str) -> SourceOptions:
     repeat = whole_number(source, "repeat", given.get("repeat", "1"))
     if not 1 <= repeat <= MAX_REPEAT:
         raise InputError(f"{source}: repeat is from 1 to {MAX_REPEAT}, not {repeat}")
-    limit = positive_number(source, "limit", given["limit"]) if "limit" in given else None
+    limit = whole_number(source, "limit", given["limit"], least=1) if "limit" in given else None
     tokens = token_number(given["tokens"], f"{source}: tokens") if "tokens" in given else None
     if {"repeat", "tokens"} <= given.keys():
         raise InputError(f"{source}: give one of repeat and tokens")
@@ -146,18 +144,13 @@ def _without_folders(source: str, depth: int) -> str:
     return scheme + mark + root + "/".join(folders.split("/")[-depth:]) + end
 
 
-def whole_number(source: str, name: str, text: str) -> int:
+def whole_number(source: str, name: str, text: str, *, least: int = 0) -> int:
     """The number that an option gives. Raises InputError."""
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise InputError(f"{source}: {name} is a whole number, as in {name}=5000, not '{text}'")
+    if int(text) < least:
+        raise InputError(f"{source}: {name} is {text}; give at least {least}")
     return int(text)
-
-
-def positive_number(source: str, name: str, text: str) -> int:
-    """As `whole_number`, at least 1."""
-    if not (number := whole_number(source, name, text)):
-        raise InputError(f"{source}: {name} is 0; give at least 1")
-    return number
 
 
 def fraction(source: str, name: str, text: str) -> float:

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from clozeline.pipeline.common.errors import InputError, check_packages, one_line
 from clozeline.pipeline.sources.block import Block, cut, rows_per_chunk
-from clozeline.pipeline.sources.documents import Documents, decode_utf8
+from clozeline.pipeline.sources.documents import Documents, decode_utf8, fix_unicode
 from clozeline.pipeline.sources.files import RawFile
-from clozeline.pipeline.sources.source_query import COMMON, parse_query, positive_number
+from clozeline.pipeline.sources.source_query import COMMON, parse_query, whole_number
 
 #: Advice on how to choose a corpus's text columns.
 CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
@@ -78,6 +78,25 @@ def strings(column: pa.Array) -> list[str | None]:
             return list(column.to_pylist())
     values = column.cast(pa.large_binary()).to_pylist()
     return [None if value is None else decode_utf8(value) for value in values]
+
+
+def checked_rows(where: str, table: pa.Table) -> pa.Table:
+    """The table with valid text. Raises InputError for a null."""
+    for position, name in enumerate(table.schema.names):
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):  # as of pandas' categories
+            column = column.cast(column.type.value_type)
+            table = table.set_column(position, name, column)
+        if column.null_count:
+            row = pc.index(pc.is_null(column), True).as_py() + 1
+            raise InputError(f"{where}: row {row} has no '{name}'; fill it in or remove the row")
+        if is_string(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                values = [fix_unicode(value) for value in strings(column) if value is not None]
+                table = table.set_column(position, name, pa.array(values, pa.large_string()))
+    return table
 
 
 def keep_row(
@@ -213,7 +232,7 @@ def load_hub_dataset(source: str) -> Any:
     defaults = {"name": "", "split": "train", "limit": ""}
     options = parse_query(source, query, defaults, others=COMMON)
     subset, split = options["name"] or None, options["split"]
-    limit = positive_number(source, "limit", options["limit"]) if options["limit"] else None
+    limit = whole_number(source, "limit", options["limit"], least=1) if options["limit"] else None
     check_packages("an hf:// source", "datasets")
     from datasets import Dataset, load_dataset, load_dataset_builder
 

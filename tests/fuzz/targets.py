@@ -25,8 +25,7 @@ from clozeline.pipeline.dataset.shards import checksum
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.formats import list_blocks, read_block, read_table
 from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.formats import list_blocks, read_block, read_table
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from tests.support.small_sources import read, write
 

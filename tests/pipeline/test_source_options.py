@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.formats import list_blocks, read_table
 from clozeline.pipeline.sources.source_query import SourceOptions, portable_names, split_options
 from clozeline.pipeline.steps.context import sources_digest
 from clozeline.pipeline.verify.verify import verify

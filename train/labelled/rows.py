@@ -25,7 +25,7 @@ from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.paths import is_table
 from clozeline.pipeline.common.ragged import ordinals
 from clozeline.pipeline.sources.documents import fix_unicode
-from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.formats import read_table
 from clozeline.pipeline.sources.tables import MissingColumnError, is_string
 
 COLUMNS = ("text", "text_pair", "label")
