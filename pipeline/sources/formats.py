@@ -24,7 +24,7 @@ from clozeline.pipeline.sources import delimited, files, tables, text_files
 from clozeline.pipeline.sources.block import BLOCK_BYTES, Block
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.encoding import check_running_text, check_utf8, is_utf8
-from clozeline.pipeline.sources.mediawiki import source as mediawiki
+from clozeline.pipeline.sources.mediawiki import dump as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import SourceOptions, check_reading, split_options
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import mwparserfromhell
 
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
-from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
+from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget
 from tests.benchmarks.measuring import DATA, timed
 from tests.support.hostile_markup import worst_pages
+from tests.support.small_sources import strip_markup
 
 DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
 

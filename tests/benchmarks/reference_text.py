@@ -13,8 +13,9 @@ from typing import Any
 
 import mwparserfromhell
 
-from clozeline.pipeline.sources.mediawiki.markup import BLOCK_TAGS, strip_markup
+from clozeline.pipeline.sources.mediawiki.markup import BLOCK_TAGS
 from clozeline.pipeline.sources.mediawiki.templates import is_shown, template_name
+from tests.support.small_sources import strip_markup
 
 BLOCK = re.compile(BLOCK_TAGS)
 HIDDEN = re.compile(r"\[\[\s*(?:File|Image|Category)\s*:", re.IGNORECASE)

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from clozeline.pipeline.sources.mediawiki.dump import TruncatedDump, read_pages
-from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from clozeline.pipeline.sources.mediawiki.markup import over_budget
 from tests.benchmarks.measuring import DATA
+from tests.support.small_sources import strip_markup
 
 DUMPS = {
     "English": "enwiki-slice-pages-articles.xml.bz2",

@@ -26,7 +26,7 @@ from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block, read_table
-from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from clozeline.pipeline.sources.mediawiki.markup import over_budget
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
@@ -35,6 +35,7 @@ from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_sources import strip_markup
 
 LONGEST_MARKUP = 20_000  #: characters; mwparserfromhell is slow, and a short page shows as much
 

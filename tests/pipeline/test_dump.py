@@ -25,9 +25,8 @@ from clozeline.pipeline.sources.mediawiki.dump import (
     read_pages,
     read_streams,
 )
-from clozeline.pipeline.sources.mediawiki.markup import strip_markup
 from tests.benchmarks.reference_text import comparisons
-from tests.support.small_sources import read, write_multistream
+from tests.support.small_sources import read, strip_markup, write_multistream
 
 SITEINFO = (
     '<mediawiki xml:lang="de"><siteinfo><namespaces><namespace key="0" case="first-letter" />'

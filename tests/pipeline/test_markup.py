@@ -17,12 +17,11 @@ from clozeline.pipeline.sources.mediawiki.markup import (
     MAX_OPEN_IN_LINE,
     MAX_PARSED,
     over_budget,
-    strip_markup,
     strip_page,
 )
 from tests.support.hostile_markup import LONG, STUBBORN, UNITS
 from tests.support.languages import joined, paragraphs_in
-from tests.support.small_sources import page, read, write_multistream
+from tests.support.small_sources import page, read, strip_markup, write_multistream
 
 LITERALS = {
     # templates that show an argument

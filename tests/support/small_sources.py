@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.mediawiki.inline import LinkPatterns
+from clozeline.pipeline.sources.mediawiki.markup import strip_page
 
 
 def _bz2(data: bytes) -> bytes:
@@ -32,6 +34,11 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zst": _zst,
 }
+
+
+def strip_markup(markup: str, links: LinkPatterns | None = None) -> str:
+    """The text of a page of a wiki."""
+    return strip_page(markup, links)[0]
 
 
 def write(path: Path, data: str | bytes) -> str:

@@ -1,7 +1,7 @@
-"""MediaWiki XML dumps to pages, one page in memory at a time.
+"""MediaWiki XML dumps to pages and articles, one page in memory at a time.
 
     <page><title>A</title><ns>0</ns><id>7</id><revision>..<text>B &amp;amp; C</text>..</page>
-    ->  Page(title="A", namespace=0, redirect=False, text="B &amp; C")
+    ->  Page(title="A", namespace=0, redirect=False, text="B &amp; C")  ->  "B & C"
 
 Dumps are written by one program in one layout, so it is enough to scan the bytes for `<page>` and
 `</page>`. Unlike an XML parser, a scanner can begin anywhere (a range of a multistream dump has no
@@ -10,7 +10,7 @@ from affecting the next one. It does not read XML that MediaWiki does not write:
 CDATA, attributes on `<page>`.
 
 A *multistream* dump is many concatenated bz2 streams, and its index lists the offsets where they
-begin: so workers can read one dump in parallel.
+begin: so it has blocks, which are ranges of streams, and any other dump is one block.
 """
 
 import bz2
@@ -20,12 +20,16 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
-from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.files import DAMAGE, unpack_streams
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.sources import files
+from clozeline.pipeline.sources.block import Block, cut
+from clozeline.pipeline.sources.documents import HOLES, Documents
 from clozeline.pipeline.sources.mediawiki.inline import HIDDEN_KEYS, LinkPatterns, link_patterns
+from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_page
 
 CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title
@@ -51,6 +55,17 @@ LANGUAGE = re.compile(r'<mediawiki [^>]*xml:lang="([a-z-]+)"|<dbname>([a-z]+)wik
 
 BZ2_HEADER = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # then a block, or the end at once
 MULTISTREAM = re.compile(r"(-multistream)([0-9]*)\.xml(-p[0-9]+p[0-9]+)?\.bz2$")
+
+INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
+DUMP_NAME = re.compile(r"\.xml(-p[0-9]+p[0-9]+)?$", re.IGNORECASE)
+ROOT_TAG = re.compile(rb"<\0?m\0?e\0?d\0?i\0?a\0?w\0?i\0?k\0?i")  # in UTF-8 or UTF-16
+MARKUP = re.compile(rb"(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?[\s\0]*<")
+WIKITEXTS = (WIKITEXT, "proofread-page")  #: content models that are wiki markup
+TEXT_PERCENT = 50  #: of a dump's bytes that are text: an estimate, and a constant
+#: Keeps the whole pages of an unpacked dump that ends early.
+WHOLE_PAGES = (
+    """awk '{p = p $0 "\\n"} /<\\/page>/ {printf "%s", p; p = ""} END {print "</mediawiki>"}'"""
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +120,7 @@ def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
             page = _page(element.decode("utf-8", "replace"))
             yield replace(page, text="", is_too_long=True) if is_too_long else page
             pages += 1
-    except DAMAGE as error:
+    except files.DAMAGE as error:
         raise TruncatedDump(f"the dump is truncated after {pages:,} pages ({error})") from error
 
 
@@ -223,5 +238,103 @@ def begin_streams(dump: IO[bytes] | io.RawIOBase, offsets: Iterable[int]) -> boo
 
 def read_streams(packed: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:
     """The pages of some of a multistream dump's bz2 streams, as `read_pages` does."""
-    streams = unpack_streams(packed, bz2.BZ2Decompressor)
+    streams = files.unpack_streams(packed, bz2.BZ2Decompressor)
     return _pages(_elements(streams, footer=False, longest=longest))
+
+
+def is_dump(name: str, head: bytes) -> bool:
+    """Whether the first bytes hold the root tag of a dump or, in a file named as one, a page.
+
+    Other XML has neither. An empty file is what its name says.
+    """
+    if ROOT_TAG.search(head[:1024]) and MARKUP.match(head):
+        return True
+    return DUMP_NAME.search(name) is not None and (PAGE in head or not head.strip())
+
+
+def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
+    """Ranges of whole streams where a multistream dump has its index beside it, else one block.
+
+    An index itself has no blocks: a glob that names a dump often names its index, too.
+    """
+    if re.search(INDEX_NAME, files.bare_name(whole.path)) or not (whole.stop or whole.compression):
+        return []
+    whole = replace(whole, text_bytes=whole.text_bytes * TEXT_PERCENT // 100)
+    edges = _indexed_edges(whole)
+    blocks = cut(whole, edges, block_bytes)
+    if len(blocks) > 1:
+        # Only where it is cut: a store would be asked for each of 200,000 streams.
+        with files.RawFile(whole.path) as file:
+            if not begin_streams(file, [edges[-2], *(block.start for block in blocks)]):
+                return cut(whole, [0, whole.stop], block_bytes)
+    return blocks
+
+
+def _indexed_edges(whole: Block) -> list[int]:
+    """Where the index beside a multistream dump says that streams begin, and the dump's end.
+
+    [0, end] for other dumps, and where the index is missing or damaged or does not fit.
+    """
+    edges = None
+    if name := index_name(whole.path):
+        with (
+            suppress(InputError),
+            files.open_unpacked(files.find_files(name)[0].path, "bz2") as index,
+        ):
+            edges = read_index(index, whole.stop)
+    return edges or [0, whole.stop]
+
+
+def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """The articles of a block; redirects and other namespaces are counted, bad pages rejected."""
+    documents, size = Documents(), 0
+    with files.open_unpacked(block.path, block.compression) as header:  # of the whole dump
+        links = read_wiki(header)
+    with files.open_file(block.path) as file:
+        is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
+        file.seek(block.start)
+        packed = file if is_whole else io.BytesIO(file.read(block.stop - block.start))
+        stream = files.unpack(file, block.compression)
+        longest = block.max_document_bytes
+        if is_whole:
+            pages = read_pages(stream, longest=longest)
+        else:
+            pages = read_streams(packed, longest=longest)
+        try:
+            for page in pages:
+                _keep_article(page, documents, block, links)
+                size += len(page.text)
+                if size >= chunk_bytes:
+                    yield documents
+                    documents, size = Documents(), 0
+        except TruncatedDump as error:
+            if not is_whole:
+                raise files.damaged(block.path, "bz2", error) from error
+            unpack = f"{files.COMMANDS[block.compression]} -c" if block.compression else "cat"
+            raise InputError(
+                f"{block.path} is not whole: {error}. Get the whole file, or keep its whole pages: "
+                f"{unpack} OLD | {WHOLE_PAGES} > NEW.xml"
+            ) from error
+    yield documents
+
+
+def _keep_article(page: Page, documents: Documents, block: Block, links: LinkPatterns) -> None:
+    where = f"{block.path}: {page.title}"
+    if page.is_too_long:
+        documents.reject(where, f"longer than --max-document-bytes {block.max_document_bytes:,}")
+    elif page.redirect:
+        documents.count("redirect")
+    elif page.namespace:
+        documents.count("other_namespace")
+    elif page.model not in WIKITEXTS:
+        documents.count("other_model")
+    elif reason := over_budget(page.text):
+        documents.reject(where, f"over the page budget: {reason}")
+    else:
+        try:
+            text, holes = strip_page(page.text, links, drop_holes="holes=drop" in block.reading)
+        except Exception as error:  # whatever the parser fails on, it is one page of a dump
+            documents.reject(where, f"markup: {one_line(error)}")
+        else:
+            documents.count(HOLES, holes)
+            documents.keep(text)

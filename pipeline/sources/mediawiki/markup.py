@@ -102,21 +102,15 @@ def over_budget(markup: str) -> str | None:
     return None
 
 
-def strip_markup(markup: str, links: LinkPatterns | None = None) -> str:
-    """The text that a reader of the page sees: a line is a paragraph, a list item or a heading.
-
-    No empty lines, no spaces around a line. Linear in the page, except for the parser's part, which
-    `over_budget` bounds: call that first. `links` has the names of the page's wiki.
-    """
-    return strip_page(markup, links)[0]
-
-
 def strip_page(
     markup: str, links: LinkPatterns | None = None, *, drop_holes: bool = False
 ) -> tuple[str, int]:
-    """The text as by `strip_markup`, and how many templates were removed inside sentences.
+    """The text that a reader of the page sees, and how many templates were removed in sentences.
 
-    With `drop_holes`, the text is without those sentences.
+    A line is a paragraph, a list item or a heading; there are no empty lines and no spaces around a
+    line. With `drop_holes`, the text is without those sentences. Linear in the page, except for the
+    parser's part, which `over_budget` bounds: call that first. `links` has the names of the page's
+    wiki.
     """
     links = links or link_patterns()
     text = "\n" + markup.replace("\0", "").replace(HOLE, "") + "\n"
@@ -198,8 +192,11 @@ def _plain_lines(text: str) -> Iterator[str]:
     for line in map(_without_prefix, text.split("\n")):
         if RESIDUE.search(line):
             if len(line) <= left and sum(map(line.count, "[{<")) <= MAX_OPEN_IN_LINE:
+                import mwparserfromhell
+
                 left -= len(line)
-                line = _parsed(line)
+                tree = mwparserfromhell.parse(line)
+                line = tree.strip_code(normalize=False, collapse=False)  # entities stay
             line = BARE.sub("", line)
         yield _tidied(line)
 
@@ -228,10 +225,3 @@ def _without_prefix(line: str) -> str:
     elif line.startswith(("*", "#", ":", ";")):
         line = line.lstrip("*#:; \t")
     return line.replace("\0", "")  # the parser takes it for the end of the text
-
-
-def _parsed(line: str) -> str:
-    """The line as mwparserfromhell strips it; entities stay, so that they are decoded only once."""
-    import mwparserfromhell
-
-    return mwparserfromhell.parse(line).strip_code(normalize=False, collapse=False)

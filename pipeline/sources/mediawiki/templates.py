@@ -105,9 +105,6 @@ class Part(NamedTuple):
     stop: int
     instead: str | None = None
 
-    def preceded_by(self, mark: str) -> "Part":
-        return Part(self.start, self.start, mark)
-
 
 def template_name(text: str, start: int, stop: int) -> str:
     """The name of the template whose content begins there: "Lang_x |de" -> "lang x"."""
@@ -147,7 +144,7 @@ def shown_parts(name: str, text: str, cuts: Sequence[int], stop: int) -> list[Pa
         if "lc" in arguments:
             marks = tuple(map(str.lower, marks))
         pairs = zip(marks, values, strict=False)
-        return [part for mark, value in pairs for part in (value.preceded_by(mark), value)]
+        return [p for mark, value in pairs for p in (Part(value.start, value.start, mark), value)]
     keys = KEYS.get(name, "1")
     if keys == "last":
         return values[-1:] or None
