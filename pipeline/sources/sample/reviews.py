@@ -28,7 +28,7 @@ from clozeline.pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from clozeline.pipeline.sources.sample.fields import (
+from clozeline.pipeline.sources.sample.articles import (
     FOLDER,
     Columns,
     Integers,
