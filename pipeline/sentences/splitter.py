@@ -1,14 +1,16 @@
 """Text to sentences: the same spans as NLTK's Punkt (Kiss & Strunk 2006), several times faster.
 
-In scripts other than Latin, Greek and Cyrillic, `marks.py` cuts these spans further.
+In scripts other than Latin, Greek and Cyrillic, `marks.py` cuts these spans further. Sentences are
+slices of one UTF-8 text, so that millions of them need no Python objects.
 
 Most of the chunks before a possible end (candidates.py) end a sentence whatever follows: any
 plain word that is not an abbreviation, and any mark after a closing bracket. Columns find these in
-all chunks at once. For the others NLTK's rules (rules.py) are asked, mostly for a chunk that
+all chunks at once. For the others NLTK's rules (punkt.py) are asked, mostly for a chunk that
 is remembered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from clozeline.pipeline.common.ragged import Offsets, offsets_of
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
 from clozeline.pipeline.sentences.candidates import (
     IS_STRAY,
     STRAY,
@@ -25,13 +27,60 @@ from clozeline.pipeline.sentences.candidates import (
     find_candidates,
 )
 from clozeline.pipeline.sentences.marks import cut_sentence
-from clozeline.pipeline.sentences.punkt import PunktData
-from clozeline.pipeline.sentences.rules import CERTAIN, PunktRules
-from clozeline.pipeline.sentences.spans import Sentences, without_gaps
+from clozeline.pipeline.sentences.punkt import CERTAIN, PunktData, PunktRules
 
 #: Between the lines of a text. No candidate is before it, no chunk goes across.
 SEPARATOR = b"\0"
-SLAB_BYTES = 1 << 22
+SLAB_BYTES = 1 << 22  #: of lines, split at once
+PART_BYTES = 1 << 20  #: of sentences, encoded at once: they stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """S sentences; number i is data[starts[i] : ends[i]], and only spaces are between them."""
+
+    data: bytes
+    starts: Offsets  #: int64 [S], ascending
+    ends: Offsets  #: int64 [S]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, rows: slice) -> "Sentences":
+        return Sentences(self.data, self.starts[rows], self.ends[rows])
+
+    @classmethod
+    def of(cls, sentences: Sequence[str]) -> "Sentences":
+        """The sentences joined by spaces. Raises UnicodeEncodeError for a lone surrogate."""
+        encoded = [sentence.encode() for sentence in sentences]
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        starts = offsets_of(lengths + 1)[:-1]
+        return cls(b" ".join(encoded), starts, starts + lengths)
+
+    def to_list(self) -> list[str]:
+        spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [self.data[start:end].decode() for start, end in spans]
+
+    def slabs(self) -> Iterator["Sentences"]:
+        """The sentences in parts of about PART_BYTES; at least one part."""
+        total = int(self.ends[-1]) if len(self) else 0
+        cuts = np.searchsorted(self.ends, np.arange(PART_BYTES, total, PART_BYTES)).tolist()
+        for start, stop in pairwise([0, *cuts, len(self)]):
+            starts, ends = self.starts[start:stop], self.ends[start:stop]
+            first, last = (int(starts[0]), int(ends[-1])) if start < stop else (0, 0)
+            yield Sentences(self.data[first:last], starts - first, ends - first)
+
+
+def without_gaps(data: bytes, starts: Offsets, ends: Offsets) -> Sentences:
+    """The sentences in a text that may have any bytes between them, which become spaces."""
+    begins, stops = np.append(0, ends), np.append(starts, len(data))
+    outside = slice_indices(begins, stops - begins)
+    odd = outside[np.frombuffer(data, np.uint8)[outside] != ord(" ")]
+    if len(odd):
+        blanked = np.frombuffer(bytearray(data), np.uint8)
+        blanked[odd] = ord(" ")
+        data = blanked.tobytes()
+    return Sentences(data, starts, ends)
 
 
 class SentenceSplitter:

@@ -23,8 +23,7 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.buckets import Buckets, hash_encoded
 from clozeline.pipeline.dataset.schema import id_type
 from clozeline.pipeline.sentences.marks import is_other_script
-from clozeline.pipeline.sentences.spans import Sentences
-from clozeline.pipeline.sentences.splitter import SentenceSplitter
+from clozeline.pipeline.sentences.splitter import Sentences, SentenceSplitter
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 

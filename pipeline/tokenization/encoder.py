@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import JobFailedError, one_line
 from clozeline.pipeline.common.ragged import Offsets
-from clozeline.pipeline.sentences.spans import Sentences
+from clozeline.pipeline.sentences.splitter import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.word_memo import WordMemo, find_cuts
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import hash_documents
-from clozeline.pipeline.sentences.spans import SLAB_BYTES, without_gaps
+from clozeline.pipeline.sentences.splitter import PART_BYTES, without_gaps
 from clozeline.pipeline.tokenization.documents import clean_texts, tokenize_documents
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder, _warn
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -152,7 +152,7 @@ def test_calls_of_any_size_give_the_same_ids():
     texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
     ids, lengths = SentenceEncoder(UNCASED).encode(texts)
     some, some_lengths = SentenceEncoder(UNCASED).encode(texts[:4])
-    assert len("".join(texts)) > 2 * SLAB_BYTES
+    assert len("".join(texts)) > 2 * PART_BYTES
     assert ids.tolist() == some.tolist() * 1000
     assert lengths.tolist() == some_lengths.tolist() * 1000
 

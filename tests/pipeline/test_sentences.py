@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sentences.punkt import (
+    BEGIN_LOWER,
+    MIDDLE_UPPER,
+    UPPER,
     PunktData,
     find_punkt,
     installed_languages,
     train_punkt,
 )
-from clozeline.pipeline.sentences.rules import BEGIN_LOWER, MIDDLE_UPPER, UPPER
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of
 from tests.support.small_jobs import python
@@ -235,7 +237,7 @@ def test_the_memos_do_not_affect_results(monkeypatch, trained):
     apart = [spans_of(SentenceSplitter(trained), text) for text in texts]
     warm = SentenceSplitter(trained)
     assert [spans_of(warm, text) for text in texts] == apart
-    monkeypatch.setattr(f"{ROOM}.rules.MEMO_ENTRIES", 3)
+    monkeypatch.setattr(f"{ROOM}.punkt.MEMO_ENTRIES", 3)
     full = SentenceSplitter(trained)
     assert [spans_of(full, text) for text in texts] == apart
     assert len(full._rules._endings) <= 3
