@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ TOKEN = re.compile(
 # or in an unknown position. Lower case: bits 4 to 6.
 MIDDLE_UPPER, BEGIN_LOWER, UPPER, LOWER = 0b100, 0b10000, 0b1110, 0b1110000
 
-#: Size of each memo, about 20 MB; a full memo is cleared.
+#: Size of each memo, tens of MB; what was not needed for the longest time leaves a full one.
 MEMO_ENTRIES = 100_000
 MEMO_BYTES = 64  # longer chunks are not memoized
 
@@ -107,25 +108,21 @@ def find_punkt(language: str) -> PunktData | None:
         warnings.simplefilter("ignore", RuntimeWarning)
         folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
         return _plain(load_punkt_params(folder), language)
-    for path in _installed():
-        if path.name == language:
-            raise InputError(
-                f"NLTK cannot read {path}: a file is missing or damaged, or other users can write "
-                f"to it. Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
-            )
+    if path := installed_languages().get(language):
+        raise InputError(
+            f"NLTK cannot read {path}: a file is missing or damaged, or other users can write "
+            f"to it. Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
+        )
     return None
 
 
-def installed_languages() -> list[str]:
-    """The languages of `punkt_tab` in NLTK's data folders, sorted."""
-    return sorted({path.name for path in _installed()})
-
-
-def _installed() -> list[Path]:
+def installed_languages() -> dict[str, Path]:
+    """The languages of `punkt_tab` in NLTK's data folders, sorted, and where each is."""
     import nltk.data
 
     roots = [Path(root, "tokenizers", "punkt_tab") for root in nltk.data.path if root]
-    return sorted(path for root in roots for path in root.glob("*/"))
+    found = {path.name: path for root in roots for path in root.glob("*/")}
+    return dict(sorted(found.items()))
 
 
 def train_punkt(texts: Iterable[str], language: str) -> PunktData:
@@ -194,8 +191,8 @@ class PunktRules:
         self._collocating = {first for first, _ in parameters.collocations}
         self._starters = set(parameters.sent_starters)
         self._contexts = parameters.ortho_context
-        self._endings: dict[bytes, Ending | None] = {}
-        self._decisions: dict[tuple[Ending, str], bool] = {}
+        self._known_ending = lru_cache(MEMO_ENTRIES)(self._ending_of)
+        self._known_decision = lru_cache(MEMO_ENTRIES)(self._decision)
         #: Whether a sentence ends at each mark that is a token of its own.
         self.ends_at_lone_marks = "." not in self._collocating
         #: The words after whose period a sentence may continue.
@@ -212,28 +209,24 @@ class PunktRules:
             follower = chunk[0].decode()
         if ending is None:
             return self._breaks_inside(self._tokens(data[start:at].decode() + follower))
-        known = self._decisions.get((ending, follower))
-        if known is None:
-            tokens = self._tokens(follower)
-            known = self._ends_sentence(ending, tokens[0]) or self._breaks_inside(tokens)
-            if len(follower) <= MEMO_BYTES:
-                _remember(self._decisions, (ending, follower), known)
-        return known
+        decide = self._known_decision if len(follower) <= MEMO_BYTES else self._decision
+        return decide(ending, follower)
+
+    def _decision(self, ending: Ending, follower: str) -> bool:
+        tokens = self._tokens(follower)
+        return self._ends_sentence(ending, tokens[0]) or self._breaks_inside(tokens)
 
     def ending_of(self, chunk: bytes) -> Ending | None:
         """The chunk's ending, CERTAIN if it decides alone; None if the follower is needed."""
-        if chunk in self._endings:
-            return self._endings[chunk]
-        ending = None  # it contains a non-ASCII space
-        if CHUNK.fullmatch(chunk):
-            tokens = self._tokens(chunk.decode())
-            ending = self._ending(tokens[-1])
-            # "what?!" has a break after "what?" already, so it is certain whatever follows "!".
-            if ending == CERTAIN or self._breaks_inside(tokens):
-                ending = CERTAIN
-        if len(chunk) <= MEMO_BYTES:
-            _remember(self._endings, chunk, ending)
-        return ending
+        return (self._known_ending if len(chunk) <= MEMO_BYTES else self._ending_of)(chunk)
+
+    def _ending_of(self, chunk: bytes) -> Ending | None:
+        if not CHUNK.fullmatch(chunk):  # it contains a non-ASCII space
+            return None
+        tokens = self._tokens(chunk.decode())
+        ending = self._ending(tokens[-1])
+        # "what?!" has a break after "what?" already, so it is certain whatever follows "!".
+        return CERTAIN if ending == CERTAIN or self._breaks_inside(tokens) else ending
 
     def _breaks_inside(self, tokens: list[Token]) -> bool:
         """Whether a sentence ends at any token but the last."""
@@ -294,9 +287,3 @@ class PunktRules:
         if token.text[0].islower() and (seen & UPPER or not seen & BEGIN_LOWER):
             return False
         return None
-
-
-def _remember(memo: dict[Any, Any], key: object, value: object) -> None:
-    if len(memo) >= MEMO_ENTRIES:
-        memo.clear()
-    memo[key] = value

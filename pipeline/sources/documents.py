@@ -144,7 +144,6 @@ def each_document(documents: Any) -> Iterator[Any]:
 
 
 def _columns(element: Any, names: Sequence[str], number: int) -> dict[str, str]:
-    """The text columns of a document."""
     if isinstance(element, str):
         return dict.fromkeys(names, "") | {names[0]: element}
     if isinstance(element, Mapping) and all(isinstance(element.get(n), str) for n in names):

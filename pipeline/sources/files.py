@@ -237,7 +237,6 @@ class Unpacked(io.RawIOBase):
 
 
 def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
-    """Chunks of unpacked bytes."""
     if not packed.peek(1):  # even nothing takes some bytes when packed
         raise EOFError("the file is empty")
     match compression:
@@ -316,7 +315,7 @@ def damaged(path: str, compression: str, reason: object) -> InputError:
     command = f"{COMMANDS[compression]} -c OLD"
     if LIMIT.search(str(reason)):
         return InputError(
-            f"{path} was packed in a way that is not known here ({reason}); pack it anew: "
+            f"{path} was packed in a way that is not known here ({reason}); pack it anew, as by "
             f"{command} | gzip > NEW.gz"
         )
     return InputError(

@@ -190,18 +190,12 @@ def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:
     """Ranges of rows. Raises InputError where the data set cannot be loaded or lacks a column."""
     dataset = load_hub_dataset(whole.path)
     check_text_columns(whole.path, dataset.features.arrow_schema, whole.text_columns)
-    columns = [dataset.data.column(name) for name in whole.text_columns]
-    text_bytes = sum(_text_bytes(part) for column in columns for part in column.chunks)
+    # As binary, only the offsets of most columns are read: the text stays on the disk.
+    columns = (dataset.data.column(name).cast(pa.large_binary()) for name in whole.text_columns)
+    text_bytes = sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
     version = dataset._fingerprint
     found = replace(whole, text_bytes=text_bytes, version=version)
     return cut(found, range(len(dataset) + 1), block_bytes)
-
-
-def _text_bytes(column: pa.Array) -> int:
-    """Reads only the offsets of most columns: the text stays on the disk."""
-    if pa.types.is_string_view(column.type):  # Arrow has no lengths of these
-        column = column.cast(pa.large_string())
-    return pc.sum(pc.binary_length(column)).as_py() or 0
 
 
 def read_hub_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:

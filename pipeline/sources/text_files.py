@@ -113,7 +113,6 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
 
 
 def _boundary(block: Block) -> re.Pattern[bytes]:
-    """What separates the documents of a block."""
     return BOUNDARIES[next((key for key in block.reading if key in BOUNDARIES), block.format)]
 
 

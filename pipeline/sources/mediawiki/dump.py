@@ -293,12 +293,11 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     with files.open_file(block.path) as file:
         is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
         file.seek(block.start)
-        packed = file if is_whole else io.BytesIO(file.read(block.stop - block.start))
-        stream = files.unpack(file, block.compression)
         longest = block.max_document_bytes
         if is_whole:
-            pages = read_pages(stream, longest=longest)
+            pages = read_pages(files.unpack(file, block.compression), longest=longest)
         else:
+            packed = io.BytesIO(file.read(block.stop - block.start))
             pages = read_streams(packed, longest=longest)
         try:
             for page in pages:
