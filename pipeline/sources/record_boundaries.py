@@ -114,23 +114,21 @@ class _Window:
         self._data = self._data[:kept] + b"x" + self._data[rest:]  # no line end begins before "x"
         return at - rest + kept + 1
 
-    def drop(self, size: int) -> Iterator[tuple[int, bytes | None]]:
+    def drop(self, size: int) -> list[tuple[int, bytes | None]]:
         """Forget the first bytes; returns their documents, around those that are too long."""
-        offset, data = self.offset, self._data[:size]
+        documents: list[tuple[int, bytes | None]] = []
+        offset, data, begin = self.offset, self._data[:size], 0
         self.offset, self._gone = offset + size + self._gone, 0
         self._data = self._data[size:]
-        return self._documents(offset, data)
-
-    def _documents(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes | None]]:
-        begin = 0
         for start, stop in pairwise(self._starts(data)) if len(data) > self._longest else ():
             if stop - start > self._longest:
                 if start > begin:
-                    yield offset + begin, data[begin:start]
-                yield offset + start, None
+                    documents.append((offset + begin, data[begin:start]))
+                documents.append((offset + start, None))
                 begin = stop
         if begin < len(data):
-            yield offset + begin, data[begin:] if begin else data
+            documents.append((offset + begin, data[begin:] if begin else data))
+        return documents
 
     def _starts(self, data: bytes) -> list[int]:
         """Where documents start in data that begin with one, and where the data end."""

@@ -23,7 +23,6 @@ from clozeline.pipeline.sources.mediawiki.dump import (
     index_name,
     read_index,
     read_pages,
-    read_streams,
 )
 from tests.benchmarks.reference_text import comparisons
 from tests.support.small_sources import read, strip_markup, write_multistream
@@ -133,7 +132,7 @@ def test_a_damaged_stream_after_a_good_one_is_detected():
     header = bz2.compress((SITEINFO + page("A")).encode())
     damaged = bytearray(bz2.compress(page("B").encode()))
     damaged[20:24] = b"!!!!"
-    by_range = read_streams(io.BytesIO(header + damaged))
+    by_range = read_pages(io.BytesIO(header + damaged), is_packed=True)
     with bz2.open(io.BytesIO(header + damaged)) as stream:
         for pages, cut in (until_cut(read_pages(stream)), until_cut(by_range)):
             assert [p.title for p in pages] == ["A"]
@@ -215,7 +214,7 @@ def test_an_index_that_does_not_fit_its_dump_is_not_used_and_a_range_inside_a_st
     for damaged in (b"one:2:A\n", b"-5:2:A\n", b"9" * 30, b"9" * 5000):
         assert read_index(io.BytesIO(damaged), len(dump)) is None
     assert read_index(io.BytesIO(b""), len(dump)) == [0, len(dump)]
-    pages, cut = until_cut(read_streams(io.BytesIO(dump[: edges[1] + 30])))
+    pages, cut = until_cut(read_pages(io.BytesIO(dump[: edges[1] + 30]), is_packed=True))
     assert [p.title for p in pages] == ["A", "B"]
     assert "after 2 pages" in str(cut)
 

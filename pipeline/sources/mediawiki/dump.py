@@ -87,16 +87,30 @@ class TruncatedDump(InputError):
     """The dump ends inside a page, after the whole ones that were read."""
 
 
-def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:
+def read_pages(
+    stream: IO[bytes], *, longest: int = sys.maxsize, is_packed: bool = False
+) -> Iterator[Page]:
     """The pages of a decompressed dump, or of any part of it that begins and ends between pages.
+
+    Or, if it is packed, of some of a multistream dump's bz2 streams.
 
     UTF-8, or UTF-16 with a byte-order mark; invalid bytes become U+FFFD. A page without an end tag
     before the next page is still a page, without the text that is missing; a page of more than
     `longest` bytes is read past, and only its title is whole. Raises TruncatedDump,
     after the last whole page, if the data end inside a page or, where there was a header, without a
-    footer, or if decompression fails.
+    footer (which packed streams need not have), or if decompression fails.
     """
-    return _pages(_elements(_utf8_chunks(stream), footer=True, longest=longest))
+    unpacked = files.unpack_streams(stream, bz2.BZ2Decompressor) if is_packed else None
+    elements = _elements(unpacked or _utf8_chunks(stream), footer=not is_packed, longest=longest)
+    pages = 0
+    try:
+        next(elements, None)  # the header
+        for element, is_too_long in elements:
+            page = _page(element.decode("utf-8", "replace"))
+            yield replace(page, text="", is_too_long=True) if is_too_long else page
+            pages += 1
+    except files.DAMAGE as error:
+        raise TruncatedDump(f"the dump is truncated after {pages:,} pages ({error})") from error
 
 
 def read_wiki(stream: IO[bytes]) -> LinkPatterns:
@@ -110,18 +124,6 @@ def read_wiki(stream: IO[bytes]) -> LinkPatterns:
     names = {_unescape(name) for key, name in NAMESPACE.findall(text) if int(key) in HIDDEN_KEYS}
     language = LANGUAGE.search(text)
     return link_patterns(frozenset(names), (language and (language[1] or language[2])) or "")
-
-
-def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
-    pages = 0
-    try:
-        next(elements, None)  # the header
-        for element, is_too_long in elements:
-            page = _page(element.decode("utf-8", "replace"))
-            yield replace(page, text="", is_too_long=True) if is_too_long else page
-            pages += 1
-    except files.DAMAGE as error:
-        raise TruncatedDump(f"the dump is truncated after {pages:,} pages ({error})") from error
 
 
 def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
@@ -236,12 +238,6 @@ def begin_streams(dump: IO[bytes] | io.RawIOBase, offsets: Iterable[int]) -> boo
     return True
 
 
-def read_streams(packed: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:
-    """The pages of some of a multistream dump's bz2 streams, as `read_pages` does."""
-    streams = files.unpack_streams(packed, bz2.BZ2Decompressor)
-    return _pages(_elements(streams, footer=False, longest=longest))
-
-
 def is_dump(name: str, head: bytes) -> bool:
     """Whether the first bytes hold the root tag of a dump or, in a file named as one, a page.
 
@@ -260,7 +256,13 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
     if re.search(INDEX_NAME, files.bare_name(whole.path)) or not (whole.stop or whole.compression):
         return []
     whole = replace(whole, text_bytes=whole.text_bytes * TEXT_PERCENT // 100)
-    edges = _indexed_edges(whole)
+    edges = [0, whole.stop]
+    if name := index_name(whole.path):
+        with (
+            suppress(InputError),  # it is missing or damaged
+            files.open_unpacked(files.find_files(name)[0].path, "bz2") as index,
+        ):
+            edges = read_index(index, whole.stop) or edges
     blocks = cut(whole, edges, block_bytes)
     if len(blocks) > 1:
         # Only where it is cut: a store would be asked for each of 200,000 streams.
@@ -268,21 +270,6 @@ def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
             if not begin_streams(file, [edges[-2], *(block.start for block in blocks)]):
                 return cut(whole, [0, whole.stop], block_bytes)
     return blocks
-
-
-def _indexed_edges(whole: Block) -> list[int]:
-    """Where the index beside a multistream dump says that streams begin, and the dump's end.
-
-    [0, end] for other dumps, and where the index is missing or damaged or does not fit.
-    """
-    edges = None
-    if name := index_name(whole.path):
-        with (
-            suppress(InputError),
-            files.open_unpacked(files.find_files(name)[0].path, "bz2") as index,
-        ):
-            edges = read_index(index, whole.stop)
-    return edges or [0, whole.stop]
 
 
 def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
@@ -298,7 +285,7 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
             pages = read_pages(files.unpack(file, block.compression), longest=longest)
         else:
             packed = io.BytesIO(file.read(block.stop - block.start))
-            pages = read_streams(packed, longest=longest)
+            pages = read_pages(packed, longest=longest, is_packed=True)
         try:
             for page in pages:
                 _keep_article(page, documents, block, links)
