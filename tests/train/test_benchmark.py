@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -212,6 +214,30 @@ def test_the_tasks_of_glue_are_in_the_examples():
     assert [name for name, task in tasks.items() if not task.text_pair] == ["CoLA", "SST-2"]
     assert len(tasks["MNLI"].test) == 2
     assert [name for name, task in tasks.items() if task.start] == ["MRPC", "STS-B", "RTE"]
+
+
+#: The texts of nyu-mll/glue, whose classes are numbers, too.
+COLUMNS = {
+    **dict.fromkeys(("CoLA", "SST-2"), ("sentence",)),
+    **dict.fromkeys(("MRPC", "STS-B", "RTE", "WNLI"), ("sentence1", "sentence2")),
+    "QQP": ("question1", "question2"),
+    "MNLI": ("premise", "hypothesis"),
+    "QNLI": ("question", "sentence"),
+}
+
+
+def test_every_task_of_glue_reads_five_hundred_rows_with_the_columns_of_the_hub(run, tmp_path):
+    for task in read_tasks(ROOT / "examples" / "glue.toml"):
+        columns = COLUMNS[task.name]
+        texts = [sentences(500, seed)[0] for seed in range(len(columns))]
+        numbers = np.arange(500) % 6 / 1.25 if task.is_regression else np.arange(500) % 2
+        table = pa.table([*texts, numbers, np.arange(500)], [*columns, "label", "idx"])
+        source = f"{tmp_path / task.name}.parquet"
+        pq.write_table(table, source)
+        config = replace(CONFIG, text=task.text, text_pair=task.text_pair, label=task.label)
+        job = read_job(run, source, source, [], config, is_regression=task.is_regression)
+        assert len(job.train) == 500
+        assert bool(job.names) != task.is_regression
 
 
 def test_a_task_starts_from_the_encoder_of_the_classifier_above_it(run, tasks, tmp_path):

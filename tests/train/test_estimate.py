@@ -20,11 +20,11 @@ from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate
 from clozeline.train.estimate.step_cost import step_cost
-from clozeline.train.pretraining.step import WordSampler, forward_losses, train_step
+from clozeline.train.pretraining.step import WordSampler, train_step
 from tests.pipeline.test_examples import examples_of
 from tests.pipeline.test_row_checks import findings_of
 from tests.support.command import invoke, output_of
-from tests.support.pretended_gpu import WithoutDevice, backward, pretended_gpu
+from tests.support.pretended_gpu import WithoutDevice, pretended_gpu
 from tests.support.small import make_documents, small_tokenizer
 from tests.support.small_models import gradients, narrow
 from tests.support.step_forms import FORMS
@@ -77,24 +77,6 @@ def counted_flops(config, accumulation, words=0):
             sample=sample,
         )
     return counter.get_total_flops()
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_the_walk_over_the_graph_gives_autograds_gradients(name):
-    form = FORMS[name]
-    [part, *_] = form.loaded.batch.split(form.accumulation)
-
-    def found(run):
-        torch.manual_seed(0)
-        model = form.model()
-        with autocast(form.precision, CPU):
-            losses, _ = forward_losses(
-                model, part, is_full=form.is_full, count_hits=False, sample=form.sample(CPU)
-            )
-        run(losses.sum())
-        return gradients(model)
-
-    torch.testing.assert_close(found(backward), found(torch.Tensor.backward))
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")

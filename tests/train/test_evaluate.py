@@ -37,11 +37,6 @@ def held_out(folder, **options):
     return evaluation_batches(folder, **{"batch_size": 8, **options})
 
 
-def log_softmax(logits):
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
 def reference(model, batches, counts):
     """The same numbers in numpy, an example and a word at a time."""
     log_unigram = np.log((np.array(counts) + 1) / (np.array(counts) + 1).sum())
@@ -50,7 +45,7 @@ def reference(model, batches, counts):
         with torch.no_grad():
             outputs = model(batch.input_ids, batch.token_type_ids, batch.attention_mask,
                             batch.masked_lm_positions)  # fmt: skip
-        mlm, nsp = (log_softmax(logits.double().numpy()) for logits in outputs)
+        mlm, nsp = (logits.double().log_softmax(-1).numpy() for logits in outputs)
         for row in np.flatnonzero(batch.example_weights.numpy()):
             examples += 1
             for slot in np.flatnonzero(batch.masked_lm_weights[row].numpy()):

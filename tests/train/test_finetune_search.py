@@ -59,9 +59,6 @@ def searched(rate, best=9, labels=TWO_CLASSES, **config):
     return search(evaluate, len(labels), FinetuneConfig(**config), RATES)
 
 
-# The choice
-
-
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("epochs", [6, 12])
 def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(rate, epochs):
@@ -146,9 +143,6 @@ def test_a_diverged_model_has_the_worst_results_that_json_has_a_number_for():
     text = json.dumps(asdict(worst), allow_nan=False)
     assert Trial(**json.loads(text)) == worst
     assert best_of([worst, *searched(1e-3)]) != worst
-
-
-# The rows
 
 
 @pytest.mark.parametrize("size", [2, 7, FEW_ROWS, FEW_ROWS + 1, SEARCH_ROWS, SEARCH_ROWS + 1, 9001])

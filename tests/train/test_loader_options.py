@@ -46,11 +46,10 @@ BINS = 4
 
 
 @pytest.fixture(scope="module")
-def long_folder(tmp_path_factory):
-    """57 examples of up to 128 tokens."""
-    config = replace(SMALL, max_seq_length=128)
-    folder = tmp_path_factory.mktemp("long")
-    return write_data_set(folder, train=(13, 20, 0, 7, 17), config=config)
+def folder(tmp_path_factory):
+    """57 examples of up to 64 tokens, in batches of two widths."""
+    config = replace(SMALL, max_seq_length=64)
+    return write_data_set(tmp_path_factory.mktemp("long"), train=(13, 20, 0, 7, 17), config=config)
 
 
 def lengths(loaded):
@@ -95,38 +94,38 @@ def test_streams_by_themselves_put_like_lengths_into_the_same_batch(start, epoch
 def widened(loaded):
     """The batch with its ids at the full width, and nothing else that has a width."""
     batch = loaded.batch
-    ids = F.pad(batch.input_ids, (0, 128 - batch.input_ids.shape[1]))
+    ids = F.pad(batch.input_ids, (0, 64 - batch.input_ids.shape[1]))
     names = ("token_type_ids", "attention_mask")
     return replace(loaded, batch=replace(batch, input_ids=ids, **dict.fromkeys(names, ids)))
 
 
-def test_with_bins_each_epoch_still_holds_each_example_once(long_folder):
-    everything = set(originals(load(long_folder, 1, batch_size=N)))
+def test_with_bins_each_epoch_still_holds_each_example_once(folder):
+    everything = set(originals(load(folder, 1, batch_size=N)))
     # A batch that spans two epochs has rows of both, those of the first epoch first.
-    rows = originals(map(widened, load(long_folder, 20, length_bins=BINS)))
+    rows = originals(map(widened, load(folder, 20, length_bins=BINS)))
     assert all(set(rows[start : start + N]) == everything for start in range(0, 4 * N, N))
 
 
-def test_batches_of_bins_have_similar_lengths_and_no_extra_width(long_folder):
-    plain, binned = load(long_folder, 40), load(long_folder, 40, length_bins=BINS)
+def test_batches_of_bins_have_similar_lengths_and_no_extra_width(folder):
+    plain, binned = load(folder, 40), load(folder, 40, length_bins=BINS)
     spread = [sum(int(x.max() - x.min()) for x in map(lengths, s)) for s in (plain, binned)]
     assert spread[1] < spread[0]
     for loaded in binned:
         width = loaded.batch.input_ids.shape[1]
-        assert width == min(-(-int(lengths(loaded).max()) // 32) * 32, 128)
+        assert width == min(-(-int(lengths(loaded).max()) // 32) * 32, 64)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_with_bins_every_rank_has_rows_of_the_same_bin(long_folder, world_size):
+def test_with_bins_every_rank_has_rows_of_the_same_bin(folder, world_size):
     options = {"length_bins": BINS}
-    whole = load(long_folder, 20, **options)
-    for loaded, parts in zip(whole, of_ranks(long_folder, 20, world_size, **options), strict=True):
+    whole = load(folder, 20, **options)
+    for loaded, parts in zip(whole, of_ranks(folder, 20, world_size, **options), strict=True):
         assert originals([joined(list(map(widened, parts)))]) == originals([widened(loaded)])
         assert digest_of(parts) == digest_text(loaded.digest)
 
 
-def test_with_bins_a_position_is_the_beginning_of_a_batch(long_folder):
-    loader = Loader(long_folder, batch_size=GLOBAL, length_bins=BINS, **ORDER)
+def test_with_bins_a_position_is_the_beginning_of_a_batch(folder):
+    loader = Loader(folder, batch_size=GLOBAL, length_bins=BINS, **ORDER)
     with pytest.raises(InputError, match="position 6 is not the beginning of a batch of 12"):
         loader.load_state_dict(loader.state_dict(6))
 
@@ -218,13 +217,6 @@ def test_batches_reach_the_device_as_they_are(small_folder, unpadded):
 # --- Length bins, no padding, damaged shards ------------------------------------------------------
 LONG = replace(STILL, max_position_embeddings=64)
 NAME, VALIDATION = "train-00001-of-00003.arrow", "validation-00000-of-00001.arrow"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """57 examples of up to 64 tokens, in batches of two widths."""
-    config = replace(SMALL, max_seq_length=64)
-    return write_data_set(tmp_path_factory.mktemp("long"), train=(13, 20, 0, 7, 17), config=config)
 
 
 def of_steps(run, name="mlm_loss"):

@@ -178,9 +178,6 @@ def test_flash_attention_is_used_where_it_is_installed_and_nowhere_else(generati
     assert torch.nn.attention.current_flash_attention_impl() is None
 
 
-# --- the command
-
-
 def test_the_preset_of_a_run_with_more_positions_may_be_repeated(small_folder, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     model = replace(preset_of(small_folder), max_position_embeddings=600)
@@ -230,8 +227,6 @@ def test_print_recipe_wants_neither_shards_nor_a_folder():
     assert said.endswith("--phase reads other data first; give SHARDS, too.\n")
 
 
-# --- an architecture of one's own
-
 CHAPTER = ["hidden_size=768", "num_attention_heads=4", "intermediate_size=1024"]
 
 
@@ -278,15 +273,9 @@ def test_a_file_has_our_fields_or_those_of_hugging_face(tmp_path):
         (["--set=hidden_size=big"], "--set hidden_size=big: hidden_size is a whole number."),
         (["--set=gated=1"], "--set gated=1: gated is true or false."),
         (["--set=vocab_size=99"], "--set vocab_size: the vocabulary is that of the shards; "),
-        (["--set=hidden_size=10"], "hidden_size 10 is not divisible by num_attention_heads 4"),
         (["--preset=nosuch.json"], "nosuch.json does not exist; check the path."),
-        (["--preset=bert-bse"], "unknown preset 'bert-bse'; known: nano, "),
-        (
-            ["--preset=nanno"],
-            f"unknown preset 'nanno'; known: {', '.join(PRESETS)}. Did you mean na",
-        ),
+        (["--preset=nanno"], f"unknown preset 'nanno'; known: {', '.join(PRESETS)}. Did you"),
         (["--set= hidden_size = 10"], "hidden_size 10 is not divisible by num_attention_heads 4"),
-        (["--preset=huge"], "unknown preset 'huge'; known: nano, "),
     ],
 )
 def test_an_architecture_that_cannot_be_is_one_line(line, said):

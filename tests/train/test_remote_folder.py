@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -30,6 +29,7 @@ from tests.support import files
 from tests.support.command import invoke
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, clozeline, python
+from tests.support.waiting import wait_until
 
 TRAIN = ["--preset=bert-tiny", "--batch-size=4", "--log-every=1", "--warmup=0"]
 TRAIN += ["--learning-rate=1e-3"]
@@ -97,12 +97,6 @@ def write(folder, files):
         (folder / name).write_bytes(content)
 
 
-def wait_for(is_done, process=None):
-    until = time.monotonic() + 60
-    while not is_done() and time.monotonic() < until and (not process or process.poll() is None):
-        time.sleep(0.01)
-
-
 def empty(folder):
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -145,12 +139,12 @@ def test_what_is_written_is_in_the_store_before_the_end_and_logs_go_along(tmp_pa
     """A log that grows is no reason to upload it: that comes with the next file."""
     with opened(tmp_path / "store" / "run") as folder:
         write(folder, FILES)
-        wait_for(lambda: contents(tmp_path / "store") == {f"run/{n}": FILES[n] for n in FILES})
-        assert contents(tmp_path / "store" / "run") == FILES
+        wait_until(lambda: contents(tmp_path / "store" / "run") == FILES, "upload", seconds=60)
         write(folder, {"metrics.jsonl": b"1"})
         assert contents(tmp_path / "store" / "run") == FILES
         write(folder, NEWER)
-        wait_for(lambda: "metrics.jsonl" in contents(tmp_path / "store" / "run"))
+        store = tmp_path / "store" / "run"
+        wait_until(lambda: "metrics.jsonl" in contents(store), "upload", seconds=60)
 
 
 def test_another_machine_goes_on_from_the_store(store, tmp_path, cache, other_machine, capsys):
@@ -357,7 +351,7 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
                 write(folder / f"checkpoints/step-{step}", {"state.json": b"%d" % step})
                 if step == 1:
                     first = store / "checkpoints/step-1/state.json"
-                    wait_for(lambda: uploads < 3 or first.exists())  # noqa: B023
+                    wait_until(lambda: uploads < 3 or first.exists(), "state", seconds=60)  # noqa: B023
 
     what_to_do = (
         r"403.*What is missing there is in .*/run; rerun the same command on this machine, with "
@@ -483,7 +477,8 @@ def test_a_run_in_a_store_goes_on_elsewhere_after_a_kill(shards, tmp_path, other
     command = ["pretrain", shards, "--out", url_of(store), *options]
     line = [sys.executable, "-m", "clozeline", *map(str, command)]
     with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.DEVNULL) as training:
-        wait_for(lambda: list(store.glob("checkpoints/step-*/state.json")), training)
+        states = "checkpoints/step-*/state.json"
+        wait_until(lambda: list(store.glob(states)), "checkpoint", seconds=60)
         training.send_signal(signal.SIGKILL)
     lease = json.loads((store / LEASE).read_text())
     (store / LEASE).write_text(json.dumps(lease | {"renewed": 0}))  # or it waits for a minute

@@ -224,9 +224,6 @@ def test_another_batch_size_resumes_at_the_very_next_example(run, small_folder):
     assert line["data_digest"] == digest_text(next(iter(batches)).digest)
 
 
-# --- in the middle of writing
-
-
 #: `clozeline`, which dies at the first event of a kind (see sys.audit) with such a path.
 KILLED_AT = """
 import os, signal, sys
@@ -272,9 +269,6 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, finished, small_fo
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
     finish(small_folder, run)
     assert_same_run(run, finished)
-
-
-# --- what need not be repeated
 
 
 def test_it_keeps_its_numbers_its_architecture_and_its_origin(small_folder, tmp_path):
