@@ -12,9 +12,13 @@ from clozeline.pipeline.common.counter_rng import UInt64Array, stream_key
 from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
-from clozeline.pipeline.examples.columns import BucketDocuments, Pairs
+from clozeline.pipeline.examples.columns import (
+    BucketDocuments,
+    PackedRows,
+    Pairs,
+    pack_documents,
+)
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from clozeline.pipeline.examples.packed_rows import PackedRows, pack_documents
 from clozeline.pipeline.examples.pairs import SCHEMES
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 

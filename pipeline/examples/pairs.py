@@ -9,7 +9,7 @@ sentences   any two adjacent sentences of a paragraph make one pair, and the fir
             a second pair with a random sentence of another document (label 1)
 none        spans of one document, as long as possible, without a B
 
-`packed` is in packed_rows.py.
+`packed` is in columns.py.
 
 "s1 s2 s3"  ->  segments  [s1 s2, s3, 0]    [s1, x7 x8, 1]
                 order     [s1 s2, s3, 0]    [s2 s3, s1, 1]
@@ -43,8 +43,7 @@ from clozeline.pipeline.common.counter_rng import (
 from clozeline.pipeline.common.ragged import Offsets
 from clozeline.pipeline.config import PairScheme
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED, NO_PAIR
-from clozeline.pipeline.examples.columns import BucketDocuments, Pairs, fit_lengths
-from clozeline.pipeline.examples.packed_rows import full_spans
+from clozeline.pipeline.examples.columns import BucketDocuments, Pairs, fit_lengths, full_spans
 
 MakePairs = Callable[[BucketDocuments, UInt64Array, int, float], tuple[Pairs, Counter[str]]]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
+from clozeline.pipeline.examples.columns import SHORTEST
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from clozeline.pipeline.examples.packed_rows import SHORTEST
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Flags = NDArray[np.bool_]

@@ -15,9 +15,9 @@ from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, example_schema
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
+from clozeline.pipeline.examples.columns import best_fit, pack_documents
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
 from clozeline.pipeline.examples.pairs import SCHEMES
 from clozeline.pipeline.report.dataset_chapter import count_rows
 from clozeline.pipeline.report.inspect import example_lines, inspect_dataset, shown_example
