@@ -85,8 +85,7 @@ class DataConfig:
     )
     quality: tuple[str, ...] = _curation(
         (),
-        "Rules that a document must pass: `gopher`, `c4`, `fineweb`, `none`, or one rule and its "
-        "threshold, as in `min_words=50`; repeatable.",
+        "Rules that a document must pass: `gopher`, `c4`, `fineweb` or `none`; repeatable.",
     )
     exclude: tuple[str, ...] = _curation(
         (),

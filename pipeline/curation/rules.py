@@ -1,10 +1,10 @@
 """Quality rules: a measure, a bound and a threshold. Texts that break one are dropped.
 
-    --quality gopher --quality min_words=20    the rules of Gopher, but from 20 words
-    "Too short."  ->  ("min_words", 2.0)
+    --quality gopher  ->  min_words 50, max_words 100,000, ...
+    "Too short."      ->  ("min_words", 2.0)
 
-A later value replaces an earlier one. Rules are tried in the order of RULES; the first that a text
-breaks is the reason that is counted. What they measure of a text is one table, MEASURES:
+Of several sets, a later threshold replaces an earlier one. Rules are tried in the order of RULES;
+the first that a text breaks is the reason that is counted. What they measure is one table:
 
     "A cat.\\nA cat."  ->  words 4, mean_word_length 2.0, repeated_lines 0.5
 
@@ -12,7 +12,6 @@ Rae et al. 2021 is "Scaling Language Models" (Gopher, arXiv 2112.11446), Raffel 
 paper of T5 and C4 (JMLR 21/140), Penedo et al. 2024 "The FineWeb Datasets" (arXiv 2406.17557).
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -165,22 +164,6 @@ def _repeated_characters(text: Text, parts: list[str]) -> float:
     return _per(sum(map(len, parts)) - sum(map(len, set(parts))), text.text)
 
 
-#: The bounds that a measure may have; one that is not listed has a maximum only.
-BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("words", "mean_word_length"), ("min", "max")),
-    **dict.fromkeys(("alphabetic_words", "stop_words", "sentences", "terminal_lines"), ("min",)),
-}
-#: Every rule: its name says whether its threshold is the least or the most that may be.
-RULES: Final = {
-    f"{bound}_{name}": measure
-    for name, measure in MEASURES.items()
-    for bound in BOUNDS.get(name, ("max",))
-}
-#: Rules that measure a share, which is 1 at most.
-SHARES: Final = {rule for rule in RULES if rule.startswith(("max_repeated", "max_top"))} | {
-    *("max_bullet_lines", "max_ellipsis_lines", "max_short_lines"),
-    *("min_alphabetic_words", "min_terminal_lines"),
-}
 #: A rule that changes texts: 1 removes the lines that C4 removes.
 BOILERPLATE: Final = "remove_boilerplate"
 
@@ -215,6 +198,13 @@ SETS: Final[Mapping[str, Mapping[str, float]]] = {
         "max_new_lines": 0.3,
     },
 }
+#: Every rule: its name says whether its threshold is the least or the most that may be.
+RULES: Final = [
+    f"{bound}_{name}"
+    for name in MEASURES
+    for bound in ("min", "max")
+    if any(f"{bound}_{name}" in rules for rules in SETS.values())
+]
 
 
 @dataclass(frozen=True)
@@ -230,42 +220,22 @@ class Quality:
         measured = Text(text)
         for rule, threshold in self.thresholds.items():
             if rule != BOILERPLATE:
-                found = float(RULES[rule](measured))
-                if found < threshold if rule.startswith("min_") else found > threshold:
+                bound, _, name = rule.partition("_")
+                found = float(MEASURES[name](measured))
+                if found < threshold if bound == "min" else found > threshold:
                     return text, rule, found
         return text, "", 0.0
 
 
 def quality_of(names: Sequence[str]) -> Quality:
-    """The rules that the names of sets and `rule=threshold` give.
-
-    Raises InputError for an unknown rule and for a threshold that is not a number from 0 on,
-    or to 1 for a share.
-    """
+    """The rules of the sets of these names. Raises InputError for an unknown one."""
     chosen: dict[str, float] = {}
     for name in names:
-        rule, _, value = name.partition("=")
-        if not value and rule in SETS:
-            chosen = {**chosen, **SETS[rule]} if SETS[rule] else {}
-        elif rule in RULES or rule == BOILERPLATE:
-            chosen[rule] = _threshold(rule, value)
-        else:
-            known = [*SETS, *RULES, BOILERPLATE]
+        if name not in SETS:
             raise InputError(
-                f"--quality {name}: there is no such rule{did_you_mean(rule, known)} "
-                f"Sets are {', '.join(SETS)}; "
-                f"rules are {', '.join(known[len(SETS) :])}."
+                f"--quality {name}: there is no such set{did_you_mean(name, SETS)} "
+                f"Sets are {', '.join(SETS)}; single rules were removed, keep= in Python filters "
+                "documents."
             )
+        chosen = {**chosen, **SETS[name]} if SETS[name] else {}
     return Quality({rule: chosen[rule] for rule in (BOILERPLATE, *RULES) if rule in chosen})
-
-
-def _threshold(rule: str, value: str) -> float:
-    try:
-        threshold = float(value)
-    except ValueError:
-        threshold = math.nan
-    if rule in SHARES and not 0 <= threshold <= 1:
-        raise InputError(f"--quality {rule}={value}: give a share from 0 to 1, as in {rule}=0.2.")
-    if not 0 <= threshold < math.inf:
-        raise InputError(f"--quality {rule}={value}: give a number from 0 on, as in {rule}=20.")
-    return threshold

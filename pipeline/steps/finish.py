@@ -167,8 +167,8 @@ def _no_examples(total: Counts) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
     if not documents and any(reason.startswith(("quality_", "excluded")) for reason in dropped):
         return (
-            f"every document was dropped ({reasons}). Relax the rule that took most, see --quality "
-            "and --exclude-ngram, or give other text; --dry-run shows the shares."
+            f"every document was dropped ({reasons}). Leave out the --quality that took most, give "
+            "a larger --exclude-ngram, or other text; --dry-run shows the shares."
         )
     if not documents and not dropped:
         return "there is no document in the sources; give text that is not empty."

@@ -19,9 +19,10 @@ from clozeline.pipeline.common.counts import SAMPLES, Counts
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation.exclusion import Excluded, curate, grams_of, text_hash
 from clozeline.pipeline.curation.rules import (
+    BOILERPLATE,
     MEASURES,
     RULES,
-    SHARES,
+    Quality,
     Text,
     quality_of,
     repeated_ngrams,
@@ -70,23 +71,31 @@ def test_measures_of_ngrams(size, text, top, repeated):
 def test_boilerplate_lines_go_and_citations_too():
     text = "It fell in 1873.[2]\nHome | About\nYes.\nWe use cookies on this page.\nIt was late..."
     assert without_boilerplate(text) == "It fell in 1873."
-    kept, rule, _ = quality_of(["c4", "min_sentences=1"]).check(text)
+    kept, rule, _ = Quality({BOILERPLATE: 1, "min_sentences": 1}).check(text)
     assert (kept, rule) == ("It fell in 1873.", "")
 
 
 def test_the_first_broken_rule_is_the_reason_and_its_value_is_told():
     few = ("min_alphabetic_words", 2 / 3)
     assert quality_of(["gopher"]).check("Too short.")[1:] == ("min_words", 2.0)
-    assert quality_of(["gopher", "min_words=2"]).check("Too short.")[1:] == few
-    assert quality_of(["gopher", "min_words=5"]).check(GOOD)[1] == "max_top_3gram"
+    gopher = quality_of(["gopher"]).thresholds
+    assert Quality({**gopher, "min_words": 2}).check("Too short.")[1:] == few
+    assert Quality({**gopher, "min_words": 5}).check(GOOD)[1] == "max_top_3gram"
     assert quality_of(["none"]).check("") == ("", "", 0.0)
     assert quality_of([]) == quality_of(["none"]) == quality_of(["gopher", "none"])
 
 
+def test_of_several_sets_the_later_threshold_holds_and_rules_keep_their_order():
+    name = "max_repeated_line_characters"
+    both = [quality_of(sets).thresholds for sets in (["gopher", "fineweb"], ["fineweb", "gopher"])]
+    assert [thresholds[name] for thresholds in both] == [0.01, 0.2]
+    assert list(both[0]) == list(both[1]) == [rule for rule in RULES if rule in both[0]]
+
+
 def test_a_threshold_itself_is_allowed():
-    assert quality_of(["min_words=2", "max_words=2"]).check("Too short.")[1] == ""
-    assert quality_of(["min_words=3"]).check("Too short.")[1] == "min_words"
-    assert quality_of(["max_words=1"]).check("Too short.")[1] == "max_words"
+    assert Quality({"min_words": 2, "max_words": 2}).check("Too short.")[1] == ""
+    assert Quality({"min_words": 3}).check("Too short.")[1] == "min_words"
+    assert Quality({"max_words": 1}).check("Too short.")[1] == "max_words"
 
 
 @pytest.mark.parametrize("run", [".", "?!", '."', "…)"])
@@ -98,24 +107,18 @@ def test_sentences_of_a_line_of_marks_are_counted_in_linear_time(run):
 @pytest.mark.parametrize("name", [rule for rule in RULES if rule != "min_words"])
 def test_a_rule_with_a_threshold_that_nothing_passes_drops_a_text(name):
     text = "- lorem ipsum { # ...\n\n" * 12 + "no mark"
-    threshold = 0 if name.startswith("max_") else 1 if name in SHARES else 1e9
-    assert quality_of([f"{name}={threshold}"]).check(text)[1] == name
+    threshold = 0 if name.startswith("max_") else 1e9
+    assert Quality({name: threshold}).check(text)[1] == name
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("gophr", "there is no such rule; did you mean gopher?"),
-        ("min_word=3", "there is no such rule; did you mean min_words?"),
-        ("min_words", "give a number from 0 on"),
-        ("min_words=x", "give a number from 0 on"),
-        ("min_words=-1", "give a number from 0 on"),
-        ("min_words=inf", "give a number from 0 on"),
-        ("max_top_2gram=7", "max_top_2gram=7: give a share from 0 to 1, as in max_top_2gram=0.2"),
-        ("min_terminal_lines=nan", "give a share from 0 to 1"),
+        ("gophr", "there is no such set; did you mean gopher?"),
+        ("min_words=3", "there is no such set. Sets are none, gopher, c4, fineweb; single rules"),
     ],
 )
-def test_a_wrong_rule_is_one_line(given, message):
+def test_a_wrong_set_is_one_line(given, message):
     with pytest.raises(InputError, match=re.escape(message)):
         quality_of([given])
 
@@ -174,7 +177,7 @@ def test_what_is_dropped_is_counted_once_for_each_text_and_shown():
     test = "the lamp is good and I would buy it again"
     excluded = excluded_of([test, test], 5)
     texts = ["too short", "indeed the lamp is good and cheap", "the lamp broke on the first day"]
-    kept, counts = curate(texts, quality_of(["min_words=3"]), excluded)
+    kept, counts = curate(texts, Quality({"min_words": 3}), excluded)
     assert kept == texts[2:]
     assert counts.dropped == {"quality_min_words": 1, "excluded": 1}
     [sample] = counts.samples["quality_min_words"]

@@ -88,7 +88,7 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
 def test_an_option_that_is_left_out_now_makes_another_data_set(copy):
     """Those of curation are stored only where they are given."""
     (copy / "test.txt").write_text(TEXT[:500])
-    config = replace(CONFIG, quality=("min_words=5",), exclude=(str(copy / "test.txt"),))
+    config = replace(CONFIG, quality=("fineweb",), exclude=(str(copy / "test.txt"),))
     shards(copy, config, replace(OPTIONS, overwrite=True))
     with pytest.raises(InputError, match=r"quality .* there, none now; exclude .* there, none now"):
         shards(copy)

@@ -200,10 +200,10 @@ NOTHING_NEW = {
     "all is rejected": ({}, "new.jsonl", json_lines(*["body"] * 9), REJECTED),
     "too many": ({}, "new.jsonl", json_lines(*["body"] * 9, *["text"] * 9), REJECTED),
     "all is dropped": (
-        {"quality": ("min_words=99999",)},
+        {"quality": ("gopher",)},
         "a.txt",
-        TEXT,
-        "every document was dropp",
+        "There is a cat.\n\nThere is a dog.",
+        r"every document was dropped \(quality_min_words 2\). Leave out",
     ),
     "documents of one sentence": (
         *({"pairs": "sentences"}, "a.txt", TEXT.replace("\n", " ").replace(". ", "\n\n")),

@@ -95,7 +95,7 @@ def test_without_a_token_cache_shards_and_manifest_have_the_same_bytes(corpus, t
 @pytest.mark.parametrize("pairs", ["sentences", "none", "packed", "order"])
 def test_with_every_rule_of_curation_that_is_allowed(corpus, tmp_path, pairs):
     write_texts(tmp_path / "test.jsonl", [articles(9)[4]])
-    rules = ("--quality=min_words=40", f"--exclude={tmp_path}/test.jsonl", f"--pairs={pairs}")
+    rules = ("--quality=gopher", f"--exclude={tmp_path}/test.jsonl", f"--pairs={pairs}")
     output_of(*line(corpus, tmp_path / "out", *rules))
     with_cache = ["shards", *sources(corpus), "--tokenizer", corpus / "tokenizer", *OPTIONS, *rules]
     output_of(*with_cache, "--out", tmp_path / "cached", "--workers=1")
