@@ -34,7 +34,7 @@ from clozeline.pipeline.common.paths import (
 )
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import budgets_of
-from clozeline.pipeline.curation.near.files import BYTES_PER_PARTITION
+from clozeline.pipeline.curation.near.steps import BYTES_PER_PARTITION
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.job.fork_server import fork_server

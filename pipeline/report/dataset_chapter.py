@@ -49,8 +49,6 @@ class DroppedDocument:
     document: str  # its hash
     text: str
     value: float  # what decided
-    kept: str = ""  # hash of the document that was kept
-    kept_text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,17 +252,15 @@ def _count_table(what: str, counts: Mapping[str, int]) -> Table:
 def _samples(dropped: list[DroppedDocument]) -> Table:
     """Samples of what curation dropped, each with the value that decided.
 
-    That is the similarity of a near copy, which stands beside the document that was kept, what a
-    rule measured, or the number of n-grams shared with excluded texts.
+    That is what a rule measured, or the number of n-grams shared with excluded texts.
     """
     return Table(
         title="samples of dropped documents",
-        heads=("reason: value (document)", "text", "text of the document that was kept"),
+        heads=("reason: value (document)", "text"),
         rows=[
             (
                 f"{sample.reason.replace('_', ' ')}: {sample.value:.4g} ({sample.document[:8]})",
                 sample.text,
-                sample.kept_text,
             )
             for sample in sorted(dropped, key=lambda sample: sample.reason)
         ],

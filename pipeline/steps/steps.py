@@ -22,7 +22,7 @@ from clozeline.pipeline.common.json_files import json_digest, json_values, write
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.curation.exclusion import Excluded, curate, read_excluded
 from clozeline.pipeline.curation.mixture import DOCUMENT, choose_mixture
-from clozeline.pipeline.curation.near.files import (
+from clozeline.pipeline.curation.near.steps import (
     HASH,
     NearWriter,
     Rows,

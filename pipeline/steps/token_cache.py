@@ -25,7 +25,7 @@ from clozeline.pipeline.common.json_files import MALFORMED, file_sha256, sealed,
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of
-from clozeline.pipeline.curation.near.files import Rows
+from clozeline.pipeline.curation.near.steps import Rows
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.cache_file import (
     ENTRY,

@@ -26,7 +26,6 @@ import numpy as np
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.curation.near.files import read_rows
 from clozeline.pipeline.curation.near.search import (
     candidate_pairs,
     components,
@@ -39,6 +38,7 @@ from clozeline.pipeline.curation.near.steps import (
     compare_documents,
     connect_documents,
     pair_documents,
+    read_rows,
 )
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents

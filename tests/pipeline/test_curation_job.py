@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import shutil
+from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 from clozeline.pipeline.common.errors import STOPPED, CorruptDataError
 from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.curation.exclusion import text_hash
-from clozeline.pipeline.curation.near.files import HEADER, SPAN, read_documents
-from clozeline.pipeline.curation.rules import Text
+from clozeline.pipeline.curation.near.steps import ENTRY, read_rows, read_words
+from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, read_manifest
 from clozeline.pipeline.job.graph import run_graph
@@ -62,11 +63,11 @@ def edited(text, every):
 
 
 def planted():
-    """100 articles; of 30 of them a copy, an edited one and one that is too far away."""
+    """100 articles; of 30 a copy, an edited one and one that is too far away; short ones."""
     texts = articles(100)
     near = [edited(text, 60) for text in texts[:30]]
     far = [edited(text, 8) for text in texts[:30]]
-    return [*texts, *texts[:30:3], *near, *far]
+    return [*texts, *texts[:30:3], *near, *far, *(text[:200] for text in texts[90:93])]
 
 
 def clean(text):
@@ -136,7 +137,7 @@ def curated(tmp_path_factory):
     """A data set for which documents were dropped for each reason, and those left were repeated."""
     folder = tmp_path_factory.mktemp("curated")
     tests = write_texts(folder / "test.jsonl", [text[:300] for text in articles(9)])
-    chosen = {"exclude": (str(tests),), "quality": ("gopher", "min_words=200")}
+    chosen = {"exclude": (str(tests),), "quality": ("gopher",)}
     config = replace(NEAR, **chosen)
     context = make(folder / "work", config, planted(), excluded=excluded_blocks(config))
     manifest = build(context, query=BUDGET)
@@ -234,21 +235,17 @@ def test_whatever_a_killed_job_leaves_is_continued_to_the_same_bytes(curated, tm
         curated.assert_same_bytes(context.out_dir)
 
 
-@pytest.mark.parametrize("position", [3, 17, 26, 200, -1])
+@pytest.mark.parametrize("position", [3, 200, -1])
 def test_damage_to_the_words_of_a_document_is_found(near, tmp_path, position):
-    words = sorted((near.parent / "cache").glob("*.words"))[0]
+    [words] = (near.parent / "cache").glob("*.words")
+    entries = np.concatenate([*read_rows([*(near.parent / "cache").glob("*.near")], 0, ENTRY)])
+    documents = np.unique(entries["document"])
+    assert len(read_words([words], documents)) == len(documents) > 1
     data = bytearray(words.read_bytes())
     data[position] ^= 1
     (tmp_path / "bad.words").write_bytes(data)
-    bounds, start = [], 0
-    while start < words.stat().st_size:
-        _, _, count, head, _ = HEADER.unpack_from(words.read_bytes(), start)
-        bounds.append((0, start, HEADER.size + 4 * count + head))
-        start += bounds[-1][2]
-    spans = np.array(bounds, SPAN)
-    assert len(read_documents([words], spans)) == len(spans) > 1
     with pytest.raises(CorruptDataError, match=r"is damaged .*; delete it"):
-        read_documents([tmp_path / "bad.words"], spans)
+        read_words([tmp_path / "bad.words"], documents)
 
 
 def test_default_options_give_the_bytes_of_before(tmp_path):
@@ -284,18 +281,20 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path, 
     texts = articles(60)
     tests = [*(f"Unseen {text[:300]}" for text in texts[:5]), "too short", "no such words " * 9]
     source = str(write_texts(tmp_path / "test.jsonl", tests))
-    config = replace(CONFIG, exclude=(source,), quality=("min_words=200",))
-    long = [text for text in texts if len(Text(text).words) >= 200]
-    of = {text: grams(text, 13) for text in (*long, *tests)}
+    config = replace(CONFIG, exclude=(source,), quality=("gopher",))
+    broken = [quality_of(config.quality).check(text)[1] for text in texts]
+    good = [text for text, rule in zip(texts, broken, strict=True) if not rule]
+    of = {text: grams(text, 13) for text in (*good, *tests)}
     of_tests = set().union(*(of[text] for text in tests))
-    kept = [text for text in long if not of[text] & of_tests]
-    assert 0 < len(kept) < len(long) < 60
+    kept = [text for text in good if not of[text] & of_tests]
+    assert 0 < len(kept) < len(good) < 60
     given = {"excluded": excluded_blocks(config)}
     manifest = build(make(tmp_path / "work", config, texts, **given), block_bytes=20_000)
     plain = build(make(tmp_path / "plain", CONFIG, kept))
     assert manifest.dataset_digest == plain.dataset_digest
-    assert manifest.dropped["quality_min_words"] == 60 - len(long)
-    assert manifest.dropped["excluded"] == len(long) - len(kept)
+    found = {name: n for name, n in manifest.dropped.items() if name.startswith("quality_")}
+    assert found == Counter(f"quality_{rule}" for rule in broken if rule)
+    assert manifest.dropped["excluded"] == len(good) - len(kept)
     monkeypatch.chdir(tmp_path)  # without a job.json, the name in the manifest is a path here
     assert verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")]) == []
 
@@ -303,7 +302,7 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--quality=gophr"], "there is no such rule; did you mean gopher?"),
+        (["--quality=gophr"], "there is no such set; did you mean gopher?"),
         (["--similarity=1.5"], "similarity is 1.5; it must be 0.3 to 1.0."),
         (["--exclude-ngram=0"], "ngram is 0; it must be 1 to 100."),
         (["--similarity=0.7"], "similarity is for --deduplicate near; add that"),
@@ -315,7 +314,6 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path, 
         (["--exclude={}/cut.jsonl.gz"], "cut.jsonl.gz is not whole: truncated or corrupt gz"),
         (["--exclude={}/short.jsonl?tokens=5M"], ": tokens= is for text to train on and does no"),
         (["--exclude={}/short.jsonl?repeat=3"], "short.jsonl?repeat=3: repeat= is for text to tr"),
-        (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, options, message):
@@ -364,18 +362,14 @@ def test_the_manifest_is_the_same_wherever_the_sources_are(tmp_path, monkeypatch
     assert "already complete" in output_of(*line(two), "--out", tmp_path / "out")
 
 
-def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(curated):
+def test_samples_of_what_is_dropped_are_kept_and_shown(curated):
     lines = (curated.folder / "dropped.jsonl").read_text().splitlines()
-    near = [x for x in map(json.loads, lines) if x["reason"] == "near_duplicate"]
-    assert 1 < len(near) <= 20
-    by_hash = {text_hash(clean(text)): clean(text) for text in planted()}
-    for line in near:
-        one, other = by_hash[line["document"]], by_hash[line["kept"]]
-        assert (line["text"], line["kept_text"]) == (one[:500], other[:500])
-        assert line["value"] == round(similarity(one, other), 4)
+    by_hash = {text_hash(text): text for text in planted()}
+    found = [(x["reason"], x["text"]) for x in map(json.loads, lines)]
+    assert all(by_hash[x["document"]][:500] == x["text"] for x in map(json.loads, lines))
     *_, section = dataset_chapter(curated.folder, "").sections
-    rows = [(row[0].partition(":")[0], *row[1:]) for row in section.tables[-1].rows]
-    assert {row[0] for row in rows} > {"near duplicate", "excluded", "quality min words"}
-    shown = [row[1:] for row in rows if row[0] == "near duplicate"]
-    assert shown == [(x["text"], x["kept_text"]) for x in near]
+    rows = [(row[0].partition(":")[0], row[1]) for row in section.tables[-1].rows]
+    assert {row[0] for row in rows} > {"excluded", "quality min words"}
+    by_reason = sorted(found, key=lambda sample: sample[0])
+    assert rows == [(reason.replace("_", " "), text) for reason, text in by_reason]
     assert all(len(row) == len(table.heads) for table in section.tables for row in table.rows)

@@ -34,7 +34,7 @@ from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.cache_file import digest_of
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
-NEAR_VERSION = 6
+NEAR_VERSION = 7
 SHINGLE_WORDS: Final = 5
 MINIMA: Final = 128  #: at most, of a signature
 RECALL: Final = 0.98  #: of pairs at the chosen similarity, at least
