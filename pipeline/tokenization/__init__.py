@@ -9,5 +9,5 @@ which data meets them:
   loses; `learn` makes a vocabulary of text, or `vocabulary` and `tokenizer_spec` read one;
   `tokenizer` is all of it, loaded;
 - for each block: `documents` takes text to sentences, ids and the bytes that the other steps read;
-  `encoder` finds the ids, with `word_memo` for models other than WordPiece.
+  `encoder` finds the ids.
 """

@@ -2,34 +2,60 @@
 
     model                                            encoded by
     WordPiece                                        nanotoken, compiled; all sentences in one call
-    byte-level BPE, Unigram with plain steps         `tokenizers`, each word once (`word_memo.py`)
+    byte-level BPE, Unigram with plain steps         `tokenizers`, each word once
     others; any where nanotoken cannot be loaded     `tokenizers`, sentence by sentence
 
 nanotoken encodes one text, in which a NUL is between any two sentences. NUL is an added token of
 its tokenizer, so each sentence is encoded by itself, and the NULs say where it ends.
+
+`tokenizers` normalizes, splits a text into pre-tokens and encodes each by itself. A space that
+follows no whitespace begins one, whatever is beside it: in GPT-2's pattern (Radford et al. 2019) of
+byte-level BPE, and in Metaspace. No Unicode normalization form joins a space with a neighbour, or
+moves a mark across it. So a sentence is cut before its spaces, and a word that was seen before is
+not encoded again. Sentences with a space that follows whitespace stay whole, and all where the
+steps are others, or an added token could reach across a cut.
+
+    "No, no."  ->  [No,][ no.]
 
 **Exact or not at all**: `check` compares with `tokenizers`; jobs call it for a thousandth of their
 documents (`documents.py`).
 """
 
 import json
+import re
 import sys
+import unicodedata
+from array import array
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import JobFailedError, one_line
-from clozeline.pipeline.common.ragged import Offsets
+from clozeline.pipeline.common.ragged import Offsets, text_slabs
 from clozeline.pipeline.sentences.splitter import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.word_memo import WordMemo, find_cuts
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 
 Ids = NDArray[np.uint32]
 
 NUL = "\0"
+#: The normalizers and pre-tokenizers of models whose sentences are cut.
+FORMS = (None, "NFC", "NFD", "NFKC", "NFKD")
+CUT_STEPS: tuple[dict[str, Any], ...] = (
+    {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False},
+    {"type": "Metaspace", "replacement": "\u2581", "split": True},
+)
+CUT = re.compile(r"\S ")
+NOT_CUT = f"[{''.join(filter(str.isspace, map(chr, range(0x3001))))}] "  # in one that stays whole
+SLAB_CHARACTERS = 1 << 20  # cut at once: the working set stays in the processor's cache
+MEMO_BYTES = 128 << 20  # of words, which affects nothing
+ENTRY_BYTES = 150  # of a word in the memo, besides its text and ids
 
 
 class SentenceEncoder:
@@ -42,8 +68,9 @@ class SentenceEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._compiled: Any = _wordpiece(tokenizer) if tokenizer.spec is None else None
-        cuts = find_cuts(tokenizer.spec) if tokenizer.spec else None
-        self._memo = WordMemo(tokenizer.encode_batch, cuts) if cuts else None
+        self._is_cut = tokenizer.spec is not None and _has_words(tokenizer.spec)
+        self._ids: dict[str, bytes] = {}  # of each word; cleared when full
+        self._size = 0
 
     def encode(self, sentences: list[str] | Sentences) -> tuple[Ids, Offsets]:
         """The ids of S sentences, concatenated, uint32, and the number of ids of each, int64 [S].
@@ -54,13 +81,13 @@ class SentenceEncoder:
         """
         if self._compiled is None:
             listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
-            return self._memo.encode(listed) if self._memo else self._encode_by_library(listed)
+            if not self._is_cut or any(NUL in sentence for sentence in listed):
+                return self._encode_by_library(listed)
+            return _joined([self._encode_words(s) for s in text_slabs(listed, SLAB_CHARACTERS)])
         spans = sentences if isinstance(sentences, Sentences) else Sentences.of(sentences)
         if NUL.encode() in spans.data:  # documents have none
             return self._encode_by_library(spans.to_list())
-        parts = [self._encode_compiled(slab) for slab in spans.slabs()]
-        ids, lengths = zip(*parts, strict=True)
-        return np.concatenate(ids), np.concatenate(lengths)
+        return _joined([self._encode_compiled(slab) for slab in spans.slabs()])
 
     def check(self, sentences: list[str] | Sentences, ids: Ids, *, name: str) -> None:
         """Compare the ids of these sentences, concatenated, with those of `tokenizers`.
@@ -85,10 +112,44 @@ class SentenceEncoder:
         lengths = np.diff(np.concatenate([[-1], ends, [len(ids)]])) - 1
         return np.delete(ids, ends), lengths
 
+    def _encode_words(self, sentences: Sequence[str]) -> tuple[Ids, Offsets]:
+        texts = pa.array(sentences, pa.large_string())
+        cut = pc.replace_substring(texts, " ", f"{NUL} ")
+        texts = pc.if_else(pc.match_substring_regex(texts, NOT_CUT), texts, cut)
+        rows = pc.split_pattern(texts, NUL)
+        words = rows.values.dictionary_encode()
+        distinct = words.dictionary.to_pylist()
+        if self._size > MEMO_BYTES:
+            self._ids, self._size = {}, 0
+        new = [word for word in distinct if word not in self._ids]
+        for word, ids in zip(new, self.tokenizer.encode_batch(new), strict=True):
+            self._ids[word] = array("I", ids).tobytes()  # of uint32
+            self._size += ENTRY_BYTES + 2 * len(word) + 4 * len(ids)
+        of_distinct = pa.array([self._ids[word] for word in distinct], pa.large_binary())
+        _, ends, data = of_distinct.take(words.indices).buffers()
+        offsets = np.frombuffer(ends, np.int64)[rows.offsets] // np.uint32().itemsize
+        return np.frombuffer(data, np.uint32, offsets[-1]), np.diff(offsets)
+
     def _encode_by_library(self, sentences: list[str]) -> tuple[Ids, Offsets]:
         rows = self.tokenizer.encode_batch(sentences)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths
+
+
+def _joined(parts: list[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets]:
+    ids, lengths = zip(*parts, strict=True)
+    return np.concatenate(ids), np.concatenate(lengths)
+
+
+def _has_words(spec: TokenizerSpec) -> bool:
+    """Whether sentences of this model may be cut before spaces."""
+    values = json.loads(spec.library().to_str())  # in full: a file may leave out what is usual
+    normalizer, step = values["normalizer"] or {}, values["pre_tokenizer"] or {}
+    is_known = any(known.items() <= step.items() for known in CUT_STEPS)
+    added = [token for token in values["added_tokens"] if not token["special"]]
+    texts = [unicodedata.normalize("NFKC", token["content"]) for token in added]
+    is_broken = any(token["rstrip"] for token in added) or any(map(CUT.search, texts))
+    return is_known and normalizer.get("type") in FORMS and not is_broken
 
 
 def _separated(sentences: Sentences) -> bytes:

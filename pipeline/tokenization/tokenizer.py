@@ -39,6 +39,7 @@ from clozeline.pipeline.common.paths import (
 from clozeline.pipeline.tokenization.tokenizer_spec import (
     SPECIAL_TOKENS,
     TokenizerSpec,
+    is_wordpiece,
     join_bytes,
     shown_token,
     token_texts,
@@ -106,7 +107,7 @@ class Tokenizer:
         self.special_tokens = spec.special_tokens if spec else SPECIAL_TOKENS
         self.mask_token = self.special_tokens[-1]
         word_mark = spec.word_mark if spec else None
-        has_continuations = spec is None or spec.is_wordpiece
+        has_continuations = spec is None or is_wordpiece(json.loads(spec.text))
         self.mark = CONTINUATION if has_continuations else word_mark or ""
         self.knows_words, self.needs_space = bool(self.mark), bool(word_mark)
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]

@@ -35,8 +35,6 @@ WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
 #: may lack them, as BERT's and ModernBERT's do.
 NOT_NEEDED = {0xC0, 0xC1, *range(0xF5, 0x100), *range(0x20), 0x7F} - set(b"\t\n")
 TEXT_BYTES = frozenset(range(256)) - NOT_NEEDED
-#: The tokens of `byte_fallback`, for the bytes of unknown characters.
-FALLBACK_BYTES = frozenset(f"<0x{byte:02X}>" for byte in TEXT_BYTES)
 PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 OTHER_BYTES = sorted({*range(0x100)}.difference(PLAIN_BYTES))
 #: Radford et al. (2019) write each byte as a printable character: a space is U+0120.
@@ -65,11 +63,6 @@ class TokenizerSpec:
         step = self._values.get("pre_tokenizer") or {}
         types = [part["type"] for part in (step, *step.get("pretokenizers", ())) if "type" in part]
         return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
-
-    @cached_property
-    def is_wordpiece(self) -> bool:
-        """Whether this is BERT's model with tokens added to its vocabulary."""
-        return is_wordpiece(self._values)
 
     def added(self, *, special: bool) -> frozenset[str]:
         """The added tokens that text never becomes, or those that it does."""
@@ -150,14 +143,10 @@ def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
     """Raises InputError unless the ids are 0 to V - 1, and added tokens have those of the file."""
     for token in added:
         content, found = token["content"], vocabulary.get(token["content"])
-        if found is None:
+        if found != token["id"]:  # the library gives it the next free id, or leaves it out
             raise InputError(
-                f"it adds the token {content!r}, which the library leaves out; remove it."
-            )
-        if found != token["id"]:  # the library gives it the next free id
-            raise InputError(
-                f"it adds the token {content!r} with id {token['id']:,}, which the library would "
-                f"read as {found:,}: added tokens come after all others; remove it, or add it last."
+                f"it adds the token {content!r} with id {token['id']}, which the library would "
+                f"read as {found}: added tokens come after all others; remove it, or add it last."
             )
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise InputError(
@@ -173,8 +162,7 @@ def _check_unknown(model: dict[str, Any], known: dict[str, int], spec: Tokenizer
     if model["type"] == "Unigram":
         is_safe = model.get("unk_id") is not None
     else:
-        has_bytes = model.get("byte_fallback") and known.keys() >= FALLBACK_BYTES
-        is_safe = unk in known or (model["type"] == "BPE" and bool(has_bytes or not lost))
+        is_safe = unk in known or (model["type"] == "BPE" and is_byte_level and not lost)
     if is_safe:
         return
     if is_byte_level and not unk:

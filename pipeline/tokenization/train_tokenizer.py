@@ -47,9 +47,10 @@ from clozeline.pipeline.tokenization.tokenizer import (
     Tokenizer,
     named_tokenizer,
 )
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import (
     Normalization,
-    adopt_tokenizer_json,
+    read_tokenizer_json,
     read_vocab_txt,
     vocab_txt_flags,
 )
@@ -165,7 +166,10 @@ def make_tokenizer(
 
 
 def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
-    adopted = _adopt(options) if options.vocab is not None else None  # a bad one ends it here
+    adopted = None
+    if options.vocab is not None:  # a bad one ends it here
+        flags = {"cased": options.cased, "strip_accents": options.strip_accents}
+        adopted = adopt_vocabulary(options.vocab, punkt=None, **flags)
     blocks = _mixed(sources, options.text_columns) if sources else []
     check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks)
@@ -184,45 +188,44 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     for where, why in list(corpus.rejected.items())[:1]:
         number = counted(len(corpus.rejected), "document")
         notes.append(f"{number} rejected, the first is {where} ({why}).")
-    if isinstance(flags := tokenizer.normalization, Normalization):
-        accents = f"accents {'stripped' if flags.strip_accents else 'kept'}{reason}"
-        if adopted and loss and flags.strip_accents:
+    if isinstance(own := tokenizer.normalization, Normalization):
+        accents = f"accents {'stripped' if own.strip_accents else 'kept'}{reason}"
+        if adopted and loss and own.strip_accents:
             warning = f"the vocabulary strips accents; in the sources, that will {loss}."
-        if flags.clean_text and (joined := sample.joiners_make()):
+        if own.clean_text and (joined := sample.joiners_make()):
             notes.append(f"{joined}, which WordPiece drops; --model bpe keeps them.")
-        if flags.lowercase and (dotless := sample.dotless_make()):
+        if own.lowercase and (dotless := sample.dotless_make()):
             notes.append(f"{dotless}; --cased keeps them.")
     return Made(tokenizer, origin, accents, warning, notes)
-
-
-def _adopt(options: TokenizerOptions) -> Tokenizer:
-    assert options.vocab is not None
-    path = options.vocab
-    if is_hub_name(path):
-        path = hub_folder(str(path), weights=False)
-    if path.is_dir():
-        path /= TOKENIZER_JSON if is_file(path / TOKENIZER_JSON) else VOCAB_TXT
-    return adopt_vocabulary(
-        path, cased=options.cased, strip_accents=options.strip_accents, punkt=None
-    )
 
 
 def adopt_vocabulary(
     path: str | AnyPath, *, cased: bool | None, punkt: PunktJson, strip_accents: bool | None = None
 ) -> Tokenizer:
-    """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
+    """A tokenizer from a vocabulary as it is published.
 
-    By default case and accents are kept as the tokenizer.json says; for a vocab.txt, as the
-    tokenizer_config.json beside it, else an uncased vocabulary strips accents.
+    That is a vocab.txt (one token per line), a tokenizer.json (named *.json), or a folder or model
+    of the Hub that has one. By default case and accents are kept as the tokenizer.json says; for a
+    vocab.txt, as the tokenizer_config.json beside it, else an uncased vocabulary strips accents.
     Raises InputError if the file is missing, is not for BERT, or does not agree with the flags.
     """
     path = path_of(path)
-    if path.suffix == ".json":
-        tokens, flags = adopt_tokenizer_json(path, cased=cased, strip_accents=strip_accents)
-    else:
+    if is_hub_name(path):
+        path = hub_folder(str(path), weights=False)
+    if path.is_dir():
+        path /= TOKENIZER_JSON if is_file(path / TOKENIZER_JSON) else VOCAB_TXT
+    if path.suffix != ".json":
         tokens = read_vocab_txt(path)
         flags = vocab_txt_flags(path, tokens, cased=cased, strip_accents=strip_accents)
-    return named_tokenizer(path, tokens, flags, punkt)
+        return named_tokenizer(path, tokens, flags, punkt)
+    tokens, normalization = read_tokenizer_json(path)
+    own = None if isinstance(normalization, TokenizerSpec) else normalization
+    is_other = own.lowercase == cased if own else cased
+    if is_other or strip_accents not in (None, own and own.strip_accents):
+        raise InputError(
+            f"{path} has its own normalizer; leave out --[un]cased and --[no-]strip-accents."
+        )
+    return named_tokenizer(path, tokens, normalization, punkt)
 
 
 def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]:

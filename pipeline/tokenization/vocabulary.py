@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import AnyPath, is_file, read_file
 from clozeline.pipeline.tokenization.tokenizer_spec import CONTINUATION as CONTINUATION
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS as SPECIAL_TOKENS
@@ -94,26 +95,13 @@ def check_tokens(tokens: Sequence[str]) -> None:
 
 def read_vocab_txt(path: AnyPath) -> list[str]:
     """The lines of a vocab.txt, in order; `str.splitlines` would also split at U+2028."""
-    lines = _read_text(path).removesuffix("\n").split("\n")
-    return [line.removesuffix("\r") for line in lines]
-
-
-def adopt_tokenizer_json(
-    path: AnyPath, *, cased: bool | None, strip_accents: bool | None
-) -> tuple[list[str], Normalization | TokenizerSpec]:
-    """As `read_tokenizer_json`. Raises InputError also for options that do not agree with it."""
-    tokens, flags = read_tokenizer_json(path)
-    if isinstance(flags, TokenizerSpec):
-        if cased or strip_accents is not None:
-            raise InputError(
-                f"{path} has its own normalizer; leave out --cased and --[no-]strip-accents."
-            )
-    elif flags.lowercase == cased:
-        found, option = ("uncased", "cased") if cased else ("cased", "uncased")
-        raise InputError(f"{path} is {found}; drop --{option}.")
-    elif strip_accents not in (None, flags.strip_accents):
-        raise InputError(f"{path} has strip_accents {not strip_accents}; leave out the option.")
-    return tokens, flags
+    if not is_file(path):
+        raise InputError(f"cannot read {path}: no such file; give a vocab.txt or a tokenizer.json.")
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | TokenizerSpec]:
@@ -167,10 +155,7 @@ def flags_of(config: dict[str, Any], path: AnyPath) -> Normalization:
     """The flags that a tokenizer_config.json gives, at this path. Raises InputError."""
     defaults = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
     flags = {name: config.get(FLAGS[name], default) for name, default in defaults.items()}
-    try:
-        return _normalization(flags, FLAGS)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    return _normalization(flags, {name: f"{path}: {option}" for name, option in FLAGS.items()})
 
 
 def vocab_txt_flags(
@@ -200,25 +185,9 @@ def normalization_of(*, cased: bool, strip_accents: bool | None) -> Normalizatio
     return Normalization(strip_accents=strip, lowercase=not cased)
 
 
-def _read_text(path: AnyPath) -> str:
-    if not is_file(path):
-        found = "it is a folder" if path.is_dir() else "no such file"
-        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
-    try:
-        return read_file(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
-
-
 def read_json_object(path: AnyPath) -> dict[str, Any]:
-    text = _read_text(path)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
-        raise InputError(f"{path} is not JSON ({error}); replace it.") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object; replace it.")
-    return value
+    with json_values(path, "replace it, or give another vocabulary") as values:
+        return values
 
 
 def special_tokens_of(configs: Sequence[Mapping[str, Any]], added: object) -> tuple[str, ...]:

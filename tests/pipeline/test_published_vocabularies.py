@@ -342,9 +342,10 @@ FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
         (word_level([*SPECIAL_TOKENS, "a"], unk_token="<x>"), "WordLevel .*, and '<x>' is not in"),
         (unigram([*SPECIAL_TOKENS, *LETTERS], unk_id=None), "Unigram .* know; add one, as unk_id"),
         (bpe([*SPECIAL_TOKENS, *LETTERS]), "its BPE has no token for what .* as unk_token"),
+        (bpe([*SPECIAL_TOKENS, *BYTES]), "its BPE has no token for what .* as unk_token"),
         (bpe([*SPECIAL_TOKENS, *LETTERS], unk_token="<x>"), "and '<x>' is not in its vocabulary"),
         (
-            bpe([*SPECIAL_TOKENS, *LETTERS, *FALLBACK[0x42:]], byte_fallback=True),
+            bpe([*SPECIAL_TOKENS, *LETTERS, *FALLBACK], byte_fallback=True),
             "its BPE has no token for what it does not know",
         ),
     ],
@@ -355,9 +356,11 @@ def test_a_model_that_fails_at_unknown_text_or_loses_it_is_refused(library, mess
 
 
 def test_unknown_text_is_unknown_or_bytes(tmp_path):
-    found = adopted(bpe([*SPECIAL_TOKENS, *LETTERS], unk_token="[UNK]"), tmp_path)
+    options = {"unk_token": "[UNK]"}
+    found = adopted(bpe([*SPECIAL_TOKENS, *LETTERS], **options), tmp_path)
     assert [found.tokens[i] for i in found.encode_batch(["t\u00e9"])[0]] == ["\u2581", "t", "[UNK]"]
-    found = adopted(bpe([*SPECIAL_TOKENS, *LETTERS, *FALLBACK], byte_fallback=True), tmp_path)
+    options["byte_fallback"] = True
+    found = adopted(bpe([*SPECIAL_TOKENS, *LETTERS, *FALLBACK], **options), tmp_path)
     assert [found.tokens[i] for i in found.encode_batch(["\u00e9"])[0]] == [
         *("\u2581", "<0xC3>", "<0xA9>")
     ]

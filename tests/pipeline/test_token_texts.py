@@ -21,7 +21,7 @@ from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS_MAP, TOKEN
 from clozeline.train.export.export import export
 from clozeline.train.inference.fill import fill_text
 from tests.pipeline.test_encoder import HOSTILE
-from tests.pipeline.test_word_memo import byte_level, tokenizer_of, unigram, with_added
+from tests.pipeline.test_encoder_words import byte_level, tokenizer_of, unigram, with_added
 from tests.support.small import PUNKT, make_examples, small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import write_small_run

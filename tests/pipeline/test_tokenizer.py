@@ -161,17 +161,18 @@ def test_line_ends_and_byte_order_marks_are_ignored(tmp_path):
 
 
 def test_files_that_are_not_a_vocabulary_are_refused(tmp_path):
-    for found, path in {"no such file": tmp_path / "v.txt", "it is a folder": tmp_path}.items():
-        with pytest.raises(InputError, match=found):
+    for path in (tmp_path / "v.txt", tmp_path):
+        with pytest.raises(InputError, match="no such file"):
             adopt_vocabulary(path, cased=False, punkt=None)
     (tmp_path / "v.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
         adopt_vocabulary(tmp_path / "v.txt", cased=False, punkt=None)
     digits = '{"a": ' + "9" * 5000 + "}"
-    texts = {"{": "not JSON", "[1]": "a JSON list", "[" * 100_000: "not JSON", digits: "not JSON"}
-    for text, found in texts.items():
+    for text in ("{", "[1]", "[" * 100_000, digits):
         (tmp_path / "tokenizer.json").write_text(text)
-        with pytest.raises(InputError, match=found):
+        with pytest.raises(
+            InputError, match=r"tokenizer\.json cannot be read .* give another voca"
+        ):
             adopt_vocabulary(tmp_path / "tokenizer.json", cased=False, punkt=None)
 
 
@@ -222,7 +223,7 @@ def test_a_tokenizer_json_keeps_its_flags(saved):
     change_json(saved / "tokenizer.json", lambda spec: spec["normalizer"].update(flags))
     made = adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
     assert made.normalization == replace(UNCASED, **flags)
-    with pytest.raises(InputError, match="is uncased; drop"):
+    with pytest.raises(InputError, match="has its own normalizer; leave out"):
         adopt_vocabulary(saved / "tokenizer.json", cased=True, punkt=None)
 
 
@@ -243,7 +244,7 @@ def test_a_folder_without_a_tokenizer_is_refused(saved):
     with pytest.raises(InputError, match=r"punkt\.json cannot be read \(its content"):
         load_tokenizer(saved)
     (saved / "SHA256SUMS").unlink()
-    with pytest.raises(InputError, match=r"punkt\.json is not JSON"):
+    with pytest.raises(InputError, match=r"punkt\.json cannot be read \(Expecting"):
         load_tokenizer(saved)
     for number in ("NaN", "1e999"):
         (saved / "punkt.json").write_text(f'{{"language": {number}}}')

@@ -228,7 +228,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "cannot read it": lambda spec: spec["model"].update(merges=3),
     "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
     "lacks 1 of the 212 bytes that text has": without_a_byte,
-    r"'\[unused0\]' with id 5,000, which the library would read as 375": (
+    r"'\[unused0\]' with id 5000, which the library would read as 375": (
         lambda spec: spec["added_tokens"][-1].update(id=5000)
     ),
     "'<new>' with id 300, which the library would read as 376: .* last": (
@@ -240,7 +240,9 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "'<new>' with id 300, which": lambda spec: add_tokens(spec, ("<new>", 300), ("<new>", 376)),
     "'<two>' with id 376, which": lambda spec: add_tokens(spec, ("<new>", 376), ("<two>", 376)),
     "'<new>' with id 369, which": lambda spec: fill_hole(spec, "<new>"),
-    "adds the token '', which the library leaves out": lambda spec: add_tokens(spec, ("", 376)),
+    "adds the token '' with id 376, which the library would .* None": lambda spec: add_tokens(
+        spec, ("", 376)
+    ),
     "ids of its 375 tokens are not 0 to 374, each once": lambda spec: leave_hole(spec),
 }
 
@@ -300,13 +302,16 @@ def test_special_tokens_may_be_in_the_vocabulary_alone(added, modern_json, tmp_p
 
 def test_options_of_wordpiece_do_not_apply(modern_json):
     for options in ({"cased": True}, {"cased": False, "strip_accents": True}):
-        with pytest.raises(InputError, match="has its own normalizer; leave out --cased"):
+        with pytest.raises(InputError, match=r"has its own normalizer; leave out --\[un"):
             adopt_vocabulary(modern_json, punkt=None, **options)
 
 
 def test_whole_words_need_a_vocabulary_that_knows_them(modern_json, tmp_path):
-    other = {"pre_tokenizer": {"type": "Whitespace"}}
-    path = changed(modern_json, tmp_path, lambda spec: spec.update(other))
+    def change(spec):
+        spec["pre_tokenizer"] = {"type": "Whitespace"}
+        spec["model"]["unk_token"] = "a"
+
+    path = changed(modern_json, tmp_path, change)
     adopted(path, PUNKT).save(tmp_path / "made")
     (tmp_path / "a.txt").write_text("one\n")
     said = refused(

@@ -18,7 +18,7 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import start_at_words
 from clozeline.train.labelled.encoding import Encoder, ids_with_masks
 from clozeline.train.labelled.rows import Texts, read_texts
-from tests.pipeline.test_word_memo import TOKENIZERS
+from tests.pipeline.test_encoder_words import TOKENIZERS
 from tests.support.command import output_of
 from tests.support.small import lists
 from tests.support.small_models import narrow, shaken

@@ -1,4 +1,4 @@
-"""Tokenizers other than WordPiece in columns: the library's ids, on hostile text, too."""
+"""Tokenizers other than WordPiece, word by word or whole: the library's ids, on any text."""
 
 import json
 from functools import cache
@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 
-from clozeline.pipeline.tokenization.encoder import SentenceEncoder
+from clozeline.pipeline.tokenization import encoder
+from clozeline.pipeline.tokenization.encoder import SentenceEncoder, _has_words
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
-from clozeline.pipeline.tokenization.word_memo import Cuts, WordMemo, cut_words, find_cuts
 from tests.pipeline.test_encoder import (
     HOSTILE,
     as_lists,
@@ -28,7 +28,8 @@ MARKS = [*"\u2581\u0120'’\"`.,;:!?-_()[]<>=|#@&%+*/~^"]
 MARKS += ["'s", "'ll", "<|x|>", "  ", "\t", "\n", "\x1f", "\x7f"]
 BLANKS = ["\u00a0", "\u1680", "\u2003", "\u2028", "\u202f", "\u3000", "\u200b", "\u0085"]
 #: What added tokens are, as it is and as normalization makes it of other characters.
-SPELLED = ["a b", "ａ b", "a\u2003b", "K b", "\u212a b", "b e", "b é", "|||IP|||", "|||ＩＰ|||"]
+SPELLED = ["a b", "a\u2003b", "K b", "\u212a b", " \u212a", "bé", "be\u0301", "<|y|>", "Z7"]
+SPELLED += ["|||IP|||", "|||ＩＰ|||", "Z７"]
 #: Words, marks and whitespace in any order: where cuts are.
 mixed = st.lists(
     st.lists(
@@ -71,17 +72,11 @@ def unigram(normalizer, before=(), **options):
 
 
 def with_added(library, *more):
-    """ModernBERT's kinds of added tokens, and those that take the spaces around or whole words."""
-    takes_spaces = AddedToken("<|x|>", lstrip=True, rstrip=True)
-    as_written = AddedToken("a b", normalized=False)
-    whole = AddedToken("Z 7", single_word=True)
-    library.add_tokens(["|||IP|||", "  ", "   ", takes_spaces, as_written, whole, *more])
-    return library
-
-
-def with_word(library):
-    """An added token that is found inside of words."""
-    library.add_tokens(["a"])
+    """ModernBERT's kinds of added tokens, and those that take spaces before or are whole words."""
+    takes_spaces = AddedToken("<|x|>", lstrip=True)
+    as_written = AddedToken("bé", normalized=False)
+    whole = AddedToken("Z7", single_word=True)
+    library.add_tokens(["|||IP|||", "  ", "   ", " K", takes_spaces, as_written, whole, *more])
     return library
 
 
@@ -90,36 +85,38 @@ def tokenizer_of(library):
     return Tokenizer(sorted(vocabulary, key=vocabulary.get), TokenizerSpec(library.to_str()))
 
 
+NFC = normalizers.NFC()
+#: Each word is encoded once.
 TOKENIZERS = {
-    "bpe": tokenizer_of(byte_level(normalizers.NFC())),
+    "bpe": tokenizer_of(byte_level(NFC)),
     "bpe, nothing normalized": tokenizer_of(byte_level(None)),
-    "bpe, added tokens": tokenizer_of(with_added(byte_level(normalizers.NFC()))),
-    "bpe, an added word": tokenizer_of(with_word(byte_level(normalizers.NFC()))),
+    "bpe, added tokens": tokenizer_of(with_added(byte_level(NFC))),
+    "bpe, an added word": tokenizer_of(with_added(byte_level(NFC), "a")),
     "unigram": tokenizer_of(unigram(normalizers.NFKC())),
     "unigram, prepended first": tokenizer_of(unigram(None, prepend_scheme="first")),
+    "unigram, added tokens": tokenizer_of(with_added(unigram(normalizers.NFKC()))),
+}
+#: A cut may change the ids, or nothing is known of it: sentences are left to the library.
+WHOLE = {
+    "bpe, a phrase": tokenizer_of(with_added(byte_level(NFC), "K b")),
+    "bpe, spaces taken": tokenizer_of(
+        with_added(byte_level(NFC), AddedToken("<|y|>", rstrip=True))
+    ),
+    "unigram, a phrase": tokenizer_of(with_added(unigram(normalizers.NFKC()), "a\u2003b")),
     "unigram, split at whitespace": tokenizer_of(
         unigram(normalizers.NFKC(), [pre_tokenizers.WhitespaceSplit()])
     ),
-    "unigram, added tokens": tokenizer_of(with_added(unigram(None))),
+    "unigram, other steps": tokenizer_of(unigram(normalizers.Replace("a", " "))),
+    "bpe, lower case": tokenizer_of(byte_level(normalizers.Lowercase())),
+    "bpe, other words": tokenizer_of(byte_level(None, use_regex=False)),
 }
-#: Other characters can become one of the added tokens, which cuts would break.
-NOT_CUT = {
-    "bpe, added tokens of others": tokenizer_of(with_added(byte_level(normalizers.NFC()), "K b")),
-    "bpe, of others by NFD": tokenizer_of(with_added(byte_level(normalizers.NFD()), "b e")),
-    "unigram, added tokens of others": tokenizer_of(with_added(unigram(normalizers.NFKC()))),
-}
-BY_NAME = TOKENIZERS | NOT_CUT
+BY_NAME = TOKENIZERS | WHOLE
 COLUMNS = {name: SentenceEncoder(tokenizer) for name, tokenizer in BY_NAME.items()}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_words_are_cut_unless_others_can_become_an_added_token(name):
-    found = find_cuts(BY_NAME[name].spec)
-    assert (found is None) == (name in NOT_CUT)
-    if found:
-        assert found.at_marks == name.startswith("bpe")
-        added = {"<|x|>", "Z 7", "a b"} if name.endswith("added tokens") else set()
-        assert {*found.unbroken} == added | ({"|||IP|||"} if added and found.at_marks else set())
+def test_sentences_are_cut_where_no_token_crosses_a_space(name):
+    assert _has_words(BY_NAME[name].spec) == (name in TOKENIZERS)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -143,53 +140,27 @@ def test_every_pair_around_a_space_and_a_mark_equals_the_librarys(name, others):
     assert as_lists(COLUMNS[name], texts) == BY_NAME[name].encode_batch(texts)
 
 
-def test_words_keep_their_spaces_and_lose_their_marks():
-    texts = ["No, no.", "", "it's  a\u00a0 b", "(x)"]
-    words, bounds = cut_words(texts, Cuts(at_marks=True))
-    assert words.to_pylist() == [
-        *("No", ",", " no", "."), *("it", "'s", "  a\u00a0 b"), *("(", "x", ")")
-    ]  # fmt: skip
-    assert bounds.tolist() == [0, 4, 4, 7, 10]
-    words, _ = cut_words(texts, Cuts(at_marks=False, unbroken=("it",)))
-    assert words.to_pylist() == ["No,", " no.", texts[2], "(x)"]
-
-
-@given(batches=st.lists(sentences, max_size=4), max_bytes=st.sampled_from([0, 500, 1 << 20]))
-def test_what_is_remembered_does_not_affect_results(batches, max_bytes):
+@given(batches=st.lists(sentences, max_size=4), memo_bytes=st.sampled_from([0, 500, 1 << 20]))
+def test_what_is_remembered_does_not_affect_results(batches, memo_bytes):
     tokenizer = TOKENIZERS["bpe"]
-    memo = WordMemo(tokenizer.encode_batch, Cuts(True), max_bytes=max_bytes)
-    for texts in [*batches, *batches]:
-        assert as_lists(memo, texts) == tokenizer.encode_batch(texts)
+    columns = SentenceEncoder(tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "MEMO_BYTES", memo_bytes)
+        for texts in [*batches, *batches]:
+            assert as_lists(columns, texts) == tokenizer.encode_batch(texts)
 
 
-def test_each_word_is_encoded_once_until_the_memo_is_full():
-    asked = []
-
-    def encode(words):
-        asked.append(words)
-        return [[len(word)] for word in words]
-
-    memo = WordMemo(encode, Cuts(False), max_bytes=1000)
-    assert as_lists(memo, ["a bc", "a bc bc"]) == [[1, 3], [1, 3, 3]]
-    assert as_lists(memo, ["a d"]) == [[1, 2]]
-    assert as_lists(memo, ["x" * 500]) == [[500]]
-    assert as_lists(memo, ["a"]) == [[1]]
-    assert asked == [["a", " bc"], [" d"], ["x" * 500], ["a"]]
-
-
-@pytest.mark.parametrize(
-    "library",
-    [
-        lambda: byte_level(normalizers.Lowercase()),
-        lambda: byte_level(None, use_regex=False),
-        lambda: unigram(normalizers.Replace("a", " ")),
-    ],
-)
-def test_a_tokenizer_with_other_steps_is_left_to_the_library(library):
-    tokenizer = tokenizer_of(library())
-    assert find_cuts(tokenizer.spec) is None
-    texts = ["It's a house, (small).", "", "  x"]
-    assert as_lists(SentenceEncoder(tokenizer), texts) == tokenizer.encode_batch(texts)
+def test_each_word_is_encoded_once_until_the_memo_is_full(monkeypatch):
+    monkeypatch.setattr(encoder, "MEMO_BYTES", 1000)
+    columns, asked = SentenceEncoder(TOKENIZERS["bpe"]), []
+    encode = columns.tokenizer.encode_batch
+    monkeypatch.setattr(
+        columns.tokenizer, "encode_batch", lambda words: asked.append(words) or encode(words)
+    )
+    for text in ("a bc bc,", "a d", "x" * 500, "a"):
+        as_lists(columns, [text, "a  b\u00a0 c"])
+    whole = "a  b\u00a0 c"
+    assert asked == [["a", " bc", " bc,", whole], [" d"], ["x" * 500], ["a", whole]]
 
 
 @pytest.mark.parametrize(
@@ -202,12 +173,11 @@ def test_a_tokenizer_with_other_steps_is_left_to_the_library(library):
 )
 def test_a_file_may_leave_out_what_is_usual(name, step):
     """As those of earlier versions of the library do."""
-    spec = TOKENIZERS[name].spec
-    values = json.loads(spec.text)
-    del values["pre_tokenizer"]
-    values |= {"pre_tokenizer": step} if step else {}
+    values = json.loads(TOKENIZERS[name].spec.text) | {"pre_tokenizer": step}
+    if step is None:
+        del values["pre_tokenizer"]
     short = Tokenizer(TOKENIZERS[name].tokens, TokenizerSpec(json.dumps(values)))
-    assert find_cuts(short.spec) == (find_cuts(spec) if step else None)
+    assert _has_words(short.spec) == (step is not None)
     texts = ["It's a house, (small).", "", "  x"]
     assert as_lists(SentenceEncoder(short), texts) == short.encode_batch(texts)
 
@@ -216,4 +186,4 @@ def test_a_file_may_leave_out_what_is_usual(name, step):
 @pytest.mark.parametrize("name", ["bpe", "unigram"])
 def test_real_articles_equal_the_librarys(name):
     lines = real_lines(60)
-    assert as_lists(COLUMNS[name], lines) == TOKENIZERS[name].encode_batch(lines)
+    assert as_lists(COLUMNS[name], lines) == BY_NAME[name].encode_batch(lines)
