@@ -95,10 +95,6 @@ class PretrainConfig:
         "Use only deterministic kernels, which may be slower. Runs on the same devices, versions, "
         "processes and threads then have the same bits. Not with --for.",
     )
-    activation_checkpointing: bool = _speed(
-        False,
-        "Recompute activations in the backward pass instead of keeping them in memory.",
-    )
     parallel: Literal["ddp", "fsdp"] = _speed(
         "ddp", "With several processes, `ddp` replicates the model and `fsdp` shards it."
     )

@@ -44,6 +44,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--track": "use examples/track_run.py",
         "--no-remask": "leave it out; masks are drawn anew from the second epoch on",
         "--remask": "leave it out; masks are drawn anew from the second epoch on",
+        "--activation-checkpointing": "give a smaller --micro-batch-size",
         "--check-shards": "checksums are always compared; `clozeline verify` compares sha256s",
         "--skip-bad-shards": "build the shards again with `clozeline shards --overwrite`",
         "--shard-cache": "copy the shards to a local disk before training, and give that folder",

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from clozeline.model.bert import BertEncoder
 from clozeline.model.config import PRESETS, BertConfig, preset
-from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum
-from tests.support.small_data import write_data_set
+from clozeline.model.heads import BertForPretraining
 from tests.support.small_models import (
     SMALL,
     answers,
@@ -22,8 +21,6 @@ from tests.support.small_models import (
     packed,
     shaken,
 )
-from tests.support.small_training import TINY as WITH_DROPOUT
-from tests.support.small_training import assert_same_run, train
 
 TINY = preset("tiny", **SMALL)
 NANO = preset("nano", **SMALL)
@@ -234,63 +231,3 @@ def test_a_preset_has_a_short_name_takes_changes_and_stays_as_it_was():
     assert (changed.norm_position, PRESETS["nano"].vocab_size) == ("pre", 30_522)
     with pytest.raises(ValueError, match=f"'huge'; known: {', '.join(PRESETS)}"):
         preset("huge")
-
-
-# --- Activation checkpointing: the same gradients; test_estimate.py measures the memory -----------
-LAYOUTS = ["padded", "full", "pieces", "unpadded"]
-
-
-def inputs_in(layout):
-    batch, (_, weights, _) = batch_of(), answers()
-    if layout == "unpadded":
-        return packed(batch, weights)
-    if layout == "full":
-        return batch | {"attention_mask": None}
-    if layout == "pieces":
-        return batch | {"attention_mask": batch["attention_mask"].cumsum(1) // 7}
-    return batch
-
-
-def gradients_of(config, layout, *, recomputes, precision=torch.float32):
-    """The gradients of one loss; the generator is left where the next step would find it."""
-    model = shaken(config).train()
-    if recomputes:
-        model.encoder.checkpoint_activations()
-    torch.manual_seed(5)
-    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-        logits, nsp = model(**inputs_in(layout))
-    labels, weights, _ = answers()
-    if layout == "unpadded":
-        labels, weights = labels[weights > 0], weights[weights > 0]
-    loss = masked_lm_loss_sum(logits, labels, weights) + nsp.float().square().sum()
-    loss.backward()
-    return gradients(model), torch.rand(3)
-
-
-@pytest.mark.parametrize(
-    ("name", "layout", "precision"),
-    [
-        *((name, x, torch.float32) for name in ("bert-mini", "modern-mini") for x in LAYOUTS),
-        ("modern-mini", "padded", torch.bfloat16),
-    ],
-)
-def test_the_gradients_are_bitwise_those_of_kept_activations(name, layout, precision):
-    """With the same dropout."""
-    dropout = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
-    config = replace(narrow(name), **dropout)
-    (kept, after), (found, after_too) = (
-        gradients_of(config, layout, recomputes=x, precision=precision) for x in (False, True)
-    )
-    assert found.keys() == kept.keys()
-    for parameter, gradient in kept.items():
-        assert torch.equal(found[parameter], gradient), parameter
-    assert torch.equal(after, after_too)  # the backward pass draws nothing
-
-
-def test_a_run_is_the_same_with_and_without(tmp_path):
-    folder = write_data_set(tmp_path / "shards", train=(40,), validation=(8,))
-    assert WITH_DROPOUT.hidden_dropout_prob
-    for name, checkpointing in (("kept", False), ("again", True)):
-        options = {"micro_batch_size": 4, "activation_checkpointing": checkpointing}
-        train(folder, tmp_path / name, max_steps=4, **options)
-    assert_same_run(tmp_path / "again", tmp_path / "kept")

@@ -23,7 +23,6 @@ class StepForm:
     accumulation: int = 1
     precision: str = "bf16"
     is_packed: bool = False  # two pieces in each row
-    is_checkpointed: bool = False
     is_sampled: bool = False  # a sample of words instead of the vocabulary
 
     def sample(self, device: torch.device | str) -> WordSample | None:
@@ -33,11 +32,7 @@ class StepForm:
         return WordSample(words, torch.full((len(words),), 0.7, device=device))
 
     def model(self) -> BertForPretraining:
-        """The model, as training prepares it."""
-        model = BertForPretraining(self.config).train()
-        if self.is_checkpointed:
-            model.encoder.checkpoint_activations()
-        return model
+        return BertForPretraining(self.config).train()
 
     @property
     def loaded(self) -> LoadedBatch[Any]:
@@ -62,7 +57,6 @@ FORMS = {
     "unpadded": StepForm(STILL, is_unpadded=True),
     "accumulation": StepForm(STILL, accumulation=4),
     "packed": StepForm(STILL, is_packed=True),
-    "checkpointed": StepForm(STILL, is_checkpointed=True),
     "fp32": StepForm(STILL, precision="fp32"),
     "sampled": StepForm(STILL, is_sampled=True),
     "sampled untied": StepForm(replace(STILL, tie_word_embeddings=False), is_sampled=True),

@@ -33,7 +33,7 @@ from tests.support.training_configs import training_config
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 #: The others differ from these in nothing that asks for the device.
 ON_CUDA = {
-    *("full", "accumulation", "packed", "checkpointed"),
+    *("full", "accumulation", "packed"),
     *("sampled untied", "sampled fp32", "modern unpadded"),
 }
 
@@ -90,9 +90,6 @@ def test_a_step_of_every_form_runs_on_pretended_gpus(name):
     with pretended_gpu() as fake, WithoutDevice():
         with CUDA:
             model = form.model()
-        if form.is_checkpointed:
-            for layer in model.encoder.layers:
-                layer._forward = autocast(form.precision, CUDA)(layer._forward)
         loaded = loaded.to(CUDA)
         assert all(fake is x.fake_mode for x in loaded.batch.tensors().values())
         seen = {}
@@ -265,7 +262,6 @@ COUNTED = [
     ("bert-base", 64, {}, 2, 2798, 21062, 1053),
     ("bert-base", 512, {"unpadded": True}, 1, 7928, 89089, 9446),
     ("modern-base", 512, {}, 1, 11638, 263884, 12912),
-    ("modern-base", 512, {"activation_checkpointing": True}, 1, 4117, 379281, 16390),
 ]
 
 
@@ -308,7 +304,7 @@ class Memory(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("changes", "passes"),
-    [({}, 1), ({"optimizer": "muon"}, 2), ({"activation_checkpointing": True}, 1)],
+    [({}, 1), ({"optimizer": "muon"}, 2)],
 )
 def test_a_real_step_needs_the_memory_of_the_formula(changes, passes):
     config = preset("bert-mini", vocab_size=500, **STILL)
@@ -318,8 +314,6 @@ def test_a_real_step_needs_the_memory_of_the_formula(changes, passes):
     loaded = random_batch(500, rows=64)
     with Memory() as memory:
         model = BertForPretraining(config, seed=0).train()
-        if training.activation_checkpointing:
-            model.encoder.checkpoint_activations()
         optimizer = build_optimizer(model, training)
         for _ in range(2):
             train_step(model, optimizer, loaded, world=World(0, 1, CPU), **how)

@@ -68,13 +68,10 @@ def step_cost(
     computed = model
     if not training.unpadded:  # local layers mask what they have computed
         computed = replace(model, local_attention=2 * data.max_seq_length)
-    flops = step_flops(computed, **shape, predictions=data.predictions, words=words)
-    if training.activation_checkpointing:  # the forward pass of the layers again
-        flops += step_flops(computed, **shape, predictions=0) / 3
     return StepCost(
         state=state,
         peak=state + _working_memory(model, training, data, rows=rows, passes=passes),
-        pass_flops=flops,
+        pass_flops=step_flops(computed, **shape, predictions=data.predictions, words=words),
         optimizer_flops=sum(map(muon_flops, sizes.hidden)) if is_muon else 0.0,
         traffic=_traffic(model, training, data, rows=rows, passes=passes),
     )
@@ -95,9 +92,6 @@ def _working_memory(
     layer, layers = tokens * (attention + others), model.num_hidden_layers
     kept = (layers - 1) * layer + tokens * attention + slots * others
     kept += _masked_layers(model, training, data) * tokens * data.max_seq_length * number
-    recomputed = 0
-    if training.activation_checkpointing:
-        kept, recomputed = layers * tokens * 4 * hidden, layer
     copies = 0  # of the matrices, in bfloat16
     if number == 2:
         copies = 2 * (sizes.all - table * hidden * (not model.tie_word_embeddings))
@@ -107,7 +101,7 @@ def _working_memory(
     words = min(training.sampled_words or table, table)
     softmax = min(slots, GPU_LOGIT_ROWS) * words * (8 if number == 2 else 4)
     at_loss = max(slots * words * 2 * number + softmax, slots * table * number)
-    at_decoder = table * hidden * (4 + number % 4) + recomputed
+    at_decoder = table * hidden * (4 + number % 4)
     at_end = 4 * (sizes.all * (passes == 1) + table * hidden) + layer + copies
     return max(kept + max(at_loss, at_decoder), at_end)
 
@@ -131,8 +125,7 @@ def _traffic(
     layer = 95 * model.intermediate_size * (1 + model.gated)
     layer += hidden * (150 * (not training.unpadded) + 60 * bool(model.hidden_dropout_prob))
     layer += hidden * 445 * (model.positions == "rotary")
-    layers = model.num_hidden_layers * layer * (1.47 if training.activation_checkpointing else 1)
     logits = rows * data.predictions * min(training.sampled_words or table, table)
-    moved = tokens * (layers + 470 * hidden) + 107 * logits
+    moved = tokens * (model.num_hidden_layers * layer + 470 * hidden) + 107 * logits
     moved *= 1 if training.precision == "bf16" else 1.45
     return moved + (45 + 56 / passes) * sizes_of(model).all  # those of the whole step once

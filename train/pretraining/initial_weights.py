@@ -63,8 +63,6 @@ def first_model(
     """
     checkpoint, folder = start.checkpoint, start.model_folder
     model = BertForPretraining(config.model, seed=config.training.seed)
-    if config.training.activation_checkpointing:
-        model.encoder.checkpoint_activations()
     if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
 

@@ -45,7 +45,7 @@ from clozeline.train.pretraining.start import Start, find_start, make_plan
 from clozeline.train.pretraining.trainer import Outcome, Trainer
 from clozeline.train.store.local_folder import MODEL, OPTIMIZER, local_folder
 
-LESS_MEMORY = "give a smaller --micro-batch-size, or --activation-checkpointing"
+LESS_MEMORY = "give a smaller --micro-batch-size"
 
 
 def pretrain(
