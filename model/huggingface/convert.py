@@ -1,7 +1,10 @@
 """Converts between the models of `heads.py` and Hugging Face folders of BERT and ModernBERT.
 
     config.json           sizes, and the class of the model ("architectures")
-    model.safetensors     the weights, named as in `names.py`; for other files see `weight_files.py`
+    model.safetensors     the weights, named as in FAMILIES; for other files see `weight_files.py`
+
+    encoder.layers.0.attention.qkv.weight    BERT: bert.encoder.layer.0.attention.self.query.weight,
+                                             and key, value; ModernBERT: model.layers.0.attn.Wqkv...
 
 Here the word embeddings have padding rows; in Hugging Face folders they do not. A folder may lack
 what pretraining needs (no pooler, no heads): absent parts are reported and never initialized here.
@@ -9,6 +12,7 @@ Errors are ValueErrors of one line.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +34,6 @@ from clozeline.model.huggingface.config import (
     model_type_of,
     read_huggingface_config,
 )
-from clozeline.model.huggingface.names import FAMILIES
 from clozeline.model.huggingface.weight_files import SAFETENSORS, read_weights
 
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
@@ -39,6 +42,74 @@ NAMES_SHOWN = 3  # names in a message
 
 #: The Hugging Face names that each weight is read from, and the shape of each of them.
 Sources = dict[str, tuple[list[str], list[int]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightNames:
+    """The names of one family."""
+
+    prefix: str  # of the encoder; a bare encoder is stored without it
+    layer: str  # the layers without their number
+    in_layer: Mapping[str, tuple[str, ...]]  # module here -> there, several for packed matrices
+    outside: Mapping[str, str]  # module here -> there
+
+    def of(self, name: str) -> list[str]:
+        """The names of a weight: three for packed queries, keys and values, none if absent."""
+        module, _, kind = name.rpartition(".")
+        layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", module)
+        if layer is not None:
+            return [f"{self.layer}.{layer[1]}.{inner}.{kind}" for inner in self.in_layer[layer[2]]]
+        return [f"{self.outside[module]}.{kind}"] if module in self.outside else []
+
+
+BERT = WeightNames(
+    prefix="bert.",
+    layer="bert.encoder.layer",
+    in_layer={
+        "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention.output": ("attention.output.dense",),
+        "attention_norm": ("attention.output.LayerNorm",),
+        "feed_forward.up": ("intermediate.dense",),
+        "feed_forward.down": ("output.dense",),
+        "feed_forward_norm": ("output.LayerNorm",),
+    },
+    outside={
+        "encoder.embeddings.word_embeddings": "bert.embeddings.word_embeddings",
+        "encoder.embeddings.position_embeddings": "bert.embeddings.position_embeddings",
+        "encoder.embeddings.token_type_embeddings": "bert.embeddings.token_type_embeddings",
+        "encoder.embeddings.norm": "bert.embeddings.LayerNorm",
+        "encoder.pooler": "bert.pooler.dense",
+        "mlm_head": "cls.predictions",
+        "mlm_head.transform.dense": "cls.predictions.transform.dense",
+        "mlm_head.transform.norm": "cls.predictions.transform.LayerNorm",
+        "nsp_head": "cls.seq_relationship",
+        "classifier": "classifier",
+    },
+)
+MODERN_BERT = WeightNames(
+    prefix="model.",
+    layer="model.layers",
+    in_layer={
+        "attention.qkv": ("attn.Wqkv",),
+        "attention.output": ("attn.Wo",),
+        "attention_norm": ("attn_norm",),
+        "feed_forward.up": ("mlp.Wi",),
+        "feed_forward.down": ("mlp.Wo",),
+        "feed_forward_norm": ("mlp_norm",),
+    },
+    outside={
+        "encoder.embeddings.word_embeddings": "model.embeddings.tok_embeddings",
+        "encoder.embeddings.norm": "model.embeddings.norm",
+        "encoder.final_norm": "model.final_norm",
+        "mlm_head": "decoder",
+        "mlm_head.transform.dense": "head.dense",
+        "mlm_head.transform.norm": "head.norm",
+        "transform.dense": "head.dense",
+        "transform.norm": "head.norm",
+        "classifier": "classifier",
+    },
+)
+FAMILIES = {"bert": BERT, "modernbert": MODERN_BERT}  # by model_type in config.json
 
 
 @dataclass(frozen=True, kw_only=True)

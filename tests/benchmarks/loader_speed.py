@@ -33,8 +33,7 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.train.data.batch_reader import SLAB_ROWS, BatchLayout, BatchReader
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.order import Order, pool_rows_for, streams_for
-from clozeline.train.data.rank_slice import RankSlice
+from clozeline.train.data.order import Order, RankSlice, pool_rows_for, streams_for
 from clozeline.train.data.shard_set import ShardSet
 from tests.support.small_data import write_data_set
 

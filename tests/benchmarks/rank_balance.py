@@ -5,7 +5,7 @@
 Shards of 4,000 articles, of CLOZELINE_DATA's Wikipedia where that is set, else of `sample:`, with
 up to 128 and 512 tokens, dealt by the reader of each rank in turn: 16 steps of 16 and of 64 rows a
 rank. `by position` is how ranks would share out the rows without dealing them by length
-(`train/data/rank_slice.py`), as those with padded rows do.
+(`train/data/order.py`), as those with padded rows do.
 """
 
 import sys
@@ -16,8 +16,7 @@ import numpy as np
 
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader
-from clozeline.train.data.order import Order
-from clozeline.train.data.rank_slice import RankSlice
+from clozeline.train.data.order import Order, RankSlice
 from clozeline.train.data.shard_set import ShardSet
 from tests.benchmarks.measuring import DATA, WIKIPEDIA, learned_tokenizer
 from tests.support.small_jobs import clozeline_ok

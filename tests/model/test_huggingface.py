@@ -24,8 +24,7 @@ from clozeline.model.huggingface.config import (
     model_type_of,
     read_huggingface_config,
 )
-from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
-from clozeline.model.huggingface.names import FAMILIES
+from clozeline.model.huggingface.convert import FAMILIES, load_huggingface, save_huggingface
 from tests.support.small_huggingface import MODERN, SMALL, change, save_folder
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed, shake, shaken
 

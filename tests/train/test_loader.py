@@ -22,9 +22,8 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.data import batch_reader
 from clozeline.train.data.batch import Batch, collate, digest_text
 from clozeline.train.data.loader import Loader, evaluation_batches
-from clozeline.train.data.order import Order
+from clozeline.train.data.order import Order, RankSlice
 from clozeline.train.data.prefetch import prefetched
-from clozeline.train.data.rank_slice import RankSlice
 from tests.support.batches import concatenate
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set

@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.train.data import rank_slice
+from clozeline.train.data import order as order_module
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.order import POOL_ROWS, STREAMS, Order, pool_rows_for, streams_for
-from clozeline.train.data.rank_slice import RankSlice, deal
+from clozeline.train.data.order import (
+    POOL_ROWS,
+    STREAMS,
+    Order,
+    RankSlice,
+    deal,
+    pool_rows_for,
+    streams_for,
+)
 from tests.support.small_data import SMALL, write_data_set
 from tests.train.test_loader import GLOBAL, ORDER, counts, digest_of, of_ranks
 
@@ -201,9 +208,9 @@ def test_groups_share_out_the_positions_and_are_the_smallest_with_enough_rows(ra
     ]
     assert all(one.rank in one.group for one in slices)
     [size] = {len(group) for group in groups}
-    assert size * rows >= rank_slice.GROUP_ROWS or size == ranks
+    assert size * rows >= order_module.GROUP_ROWS or size == ranks
     smaller = [n for n in range(1, size) if ranks % n == 0]
-    assert all(n * rows < rank_slice.GROUP_ROWS for n in smaller)
+    assert all(n * rows < order_module.GROUP_ROWS for n in smaller)
 
 
 @settings(max_examples=20, deadline=None)
@@ -213,7 +220,7 @@ def test_dealt_ranks_train_on_the_rows_of_every_other_world_size(
 ):
     """In any group, from any position on, with masks redrawn in later epochs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_slice, "GROUP_ROWS", group_rows)
+        patch.setattr(order_module, "GROUP_ROWS", group_rows)
         whole = read_from(start, small_folder)
         ranks = [read_from(start, small_folder, rank, world_size) for rank in range(world_size)]
     for loaded, *parts in zip(whole, *ranks, strict=True):
@@ -253,7 +260,7 @@ def test_a_rank_opens_the_shards_of_its_group_and_no_others(tmp_path, monkeypatc
     """8 ranks of 4 rows on 8 streams, in groups of 2, 4 and 8."""
     folder = write_data_set(tmp_path, train=(64,) * 8)
     for rows, opened in ((4, 1), (8, 2), (16, 4), (1024, 8)):
-        monkeypatch.setattr(rank_slice, "GROUP_ROWS", rows)
+        monkeypatch.setattr(order_module, "GROUP_ROWS", rows)
         options = {"batch_size": 32, "seed": 0, "streams": 8, "prefetch": 0, "unpadded": True}
         reader = Loader(folder, rank=3, world_size=8, **options).reader()
         next(reader.slabs([0]))

@@ -14,7 +14,7 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.cli import main
 from clozeline.train.data.batch import collate
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.rank_slice import RankSlice
+from clozeline.train.data.order import RankSlice
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.report.read_steps import ReadSteps, parse_steps
 from tests.pipeline.test_curation_job import CONFIG as JOB

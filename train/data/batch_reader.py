@@ -26,9 +26,8 @@ from clozeline.pipeline.dataset.schema import (
 )
 from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.train.data.batch import Batch, LoadedBatch, collate
-from clozeline.train.data.order import Located, Order, assign_bins
+from clozeline.train.data.order import Located, Order, RankSlice, assign_bins, deal
 from clozeline.train.data.prefetch import OpenShards
-from clozeline.train.data.rank_slice import RankSlice, deal
 from clozeline.train.data.shard_set import ShardSet, blank_examples, config_at
 from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
 

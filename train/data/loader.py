@@ -1,7 +1,7 @@
 """Batches for training and evaluation, the same for any number of processes.
 
 Step s reads the next *global* batch of the endless sequence (see `order.py`), of which rank r of
-W takes every W-th row; without padding, rows are dealt by length (`rank_slice.py`). So world size,
+W takes every W-th row; without padding, rows are dealt by length (`order.py`). So world size,
 workers and accumulation decide who does the work, never what is trained on, and progress through
 the data is a single number, `next_position`. A rank reads, decodes and masks 1/W of the data where
 W divides the number of streams; where rows are dealt, it opens the shards of other ranks, too.
@@ -36,9 +36,8 @@ from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.examples.masks import OwnMasking
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader
-from clozeline.train.data.order import ORDER_VERSION, Order, pool_rows_for, streams_for
+from clozeline.train.data.order import ORDER_VERSION, Order, RankSlice, pool_rows_for, streams_for
 from clozeline.train.data.prefetch import DeviceCopy, fetches_for, mark_in_use, prefetched
-from clozeline.train.data.rank_slice import RankSlice
 from clozeline.train.data.shard_set import ShardSet
 
 #: The versions of the values in `Loader.state_dict`, and of the order.
