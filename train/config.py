@@ -152,7 +152,7 @@ class PretrainConfig:
         check_choices(self)
         if self.masked_lm_prob is not None:
             check_between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
-        _ = self.data_sets, self.budget  # raise ValueError for bad texts
+        _ = phase_starts(self.phase), self.budget  # raise ValueError for bad texts
         if self.deterministic and self.for_ is not None:
             raise OptionError(
                 "deterministic excludes a time budget, by which the learning rate follows elapsed "
@@ -163,11 +163,6 @@ class PretrainConfig:
     def budget(self) -> float | None:
         """The time budget in seconds, or None if `max_steps` ends the run."""
         return None if self.for_ is None else seconds(self.for_, name="for")
-
-    @property
-    def data_sets(self) -> list[tuple[float, str | None]]:
-        """The fraction at which each data set begins, and its folder; the last is SHARDS, None."""
-        return phase_starts(self.phase)
 
     def accumulation(self, world_size: int) -> int:
         """Forward passes per step in each of `world_size` processes.

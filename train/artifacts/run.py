@@ -1,6 +1,7 @@
 """A run's folder: its configs, tokenizer and weights, which later commands read."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -137,15 +138,10 @@ def with_dropout_of(donor: BertConfig, config: BertConfig) -> BertConfig:
 
 def check_run_folder(out: Path) -> None:
     """Raises InputError if the folder is neither empty nor a run."""
-    check_kind(out, "a run", is_own=_is_run(out))
-
-
-def _is_run(folder: Path) -> bool:
-    try:
-        with json_values(folder / RUN, "delete it") as values:
-            return {"model", "training"} <= values.keys()
-    except InputError:
-        return False
+    is_run = False
+    with suppress(InputError), json_values(out / RUN, "delete it") as values:
+        is_run = {"model", "training"} <= values.keys()
+    check_kind(out, "a run", is_own=is_run)
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:

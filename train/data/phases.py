@@ -27,7 +27,7 @@ from clozeline.pipeline.common.config_checks import check_field_names
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, path_of
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
-from clozeline.train.config import PretrainConfig
+from clozeline.train.config import PretrainConfig, phase_starts
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.shard_set import config_at
@@ -59,7 +59,7 @@ def find_phases(
     Raises InputError where the data set of a phase cannot be used before SHARDS.
     """
     phases = []
-    for start, folder in training.data_sets:
+    for start, folder in phase_starts(training.phase):
         of_phase = manifest if folder is None else _read(folder, shards, manifest)
         config = config_at(of_phase.config, training.masked_lm_prob)
         phases.append(
@@ -75,12 +75,9 @@ def find_phases(
     return tuple(phases)
 
 
-def data_sets_of(phases: Iterable[DataPhase]) -> dict[str, str]:
-    """The folder of each data set by its digest, once, in the order in which they are read."""
-    folders: dict[str, str] = {}
-    for phase in phases:
-        folders.setdefault(phase.dataset_digest, phase.shards)
-    return folders
+def data_sets_of(phases: Iterable[DataPhase]) -> list[str]:
+    """The digest of each data set, once, in the order in which they are read."""
+    return list(dict.fromkeys(phase.dataset_digest for phase in phases))
 
 
 def _read(folder: str, shards: AnyPath, manifest: Manifest) -> Manifest:
@@ -144,9 +141,3 @@ def states_of(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The states of all loaders, that of SHARDS first; none before the first step."""
     main = {name: value for name, value in state.items() if name != OTHERS}
     return [main, *state.get(OTHERS, ())] if state else []
-
-
-def state_of(state: dict[str, Any], dataset_digest: str) -> dict[str, Any]:
-    """The state of the loader of one data set; empty where the run has not had it."""
-    states = (one for one in states_of(state) if one["dataset_digest"] == dataset_digest)
-    return next(states, {})

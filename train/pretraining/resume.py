@@ -30,7 +30,7 @@ from clozeline.train.artifacts.run import (
     with_dropout,
 )
 from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
-from clozeline.train.data.phases import data_sets_of, state_of
+from clozeline.train.data.phases import data_sets_of, states_of
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import (
     ResumePoint,
@@ -139,7 +139,7 @@ def _check_same(out: Path, config: RunConfig, run: RunConfig) -> None:
 
 def _turns(config: RunConfig) -> tuple[float | None, list[tuple[float, int]]]:
     """The masking rate, and the phases with their data sets as numbers."""
-    numbers = list(data_sets_of(config.phases))
+    numbers = data_sets_of(config.phases)
     turns = [(phase.start, numbers.index(phase.dataset_digest)) for phase in config.phases]
     return config.training.masked_lm_prob, turns
 
@@ -228,7 +228,8 @@ def _from_step(origin: Origin, run: RunConfig, config: RunConfig) -> ResumePoint
         raise InputError(
             f"{origin} was trained with --optimizer {run.training.optimizer}; leave the option out."
         )
-    loader = state_of(state.loader, config.dataset_digest)
+    by_digest = {one["dataset_digest"]: one for one in states_of(state.loader)}
+    loader = by_digest.get(config.dataset_digest, {})
     return ResumePoint(
         state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
         checkpoint=checkpoint,
