@@ -22,9 +22,8 @@ from clozeline.pipeline.dataset.manifest import REPORT
 from clozeline.pipeline.report.page import page_server
 from clozeline.train.artifacts.run import RunConfig, write_run, write_summary
 from clozeline.train.monitoring.metrics import METRICS, read_metrics
-from clozeline.train.monitoring.run_history import RunHistory
 from clozeline.train.report.cli import page_of, sorted_by_kind
-from clozeline.train.report.run_chapter import lines_of
+from clozeline.train.report.run_chapter import RunHistory, lines_of
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
 from tests.support.command import invoke, refused
 from tests.support.http_clients import ask_once

@@ -4,18 +4,26 @@ A run may be in any state: complete, still training or killed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.page import Chapter, Section, Table
-from clozeline.train.monitoring.run_history import UNIGRAM, Points, RunHistory
+from clozeline.train.artifacts.run import SUMMARY, RunConfig, read_run
+from clozeline.train.monitoring.health import HealthWarning, find_warnings
+from clozeline.train.monitoring.metrics import read_metrics
 
 LONGEST_NAME = 20  # characters
 POINTS = 100  # of a line, at most
+UNIGRAM = "heldout/unigram_loss"
+
+Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps, values
 
 #: Metrics in the order of the page: caption, and whether it is a fraction.
 CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
@@ -29,6 +37,58 @@ CHARTS: Final[Mapping[str, tuple[str, bool]]] = {
     "data_wait": ("share of the time spent waiting for data", True),
     "mfu": ("MFU: share of the device's peak FLOPs", True),
 }
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A run in any state: complete, still training or killed."""
+
+    name: str
+    config: RunConfig
+    lines: list[dict[str, Any]]
+    is_complete: bool  # summary.json is there
+
+    @classmethod
+    def of(cls, run: Path, name: str) -> "RunHistory":
+        """Raises InputError if the folder is not a run, or a file of it cannot be read."""
+        return cls(name, read_run(run), read_metrics(run), (run / SUMMARY).exists())
+
+    @property
+    def step(self) -> int:
+        """The last logged step."""
+        return max((line["step"] for line in self.lines), default=0)
+
+    def points(self, name: str) -> Points:
+        """The steps and values of a metric where it is finite."""
+        points = [(line["step"], line[name]) for line in self.lines if name in line]
+        columns = np.array(points, dtype=np.float64).reshape(-1, 2)
+        columns = columns[np.isfinite(columns[:, 1])]
+        return columns[:, 0], columns[:, 1]
+
+    def last(self, name: str, number: int = 10) -> float | None:
+        """The mean of a metric's newest values, since one is noisy; None if there are none."""
+        values = self.points(name)[1]
+        return float(values[-number:].mean()) if len(values) else None
+
+    @cached_property
+    def warnings(self) -> list[HealthWarning]:
+        """The health warnings that the logged metrics give rise to."""
+        training = self.config.training
+        total_steps = None if training.budget else training.max_steps
+        return find_warnings(self.lines, total_steps=total_steps)
+
+    def settings(self) -> dict[str, str]:
+        """Everything that determines the run, by name, as text."""
+        parts = self.config.to_dict()
+        flat = {
+            f"{part}: {name.rstrip('_')}": _value(value)
+            for part in ("training", "model", "data")
+            for name, value in parts[part].items()
+        }
+        return flat | {
+            name: _value(parts[name])
+            for name in ("dataset_digest", "tokenizer_digest", "started_from")
+        }
 
 
 def run_chapter(folders: Sequence[Path]) -> Chapter:
@@ -159,3 +219,7 @@ def _averaged(points: Points) -> Points:
     starts = np.arange(0, len(steps), -(-len(steps) // POINTS))
     counts = np.diff(np.append(starts, len(steps)))
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value)
