@@ -285,16 +285,11 @@ def start_decoder_at_unigram(model: BertForPretraining, log_unigram: Tensor) -> 
     """Set the decoder's bias to the log-probabilities of the tokens, `log_unigram` [V].
 
     A new model then starts at the unigram loss instead of spending its first hundreds of steps on
-    reaching it. Raises ValueError for a model without this bias and for another vocabulary.
+    reaching it.
     """
     bias = model.mlm_head.bias
-    if bias is None:
-        raise ValueError("the decoder has no bias to start at the unigram; set head_bias to true.")
-    if log_unigram.shape != bias.shape:
-        raise ValueError(
-            f"a unigram of {log_unigram.numel():,} tokens for a vocabulary of {bias.numel():,}; "
-            "take it from the manifest of the shards that the model trains on."
-        )
+    assert bias is not None, "the decoder has a bias (head_bias)"
+    assert log_unigram.shape == bias.shape, "the unigram is of the model's vocabulary"
     bias.copy_(log_unigram)
 
 

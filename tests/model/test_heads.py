@@ -174,15 +174,6 @@ def test_a_new_model_started_at_the_unigram_has_its_cross_entropy():
     assert abs(cross_entropy - entropy) < 0.05 < torch.tensor(VOCAB).log() - entropy
 
 
-def test_a_unigram_of_another_vocabulary_is_refused():
-    model = BertForPretraining(preset("nano", **SMALL))
-    with pytest.raises(ValueError, match="a unigram of 7 tokens for a vocabulary of 100"):
-        start_decoder_at_unigram(model, torch.ones(7))
-    model = BertForPretraining(preset("nano", **SMALL, head_bias=False))
-    with pytest.raises(ValueError, match="set head_bias to true"):
-        start_decoder_at_unigram(model, torch.ones(VOCAB))
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("name", ["bert-tiny", "d2l", "modern-nano"])
 def test_a_classifier_loads_the_encoder_and_the_transform_and_nothing_else(name, pooling):
