@@ -17,7 +17,6 @@ from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.flops import GPUS, gpu_named, mfu, peak_flops, step_flops
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.engine.precision import autocast
 from clozeline.train.estimate.estimate import UTILIZATION, Estimate
 from clozeline.train.estimate.step_cost import step_cost
 from clozeline.train.pretraining.step import WordSampler, train_step
