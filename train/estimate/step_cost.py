@@ -126,6 +126,6 @@ def _traffic(
     layer += hidden * (150 * (not training.unpadded) + 60 * bool(model.hidden_dropout_prob))
     layer += hidden * 445 * (model.positions == "rotary")
     logits = rows * data.predictions * min(training.sampled_words or table, table)
-    moved = tokens * (model.num_hidden_layers * layer + 470 * hidden) + 107 * logits
+    moved: float = tokens * (model.num_hidden_layers * layer + 470 * hidden) + 107 * logits
     moved *= 1 if training.precision == "bf16" else 1.45
     return moved + (45 + 56 / passes) * sizes_of(model).all  # those of the whole step once
