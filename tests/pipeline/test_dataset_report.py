@@ -157,7 +157,10 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
             for position, label in zip(positions, labels, strict=True):
                 is_mask, is_label = ids[position] == TOKENIZER.mask_id, ids[position] == label
                 masked["[MASK]" if is_mask else "themselves" if is_label else "a random token"] += 1
-        shares = {"[MASK]": 80, "a random token": 10, "themselves": 10}
+        shown = {
+            f"masked, shown as {name} ({share}% expected)": f"{masked[name] / masked.total():.2%}"
+            for name, share in {"[MASK]": 80, "a random token": 10, "themselves": 10}.items()
+        }
         kinds = Counter(kind for *_, kind in rows)
         expected = {
             "examples": f"{len(rows):,}",
@@ -166,12 +169,7 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
                 f"{tokens / (len(rows) * SMALL.max_seq_length):.2%}"
             ),
             "masked tokens": f"{masked.total():,}",
-            **{
-                f"masked, shown as {name} ({share}% expected)": (
-                    f"{masked[name] / masked.total():.2%}"
-                )
-                for name, share in shares.items()
-            },
+            **shown,
             "B follows A": f"{kinds[0]:,}",
             "B is random": f"{kinds[1]:,}",
             "random pairs": f"{kinds[1] / (kinds[0] + kinds[1]):.2%}",

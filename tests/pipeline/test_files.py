@@ -30,16 +30,6 @@ def read(path, compression):
         return stream.read()
 
 
-@pytest.mark.parametrize("compression", PACKERS)
-def test_an_empty_file_is_cut_and_packed_nothing_is_not(compression, tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"")
-    with pytest.raises(InputError, match=f"truncated or corrupt {compression}: the file is empty"):
-        read(path, compression)
-    path.write_bytes(PACKERS[compression](b""))
-    assert read(path, compression) == b""
-
-
 @pytest.mark.parametrize("size", [0, 4, 3 * CHUNK + 4])
 def test_xz_may_have_padding_between_and_after_streams(size, tmp_path):
     for rest, end in ((b"", b""), (lzma.compress(b"the end"), b"the end")):
@@ -55,10 +45,14 @@ def test_a_truncated_file_with_a_name_that_is_not_utf8_is_named(tmp_path):
 
 @pytest.mark.parametrize("compression", PACKERS)
 def test_concatenated_streams_are_read_to_the_end_or_to_a_damaged_one(compression, tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(PACKERS[compression](TEXT) + PACKERS[compression](b"the end"))
-    assert read(path, compression) == TEXT + b"the end"
-    path.write_bytes(PACKERS[compression](TEXT) + b"garbage, not a stream" * 100)
+    path, pack = tmp_path / "file", PACKERS[compression]
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=f"truncated or corrupt {compression}: the file is empty"):
+        read(path, compression)
+    for whole, data in ((pack(b""), b""), (pack(TEXT) + pack(b"the end"), TEXT + b"the end")):
+        path.write_bytes(whole)
+        assert read(path, compression) == data
+    path.write_bytes(pack(TEXT) + b"garbage, not a stream" * 100)
     chunks: list[bytes] = []
     with (
         open_unpacked(str(path), compression) as stream,
@@ -117,26 +111,6 @@ def test_what_can_be_read_only_once_is_refused(tmp_path):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"gone\.txt cannot be opened"):
         open_file(str(tmp_path / "gone.txt"))
-
-
-# Where records end, in files of every format (see also tests/pipeline/test_hostile_sources.py)
-
-
-@pytest.mark.parametrize(
-    ("format", "data", "expected"),
-    [
-        ("jsonl", b"{}\n\r\n {}\r\n{}", [b"{}\n\r\n ", b"{}\r\n", b"{}"]),
-        (
-            "text",
-            b"a\r\nb\r\n\r\nc\r\rd\n \t\ne\n",
-            [b"a\r\nb\r\n\r\n", b"c\r\r", b"d\n \t\n", b"e\n"],
-        ),
-        ("wikiextractor", b"<doc 1>\na\n\n<doc 2>\n", [b"<doc 1>\na\n\n", b"<doc 2>\n"]),
-    ],
-)
-def test_documents_begin_after_these(format, data, expected):
-    cut = cut_chunks(io.BytesIO(data), BOUNDARIES[format], chunk_bytes=1)
-    assert [chunk for _, chunk in cut] == expected
 
 
 def test_a_block_inside_a_huge_document_reads_no_further_than_itself():

@@ -51,14 +51,9 @@ def folders(small_folder, tmp_path_factory):
     (folder / "corpus.txt").write_text(TEXT)
     (folder / "a thesis").mkdir()
     (folder / "a thesis" / "thesis.tex").write_text("years of work")
-    write_rows(folder / "rows.parquet")
-    return folder
-
-
-def write_rows(path):
     rows = {"text": ["w1 w2", "w3 w4"] * 20, "label": [0, 1] * 20}
-    pq.write_table(pa.table(rows), path)
-    return str(path)
+    pq.write_table(pa.table(rows), folder / "rows.parquet")
+    return folder
 
 
 def run_shards(folders, out, overwrite):
@@ -295,23 +290,17 @@ LOADERS = {"a classifier": load_classifier, "an export": load_model}
 WITHOUT_SUM = {SUMS, "README.md", "predictions.csv"}
 
 
-def files_of(folder):
-    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return [path for name, path in sorted(paths.items()) if name not in WITHOUT_SUM]
-
-
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_file_has_its_sum_and_a_wrong_byte_in_any_is_refused_by_its_name(
     kind, folders, tmp_path
 ):
     out = shutil.copytree(folders / kind, tmp_path / "out")
     lines = (line.split("  ") for line in (out / SUMS).read_text().splitlines())
-    found = [
-        (hashlib.sha256(x.read_bytes()).hexdigest(), str(x.relative_to(out))) for x in files_of(out)
-    ]
-    assert found == sorted(map(tuple, lines), key=lambda line: line[1])
+    files = {name: data for name, data in contents(out).items() if name not in WITHOUT_SUM}
+    found = [(hashlib.sha256(data).hexdigest(), name) for name, data in files.items()]
+    assert sorted(found) == sorted(map(tuple, lines))
     rng = np.random.default_rng(0)
-    for path in (*files_of(out), out / SUMS):
+    for path in (out / name for name in (*files, SUMS)):
         whole = path.read_bytes()
         for at in rng.integers(0, len(whole), 5):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 7)]) + whole[at + 1 :])
