@@ -80,13 +80,8 @@ def estimate(
         training.accumulation(number)  # refuses what cannot be divided
         [phase] = find_phases(shards or Path("SHARDS"), manifest, training)
         data = replace(manifest.config, max_predictions_per_seq=phase.max_predictions)
-        common: dict[str, Any] = {
-            "gpus": number,
-            "model": plan.model,
-            "training": training,
-            "data": data,
-        }
-        estimates.append([Estimate(gpu=kind, **common) for kind in kinds])
+        how: dict[str, Any] = {"model": plan.model, "training": training, "data": data}
+        estimates.append([Estimate(gpu=kind, gpus=number, **how) for kind in kinds])
     rows = [one for of_kind in zip(*estimates, strict=True) for one in of_kind]
     if not shards:
         click.echo(ASSUMED_NOTE, err=True)
