@@ -125,11 +125,13 @@ def huggingface_config(
     config: BertConfig,
     *,
     architecture: str,
-    labels: tuple[str, ...] = (),
     pooling: Pooling = "cls",
     pad_id: int = 0,
 ) -> dict[str, Any]:
-    """The values of a config.json. Raises ValueError for what `transformers` cannot express."""
+    """The values of a config.json, without class names.
+
+    Raises ValueError for what `transformers` cannot express.
+    """
     model_type = model_type_of(config)
     act = {name: huggingface for huggingface, name in ACTIVATIONS.items()}[config.hidden_act]
     if model_type == "modernbert":
@@ -143,9 +145,6 @@ def huggingface_config(
         values = {name: getattr(config, name) for name in SHARED}
         values |= {"hidden_act": act}
     values |= {"pad_token_id": pad_id, "architectures": [architecture], "model_type": model_type}
-    if labels:
-        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        values["label2id"] = {label: i for i, label in enumerate(labels)}
     return values
 
 

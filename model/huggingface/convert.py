@@ -13,10 +13,10 @@ Errors are ValueErrors of one line.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -175,9 +175,7 @@ def save_huggingface(
     where `transformers` cannot express the config.
     """
     architecture = architecture or architecture_of(config, is_classifier=bool(labels))
-    values = huggingface_config(
-        config, architecture=architecture, labels=labels, pooling=pooling, pad_id=pad_id
-    )
+    values = huggingface_config(config, architecture=architecture, pooling=pooling, pad_id=pad_id)
     family, is_bare = FAMILIES[model_type_of(config)], not ARCHITECTURES[architecture]
     parts = {"encoder", *ARCHITECTURES[architecture], *(["pooler"] if is_bare else [])}
     tensors = {}
@@ -186,17 +184,31 @@ def save_huggingface(
             continue
         weight = weight[: config.vocab_size] if name in PER_TOKEN else weight
         names = family.of(name)
-        for huggingface_name, part in zip(names, weight.detach().chunk(len(names)), strict=True):
+        for huggingface_name, part in zip(names, weight.chunk(len(names)), strict=True):
             if is_bare:
                 huggingface_name = huggingface_name.removeprefix(family.prefix)
-            tensors[huggingface_name] = part.to("cpu", torch.float32, copy=True).contiguous()
+            tensors[huggingface_name] = part
+    absent = {part_of(name) for name in weights} - parts
+    parameters = write_model(folder, values, tensors, labels=labels)
+    return SavedModel(architecture, parameters, tuple(sorted(absent)))
+
+
+def write_model(
+    folder: Path, values: dict[str, Any], tensors: Mapping[str, Tensor], *, labels: Sequence[str]
+) -> int:
+    """Write the values, with class names, as config.json, and the weights; returns their number."""
+    if labels:
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+    whole = {
+        name: x.detach().to("cpu", torch.float32, copy=True).contiguous()
+        for name, x in tensors.items()
+    }
     (folder / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
-    save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+    save_file(whole, folder / SAFETENSORS, metadata={"format": "pt"})
     # safetensors makes the file readable by its owner alone, but exports are made to be shared.
     (folder / SAFETENSORS).chmod((folder / CONFIG).stat().st_mode)
-    parameters = sum(tensor.numel() for tensor in tensors.values())
-    absent = {part_of(name) for name in weights} - parts
-    return SavedModel(architecture, parameters, tuple(sorted(absent)))
+    return sum(x.numel() for x in whole.values())
 
 
 def part_of(name: str) -> str:

@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from safetensors.torch import save_file
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import processors
 from torch import Tensor
 
 from clozeline.model.config import BertConfig, Pooling
-from clozeline.model.huggingface.config import CONFIG
-from clozeline.model.huggingface.convert import SavedModel, part_of
-from clozeline.model.huggingface.weight_files import SAFETENSORS
+from clozeline.model.huggingface.convert import SavedModel, part_of, write_model
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import ANY_TOKENIZER, TOKENIZER_CONFIG
 
@@ -64,21 +63,14 @@ def save_custom_model(
         "pad_token_id": pad_id,
         "dtype": "float32",
     }
-    if labels:
-        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        values["label2id"] = {label: i for i, label in enumerate(labels)}
-    tensors = {}
-    for name, weight in weights.items():
-        if part_of(name) != "nsp_head":
-            rows = weight[: config.vocab_size] if name.endswith(PER_TOKEN) else weight
-            tensors[name] = rows.detach().to("cpu", torch.float32, copy=True).contiguous()
-    (folder / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
-    save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
-    # safetensors makes the file readable by its owner alone, but exports are made to be shared.
-    (folder / SAFETENSORS).chmod((folder / CONFIG).stat().st_mode)
+    tensors = {
+        name: weight[: config.vocab_size] if name.endswith(PER_TOKEN) else weight
+        for name, weight in weights.items()
+        if part_of(name) != "nsp_head"
+    }
+    parameters = write_model(folder, values, tensors, labels=labels)
     shutil.copyfile(Path(__file__).with_name(CODE), folder / CODE)
-    parameters = sum(tensor.numel() for tensor in tensors.values())
-    left_out = tuple({part_of(name) for name in weights if part_of(name) == "nsp_head"})
+    left_out = ("nsp_head",) if any(part_of(name) == "nsp_head" for name in weights) else ()
     return SavedModel(AUTO_MAP[task], parameters, left_out)
 
 
@@ -95,34 +87,17 @@ def add_prompt(folder: Path, prompt_ids: Sequence[int], tokenizer: Tokenizer) ->
     The class becomes that of any tokenizer.json: BertTokenizer has a template of its own.
     """
     cls, sep = tokenizer.special_tokens[2:4]
-    specials = {
-        "prompt": (list(prompt_ids), [tokenizer.tokens[i] for i in prompt_ids]),
-        cls: ([tokenizer.cls_id], [cls]),
-        sep: ([tokenizer.sep_id], [sep]),
-    }
-
-    def special(name: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
-
-    def sequence(name: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": segment}}
-
-    single = [special(cls, 0), special("prompt", 0), sequence("A", 0), special(sep, 0)]
-    template = {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, sequence("B", 1), special(sep, 1)],
-        "special_tokens": {
-            name: {"id": name, "ids": ids, "tokens": tokens}
-            for name, (ids, tokens) in specials.items()
-        },
-    }
-    changes: dict[str, dict[str, Any]] = {
-        TOKENIZER_JSON: {"post_processor": template},
-        TOKENIZER_CONFIG: {"tokenizer_class": ANY_TOKENIZER},
-    }
-    for name, values in changes.items():
-        content = json.loads((folder / name).read_text("utf-8")) | values
-        (folder / name).write_text(
-            json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8"
-        )
+    tokens = [tokenizer.tokens[i] for i in prompt_ids]
+    library = LibraryTokenizer.from_file(str(folder / TOKENIZER_JSON))
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls} prompt $A {sep}",
+        pair=f"{cls} prompt $A {sep} $B:1 {sep}:1",
+        special_tokens=[
+            (cls, tokenizer.cls_id),
+            (sep, tokenizer.sep_id),
+            {"id": "prompt", "ids": list(prompt_ids), "tokens": tokens},
+        ],
+    )
+    library.save(str(folder / TOKENIZER_JSON))
+    path = folder / TOKENIZER_CONFIG
+    write_json(path, json.loads(path.read_text("utf-8")) | {"tokenizer_class": ANY_TOKENIZER})

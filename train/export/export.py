@@ -201,9 +201,6 @@ def _is_plain(loaded: _Source) -> bool:
 
 def _write_transformers(loaded: _Source, partial: Path, form: Format) -> str:
     weights, classifier = dict(loaded.model.state_dict()), loaded.classifier
-    if classifier:
-        for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
-            weights[name] = weights[name] / classifier.temperature
     values: dict[str, Any] = {
         "labels": classifier.names if classifier else (),
         "pooling": loaded.pooling,
@@ -236,7 +233,7 @@ def _write_onnx(loaded: _Source, partial: Path) -> str:
     if loaded.truncate != "end":
         values["truncate"] = loaded.truncate
     if classifier := loaded.classifier:
-        difference = write_classifier_graph(partial, classifier.model, classifier.temperature)
+        difference = write_classifier_graph(partial, classifier.model)
         values |= {"names": list(classifier.names), "pooling": loaded.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
         if classifier.prompt:

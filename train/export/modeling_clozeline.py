@@ -23,52 +23,12 @@ from transformers.modeling_outputs import (
 
 GELU_TANH = partial(F.gelu, approximate="tanh")
 ACTIVATIONS = {"gelu": F.gelu, "gelu-tanh": GELU_TANH, "relu": F.relu}
-NOT_FIELDS = ("self", "others", "__class__")
 
 
 class ClozelineConfig(PretrainedConfig):
-    """The architecture; `tied_decoder` says whether the decoder is the word embeddings."""
+    """The fields of config.json; `tied_decoder`: the decoder is the word embeddings."""
 
     model_type = "clozeline"
-
-    def __init__(
-        self,
-        vocab_size=30_522,
-        hidden_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=1024,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        layer_norm_eps=1e-12,
-        initializer_range=0.02,
-        padding_segment=False,
-        norm_position="pre",
-        embedding_norm=True,
-        final_norm=True,
-        positions="learned",
-        global_rope_theta=10_000.0,
-        local_rope_theta=10_000.0,
-        global_attn_every_n_layers=1,
-        local_attention=128,
-        gated=False,
-        bias=True,
-        pooler=False,
-        mlm_transform=False,
-        classifier_transform=False,
-        head_bias=True,
-        tied_decoder=True,
-        pooling="mean",
-        mask_position=0,
-        **others,
-    ):
-        own = {name: value for name, value in locals().items() if name not in NOT_FIELDS}
-        super().__init__(**others)
-        for name, value in own.items():
-            setattr(self, name, value)
 
 
 def layer_norm(config):

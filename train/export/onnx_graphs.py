@@ -9,12 +9,10 @@ Inputs are int64 [B, S]: input_ids, attention_mask (1 at tokens), and token_type
 has segments. B and S are free; S is at most the number of the model's positions.
 """
 
-import importlib
 import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,10 +44,9 @@ def write_run_graphs(folder: Path, model: BertForPretraining) -> float:
     return _write_graph(folder / MODEL, _Graph(model, logits), ["logits"])
 
 
-def write_classifier_graph(folder: Path, model: BertForClassification, temperature: float) -> float:
-    """As `write_run_graphs`: model.onnx, with logits divided by the temperature."""
-    shortest = model.mask_position + 1
-    graph = _Graph(model, lambda *inputs: model(*inputs) / temperature, shortest=shortest)
+def write_classifier_graph(folder: Path, model: BertForClassification) -> float:
+    """As `write_run_graphs`: model.onnx alone."""
+    graph = _Graph(model, model, shortest=model.mask_position + 1)
     return _write_graph(folder / MODEL, graph, ["logits"])
 
 
@@ -74,8 +71,9 @@ class _Graph(nn.Module):
 
 
 def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
-    onnx = _import_package("onnx")
-    _import_package("onnxscript")
+    check_packages("the ONNX format", "onnx", "onnxscript", "onnxruntime")
+    import onnx
+
     graph.eval()
     config = graph.model.config
     length = max(graph.shortest, min(16, config.max_position_embeddings))
@@ -106,17 +104,21 @@ def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> float:
     return _largest_difference(path, graph)
 
 
+@torch.no_grad()
 def _largest_difference(path: Path, graph: _Graph) -> float:
     """Largest difference of all outputs at tokens from torch's; InputError beyond the tolerance."""
-    providers = ["CPUExecutionProvider"]
-    session = _import_package("onnxruntime").InferenceSession(path, providers=providers)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:
         length = max(graph.shortest, min(length, config.max_position_embeddings))
         batch = _batch(config, rows=rows, length=length)
         found = session.run(None, {name: x.numpy() for name, x in batch.items()})
         is_token = batch["attention_mask"].bool()
-        for ours, theirs in zip(found, _run_torch(graph, batch), strict=True):
+        wanted = graph(**batch)
+        wanted = [wanted] if isinstance(wanted, Tensor) else wanted
+        for ours, theirs in zip(found, wanted, strict=True):
             per_token = ours.shape[:2] == is_token.shape and ours.ndim == 3
             difference = np.abs(ours - theirs.numpy())
             difference = difference[is_token.numpy()] if per_token else difference
@@ -129,12 +131,6 @@ def _largest_difference(path: Path, graph: _Graph) -> float:
     return largest
 
 
-@torch.no_grad()
-def _run_torch(graph: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:
-    outputs = graph(**batch)
-    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
-
-
 def _batch(config: BertConfig, *, rows: int, length: int) -> dict[str, Tensor]:
     """Random tokens; each row is a little shorter than the one before it."""
     generator = torch.Generator().manual_seed(0)
@@ -145,9 +141,3 @@ def _batch(config: BertConfig, *, rows: int, length: int) -> dict[str, Tensor]:
     if config.type_vocab_size:
         batch["token_type_ids"] = mask * (torch.arange(length) >= length // 2)
     return batch
-
-
-def _import_package(name: str) -> ModuleType:
-    """A package of the `onnx` extra. Raises InputError where it is not installed."""
-    check_packages("the ONNX format", name.partition(".")[0])
-    return importlib.import_module(name)
