@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from clozeline.model.heads import BertForClassification
-from clozeline.train.artifacts.classifier_folder import PREDICTIONS, predictions_csv
+from clozeline.train.artifacts.classifier_folder import predictions_csv
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.results import (
     FinetuneReport,
@@ -17,7 +17,6 @@ from clozeline.train.finetuning.results import (
     report_of,
 )
 from clozeline.train.finetuning.search import Trial
-from clozeline.train.labelled.calibration import calibration
 from clozeline.train.labelled.scores import Scores
 from tests.support.small import small_tokenizer
 from tests.support.small_training import STILL
@@ -31,7 +30,7 @@ PREDICTED = predictions_csv(
 )
 TRIAL = Trial(
     **{"learning_rate": 1e-3, "epochs": 6, "training_losses": [0.7, 0.6, 0.5, 0.4, 0.3, 0.2]},
-    **{"rows": 200, "accuracy": 0.8, "loss": 0.5, "temperature": 1.5},
+    **{"rows": 200, "accuracy": 0.8, "loss": 0.5},
 )
 
 
@@ -54,11 +53,9 @@ def report(sizes: Sequence[int] = (100, 1000)) -> FinetuneReport:
         *(result("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
         *(result("pretrained", n, seed, 80 + 4 * seed) for n in sizes for seed in (0, 1)),
     ]
-    logits, labels = np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1])
     values = {
         **{"run": "r", "train": "a.csv", "test": "b.csv"},
         **report_of(results, results[-1]),
-        "calibration": calibration(logits, labels, temperature=1.5),
         "class_counts": {"bad": 500, "good": 500},
         "notes": ["something to know"],
     }
@@ -88,6 +85,6 @@ def write_small_classifier(
         classifier,
         job={"<script>": "1"},
         report=report(sizes).values,
-        files={PREDICTIONS: PREDICTED.encode()},
+        predictions=PREDICTED,
     )
     return folder

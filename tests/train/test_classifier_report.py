@@ -203,14 +203,14 @@ def test_a_matrix_of_too_many_classes_is_left_out():
     assert len(shown["Classes"].tables[0].rows) == 40 + 2  # and their means
 
 
-def test_a_temperature_that_was_not_fitted_is_not_named():
-    found = report((1000,))
-    fitted = sections(found)["Calibration"].sentence
-    assert "without the temperature of 1.50 it would be " in fitted
-    calibration = found.values["calibration"] | {"temperature": 1.0}
-    plain = FinetuneReport(found.values | {"calibration": calibration})
-    said = "; no temperature lowers it reliably, so none is applied."
-    assert sections(plain)["Calibration"].sentence.endswith(said)
+def test_calibration_error_by_hand():
+    """Confidences 0.9 (right, wrong) and 0.6 (right, right): (2 * 0.4 + 2 * 0.4) / 4."""
+    found = report((1000,)).values
+    rows = [("a", "a", 0.9), ("b", "a", 0.9), ("a", "a", 0.6), ("b", "b", 0.6)]
+    answers = [Predicted(*row, "x") for row in rows]
+    shown = sections_of(found, Scores.from_dict(found["finetuned"]), answers)
+    [section] = [section for section in shown if section.heading == "Calibration"]
+    assert section.sentence == "The expected calibration error is 0.4000."
 
 
 @pytest.mark.parametrize("rows", [0, 99])

@@ -12,13 +12,12 @@ import torch
 
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import SUMS, write_json
 from clozeline.train.export import onnx_graphs
 from clozeline.train.export.custom_model import save_custom_model
 from clozeline.train.export.onnx_graphs import write_run_graphs
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.rows import Texts, read_named
+from clozeline.train.labelled.scores import softmax
 from tests.support.command import output_of, refused
 from tests.support.small import small_tokenizer
 from tests.support.small_models import VOCAB, narrow, numbers, shake, shaken
@@ -89,10 +88,7 @@ def classifier(tmp_path_factory):
     output_of("finetune", folder / "run", folder / "rows.csv", "--out", folder / "classifier",
               "--no-baseline", "--epochs=1", "--learning-rate=3e-3",
               "--truncate=middle")  # fmt: skip
-    path = folder / "classifier" / "classifier.json"
-    write_json(path, json.loads(path.read_bytes()) | {"temperature": 0.5})
-    path.with_name(SUMS).unlink()
-    return path.parent
+    return folder / "classifier"
 
 
 @pytest.fixture(scope="module")
@@ -171,12 +167,12 @@ def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path):
         assert (found.texts.first, found.texts.second) == (["a b"], second)
 
 
-@pytest.mark.parametrize(("bias", "difference"), [(9.0, r"\d.\de\+01"), (torch.nan, "nan")])
+@pytest.mark.parametrize(("bias", "difference"), [(9.0, r"\d.\de\+00"), (torch.nan, "nan")])
 def test_a_graph_that_differs_from_the_model_is_refused(classifier, exported, bias, difference):
     """As where onnxruntime computes something else, or no numbers at all."""
     model = load_classifier(classifier).model
     torch.nn.init.constant_(model.classifier.bias, bias)
-    wanted = onnx_graphs._Graph(model, lambda *inputs: model(*inputs) / 0.5)
+    wanted = onnx_graphs._Graph(model, model)
     with pytest.raises(InputError, match=f"model.onnx differs from the model by {difference} "):
         onnx_graphs._largest_difference(exported / "model.onnx", wanted)
 

@@ -102,7 +102,7 @@ def test_no_class_is_ahead_of_the_others_before_the_training(folder, tmp_path):
     finetune(folder / "run", rows, out=tmp_path / "out", test=rows, config=config)
     classifier = load_classifier(tmp_path / "out")
     logits = np.log(classifier.classify(read_texts(rows, text="text", text_pair=None)))
-    assert np.ptp((logits[:, 1] - logits[:, 0]) * classifier.temperature) > 1e-4
+    assert np.ptp(logits[:, 1] - logits[:, 0]) > 1e-4
     assert abs((logits[:, 1] - logits[:, 0]).mean()) < 1e-5
 
 

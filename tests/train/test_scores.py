@@ -1,4 +1,4 @@
-"""Scores, correlations and calibration against scikit-learn, scipy and their definitions."""
+"""Scores, correlations and temperatures against scikit-learn, scipy and their definitions."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.labelled.baseline import baseline, fit_bag_of_words
-from clozeline.train.labelled.calibration import (
-    calibration,
+from clozeline.train.labelled.scores import (
+    Correlations,
+    Scores,
     fit_temperature,
-    helpful_temperature,
     log_loss,
+    ranks,
     softmax,
 )
-from clozeline.train.labelled.scores import Correlations, Scores, ranks
 
 COUNTS = st.integers(2, 5).flatmap(
     lambda c: st.lists(
@@ -135,7 +135,7 @@ def test_matthews_equals_that_of_scikit_learn(rows):
     assert found == pytest.approx(matthews_corrcoef(labels, predicted))
 
 
-# --- Temperature scaling and calibration error against their definitions --------------------------
+# --- The temperature of the lowest loss -----------------------------------------------------------
 
 
 def drawn(seed, scale, rows=4000):
@@ -173,43 +173,6 @@ def test_the_loss_is_torchs_cross_entropy():
         torch.from_numpy(logits), torch.from_numpy(labels), label_smoothing=0.3
     )  # torch smooths over all three classes, the label's own included
     assert log_loss(logits, labels, smoothing=0.2) == pytest.approx(smoothed.item())
-
-
-def test_calibration_error_by_hand():
-    """Confidences 0.9 (right, wrong) and 0.6 (right, right): (2 * 0.4 + 2 * 0.4) / 4."""
-    logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
-    found = calibration(logits, np.array([0, 1, 1, 1]), temperature=1.0)
-    assert found["counts"] == [2, 2]
-    assert found["confidences"] == pytest.approx([0.6, 0.9])
-    assert found["accuracies"] == [1.0, 0.5]
-    assert found["error"] == found["error_before"] == pytest.approx(0.4)
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_the_right_temperature_lowers_the_error():
-    logits, labels = drawn(2, 3.0)
-    found = calibration(logits, labels, temperature=3.0)
-    assert found["error"] < 0.03 < 0.1 < found["error_before"]
-    assert sum(found["counts"]) == len(labels)
-
-
-def test_a_temperature_is_left_out_where_it_is_not_sure_to_help():
-    logits, labels = drawn(3, 1.0, rows=500)  # calibrated as they are
-    assert helpful_temperature(logits, labels) == 1
-    assert helpful_temperature(logits[:1], labels[:1]) == 1
-    logits, labels = drawn(3, 3.0, rows=500)
-    assert helpful_temperature(logits, labels) == fit_temperature(logits, labels) > 2
-
-
-def test_a_few_confident_mistakes_do_not_make_all_answers_modest():
-    """Held out: 6 of 200 rows are wrong, all as sure as the right ones; test: 1 in 100."""
-    margins = np.full(200, 6.0)
-    margins[:6] = -6.0
-    logits, labels = np.stack([-margins, margins], 1), np.ones(200, np.int64)
-    assert fit_temperature(logits, labels) > 3
-    assert helpful_temperature(logits, labels) == 1
-    new = calibration(logits[5:105], labels[5:105], temperature=fit_temperature(logits, labels))
-    assert new["error_before"] < 0.011 < new["error"]
 
 
 # --- Bag-of-words learns what words tell ----------------------------------------------------------

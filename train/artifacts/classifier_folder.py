@@ -42,12 +42,10 @@ CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json
 PREDICTIONS = "predictions.csv"
 TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
 METADATA = (
-    *("model", "names", "max_seq_length", "pooling", "mask_position", "temperature", "job"),
+    *("model", "names", "max_seq_length", "pooling", "mask_position", "job"),
     *("text", "text_pair", "prompt", "truncate", "tokenizer_digest"),
 )
-REPORTED = (
-    *("finetuned", "results", "notes", "calibration", "examples", "plan", "label_efficiency"),
-)
+REPORTED = ("finetuned", "results", "notes", "examples", "plan", "label_efficiency")
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clozeline.train.config import PretrainConfig
+from clozeline.train.config import Optimizer, PretrainConfig
 from clozeline.train.engine.distributed import share_out
 from clozeline.train.engine.schedule import learning_rate_at
 
@@ -107,16 +107,32 @@ def _of_one_shape(matrices: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def build_optimizer(
     model: nn.Module, training: PretrainConfig, *, dtype: torch.dtype = torch.bfloat16
 ) -> torch.optim.Optimizer:
+    """The optimizer of a pretraining, see `new_optimizer`."""
+    betas, decay = (training.beta1, training.beta2), training.weight_decay
+    optimizer = new_optimizer(model, training.optimizer, decay=decay, betas=betas, dtype=dtype)
+    for group in optimizer.param_groups:
+        group["lr"] = training.learning_rate
+    return optimizer
+
+
+def new_optimizer(
+    model: nn.Module,
+    kind: Optimizer,
+    *,
+    decay: float,
+    betas: tuple[float, float],
+    dtype: torch.dtype,
+) -> torch.optim.Optimizer:
     """Fused AdamW (Loshchilov & Hutter 2019), or Muon for the layers' matrices and AdamW elsewhere.
 
-    Vectors (norms and biases) have no weight decay. `dtype` is that of Muon's products.
+    Its rate is 0 until one is set. Vectors (norms and biases) have no weight decay. `dtype` is that
+    of Muon's products.
     """
-    rate, decay = training.learning_rate, training.weight_decay
     hidden: list[nn.Parameter] = []
     matrices: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if training.optimizer == "muon" and is_hidden_matrix(name, parameter):
+        if kind == "muon" and is_hidden_matrix(name, parameter):
             hidden.append(parameter)
         else:
             (matrices if parameter.ndim >= 2 else vectors).append(parameter)
@@ -125,14 +141,14 @@ def build_optimizer(
             {"params": matrices, "weight_decay": decay},
             {"params": vectors, "weight_decay": 0.0},
         ],
-        lr=rate,
-        betas=(training.beta1, training.beta2),
+        lr=0.0,
+        betas=betas,
         eps=1e-6,
         fused=True,
     )
     if not hidden:
         return adamw
-    muon = {"params": hidden, "lr": rate, "weight_decay": decay}
+    muon = {"params": hidden, "lr": 0.0, "weight_decay": decay}
     return MuonWithAdamW([muon], adamw, dtype=dtype)
 
 

@@ -50,25 +50,6 @@ class Evaluation:
 
 
 @torch.no_grad()
-def logits_of(
-    model: BertForPretraining, batches: Iterable[Batch], *, precision: str
-) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-    """Each batch on the model's device, with its masked-LM and next-sentence logits."""
-    device, was_training = model.nsp_head.weight.device, model.training
-    model.eval()
-    for batch in batches:
-        moved = batch.to(device)
-        with autocast(precision, device), without_compiler():
-            mlm_logits, nsp_logits = model(
-                moved.input_ids,
-                moved.token_type_ids,
-                moved.attention_mask,
-                moved.masked_lm_positions,
-            )
-        yield moved, mlm_logits, nsp_logits
-    model.train(was_training)
-
-
 def evaluate_model(
     model: BertForPretraining,
     batches: Iterable[LoadedBatch[Any]],
@@ -83,9 +64,19 @@ def evaluate_model(
     """
     unigram = torch.from_numpy(log_unigram).to(world.device)
     sums = torch.zeros(9, dtype=torch.float64, device=world.device)
-    parts = (loaded.batch for loaded in batches)
-    for batch, mlm_logits, nsp_logits in logits_of(model, parts, precision=precision):
+    was_training = model.training
+    model.eval()
+    for loaded in batches:
+        batch = loaded.batch.to(world.device)
+        with autocast(precision, world.device), without_compiler():
+            mlm_logits, nsp_logits = model(
+                batch.input_ids,
+                batch.token_type_ids,
+                batch.attention_mask,
+                batch.masked_lm_positions,
+            )
         sums += _sums(batch, mlm_logits, nsp_logits, unigram)
+    model.train(was_training)
     examples, masked, mlm, hits, unigrams, frequent, pairs, nsp, nsp_hits = world.sum(sums).tolist()
     return Evaluation(
         examples=int(examples),

@@ -1,7 +1,8 @@
 """A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,6 +21,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,
+    PREDICTIONS,
     REPORT,
     TOKENIZER,
     read_model,
@@ -29,13 +31,13 @@ from clozeline.train.artifacts.huggingface import load_model, longest_text, side
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.config import Truncate
 from clozeline.train.finetuning.finetune import predict_logits
-from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Floats, Texts, given_texts
+from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 
 #: Stored as they are.
-PLAIN = ("text", "text_pair", "max_seq_length", "temperature", "prompt", "truncate")
+PLAIN = ("text", "text_pair", "max_seq_length", "prompt", "truncate")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -48,19 +50,18 @@ class Classifier:
     text: str  # columns it was trained on
     text_pair: str | None
     max_seq_length: int
-    temperature: float = 1.0  # divides the logits, so that probabilities are calibrated
     prompt: str | None = None  # before each text
     truncate: Truncate = "end"
-    encoder: Encoder = field(init=False)
 
-    def __post_init__(self) -> None:
-        encoder = Encoder(
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Texts to token ids."""
+        return Encoder(
             self.tokenizer,
             max_seq_length=self.max_seq_length,
             prompt=self.prompt,
             truncate=self.truncate,
         )
-        object.__setattr__(self, "encoder", encoder)
 
     def __repr__(self) -> str:
         model, columns = self.model.config, filter(None, (self.text, self.text_pair))
@@ -86,8 +87,7 @@ class Classifier:
         if (texts.second is None) == bool(self.text_pair):
             wanted = "pairs: give Texts(first, second)" if self.text_pair else "single texts"
             raise InputError(f"the classifier reads {wanted}.")
-        logits = predict_logits(self.model, self.encoder.encode(texts))
-        return softmax(logits, self.temperature)
+        return softmax(predict_logits(self.model, self.encoder.encode(texts)))
 
 
 def save_classifier(
@@ -96,13 +96,13 @@ def save_classifier(
     *,
     job: dict[str, Any],
     report: dict[str, Any],
-    files: Mapping[str, bytes],
+    predictions: str,
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the folder, replacing an existing one.
 
-    `job`: the config and data digests. `files`: further files by name. `options`: the command's, as
-    `--config` reads them.
+    `job`: the config and data digests. `predictions`: the content of predictions.csv. `options`:
+    the command's, as `--config` reads them.
     """
     metadata = {
         "model": classifier.model.config.to_dict(),
@@ -124,8 +124,7 @@ def save_classifier(
         )
         save_file(weights, partial / MODEL)
         write_json(partial / REPORT, report)
-        for name, content in files.items():
-            (partial / name).write_bytes(content)
+        (partial / PREDICTIONS).write_bytes(predictions.encode())
         write_json(partial / CLASSIFIER, metadata)
         write_sums(partial, (CLASSIFIER, MODEL, REPORT, TOKENIZER))
         replace_folder(partial, folder)

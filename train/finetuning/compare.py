@@ -33,7 +33,6 @@ from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.train.artifacts.classifier_folder import (
-    PREDICTIONS,
     check_room,
     is_classifier,
     predictions_csv,
@@ -59,8 +58,8 @@ from clozeline.train.finetuning.results import (
 )
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
-from clozeline.train.labelled.calibration import calibration, softmax
 from clozeline.train.labelled.labels import label_notes, same_number_notes
+from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 
 #: How long a process waits for another one, such as that which fits bag-of-words.
@@ -204,28 +203,20 @@ def _write_classifier(
         text=job.config.text,
         text_pair=job.config.text_pair,
         max_seq_length=job.start.max_seq_length,
-        temperature=result.chosen.temperature,
         prompt=job.config.prompt,
         truncate=job.start.truncate,
     )
-    probabilities = softmax(logits, classifier.temperature)
     texts, labels = job.tests[TEST].texts.joined(), job.test_labels[TEST]
-    predictions = predictions_csv(job.names, labels, probabilities, texts)
+    predictions = predictions_csv(job.names, labels, softmax(logits), texts)
     counts = Counter(job.train.labels)
     report = {
         **sources,
         **report_of(results, result),
-        "calibration": calibration(logits, labels, temperature=classifier.temperature),
         "class_counts": {name: counts[name] for name in job.names},  # training rows
         "notes": [*notes, *doubts(result.scores, points_of(results), job.config)],
     }
     save_classifier(
-        out,
-        classifier,
-        job=folder.job,
-        report=report,
-        files={PREDICTIONS: predictions.encode()},
-        options=options,
+        out, classifier, job=folder.job, report=report, predictions=predictions, options=options
     )
     return FinetuneReport(report, is_new=True)
 

@@ -24,7 +24,7 @@ from clozeline.model.heads import BertForClassification, load_encoder
 from clozeline.pipeline.common.errors import DivergedError
 from clozeline.pipeline.common.progress_bar import ProgressBar, is_watched
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.optim import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.engine.optim import new_optimizer
 from clozeline.train.engine.precision import (
     autocast,
     products_dtype,
@@ -50,6 +50,7 @@ from clozeline.train.labelled.rows import Labels, Logits, Rows
 from clozeline.train.labelled.scores import Correlations, Scores
 
 CLIP = 1.0  # maximum gradient norm
+BETAS = (0.9, 0.98)  # of AdamW
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_STEPS = 32, 8, 8  # where the batch size is auto
 MOST_CENTRED_ON = 1_024  # training rows whose mean logits classes with words start from
 DECODER, EMBEDDINGS = "mlm_head.decoder.weight", "encoder.embeddings.word_embeddings.weight"
@@ -304,16 +305,6 @@ def loss_sum(outputs: Tensor, targets: Tensor) -> Tensor:
 def build_optimizer(
     model: BertForClassification, config: FinetuneConfig, world: World
 ) -> torch.optim.Optimizer:
-    """AdamW, or Muon with AdamW. Norms and biases have no weight decay."""
-    matrices: dict[float, dict[str, Any]] = {}
-    rest: dict[float, dict[str, Any]] = {}
-    for name, parameter in model.named_parameters():
-        decay = config.weight_decay if parameter.ndim >= 2 else 0.0
-        is_muons = config.optimizer == "muon" and is_hidden_matrix(name, parameter)
-        group = {"params": [], "lr": 0.0, "weight_decay": decay}
-        groups = matrices if is_muons else rest
-        groups.setdefault(decay, group)["params"].append(parameter)
-    adamw = torch.optim.AdamW(list(rest.values()), betas=(0.9, 0.98), eps=1e-6, fused=True)
-    if not matrices:
-        return adamw
-    return MuonWithAdamW(list(matrices.values()), adamw, dtype=products_dtype(world))
+    """AdamW, or Muon with AdamW; the rate is set at each step."""
+    decay, dtype = config.weight_decay, products_dtype(world)
+    return new_optimizer(model, config.optimizer, decay=decay, betas=BETAS, dtype=dtype)

@@ -179,9 +179,8 @@ class FinetuneReport:
         return rows
 
     def lines(self) -> list[str]:
-        """For a terminal: the classes, the compared models, label efficiency, calibration."""
-        result, fitted = self.finetuned, self.values["calibration"]
-        points = self.values["label_efficiency"]
+        """For a terminal: the classes, the compared models, label efficiency, the choices."""
+        result, points = self.finetuned, self.values["label_efficiency"]
         whole = (point for point in points if point["examples"] == self.rows)
         return [
             *result.scores.table(),
@@ -190,12 +189,6 @@ class FinetuneReport:
             *label_efficiency_table(points),
             "",
             f"{'chosen on training rows' if result.tried else 'as given'}: {result.chosen.line()}",
-            f"calibration error {fitted['error_before']:.4f}"
-            + (
-                f", {fitted['error']:.4f} at temperature {fitted['temperature']:.2f}"
-                if fitted["temperature"] != 1
-                else "; no temperature lowers it reliably, so none is applied"
-            ),
             *(f"note: {note}" for note in self.values["notes"]),
         ]
 

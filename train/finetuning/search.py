@@ -9,11 +9,11 @@ Test rows are never used here. For each learning rate of a small grid:
 
 Then, for up to 4,000 rows, half as many epochs are tried at the best rate. The classifier is
 trained again on all rows, or, for more than 4,000, on all but a twentieth (at most 2,000 rows), on
-which its temperature is fitted. The search tries 3 rates, and up to 2 more where the best is at the
-edge. With few labels, a single fifth would be too noisy, hence the folds. Every training completes
-its schedule: one that is stopped at a high rate depends on its last steps, and was 2 points worse.
+which it is measured. The search tries 3 rates, and up to 2 more where the best is at the edge. With
+few labels, a single fifth would be too noisy, hence the folds. Every training completes its
+schedule: one that is stopped at a high rate depends on its last steps, and was 2 points worse.
 
-The criterion is the cross-entropy on held-out rows after temperature scaling. It is smoother than
+The criterion is the cross-entropy on held-out rows at the best temperature. It is smoother than
 accuracy, and unlike the plain cross-entropy it does not favour a model for being less confident.
 """
 
@@ -28,9 +28,8 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
 from clozeline.train.labelled.rows import Labels, Logits, Rows
-from clozeline.train.labelled.scores import pearson
+from clozeline.train.labelled.scores import fit_temperature, log_loss, pearson
 
 FOLDS = 5
 FEW_ROWS = 300  # up to this many, every row is held out once
@@ -58,23 +57,19 @@ class Trial:
     rows: int = 0  # held out of the training; 0: it was not tried
     accuracy: float = 0.0  # for a regression: Pearson's correlation
     loss: float = 0.0  # cross-entropy in nats, at the best temperature; or the squared error
-    temperature: float = 1.0  # fitted on these rows, or 1 where it may not help
     #: Mean loss of the training rows in each epoch of the final training, with dropout.
     training_losses: list[float] = field(default_factory=list)
 
     def with_results(self, logits: Logits, labels: Labels) -> "Trial":
         """With those of held-out rows, logits [N, C] and labels [N]; the worst if it diverged."""
-        accuracy, loss, temperature = 0.0, WORST_LOSS, 1.0
+        accuracy, loss = 0.0, WORST_LOSS
         if labels.dtype.kind == "f" and np.isfinite(logits).all():
             accuracy = pearson(labels, logits[:, 0])
             loss = float(((logits[:, 0] - labels) ** 2).mean())
         elif np.isfinite(logits).all():
             accuracy = float((logits.argmax(1) == labels).mean())
             loss = log_loss(logits, labels, fit_temperature(logits, labels))
-            temperature = helpful_temperature(logits, labels)
-        return replace(
-            self, rows=len(labels), accuracy=accuracy, loss=loss, temperature=temperature
-        )
+        return replace(self, rows=len(labels), accuracy=accuracy, loss=loss)
 
     def line(self) -> str:
         line = f"learning rate {self.learning_rate:g}, {counted(self.epochs, 'epoch')}"
@@ -168,10 +163,7 @@ def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
 
 
 def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
-    """Rows of the final training, and rows held out of it (none for up to 4,000 rows).
-
-    In larger sets the temperature is fitted on the held-out rows.
-    """
+    """Rows of the final training, and rows held out of it (none for up to 4,000 rows)."""
     if len(labels) <= SEARCH_ROWS:
         return np.arange(len(labels)), np.arange(0)
     parts = max(HELD_OUT_PARTS, -(-len(labels) // MOST_HELD_OUT))

@@ -69,9 +69,4 @@ def fit_bag_of_words(
         ) from error
     classes = LogisticRegression(C=5, max_iter=1000)
     model = (Ridge() if is_regression else classes).fit(counts, labels)
-
-    def predict(texts: Sequence[str]) -> NDArray[Any]:
-        predicted: NDArray[Any] = model.predict(features.transform(texts))
-        return predicted
-
-    return predict
+    return lambda texts: model.predict(features.transform(texts))

@@ -19,7 +19,6 @@ CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,12 +27,7 @@ from torch import Tensor
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.ragged import (
-    Offsets,
-    Ragged,
-    offsets_of,
-    slice_indices,
-)
+from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.config import Truncate
@@ -48,7 +42,6 @@ WIDTHS = 4
 CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
 
-Count = TypeVar("Count", int, Offsets)
 Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
 
@@ -85,8 +78,10 @@ class Encoded:
         one, rounded up to a multiple of 8.
         """
         lengths = self.input_ids.lengths[rows]
-        longest = int(lengths.max())
-        width = -(-longest // CPU_WIDTH) * CPU_WIDTH if is_tight else self._width(longest)
+        widths = [-(-self.max_seq_length * n // WIDTHS) for n in range(1, WIDTHS + 1)]
+        width = next(width for width in widths if width >= lengths.max())
+        if is_tight:
+            width = -(-int(lengths.max()) // CPU_WIDTH) * CPU_WIDTH
         positions = np.arange(min(width, self.max_seq_length))
         is_token = positions < lengths[:, None]
         input_ids = np.full(is_token.shape, self.pad_id, dtype=np.int64)
@@ -97,10 +92,6 @@ class Encoded:
             torch.from_numpy(is_b.astype(np.int64)),
             torch.from_numpy(is_token),
         )
-
-    def _width(self, longest: int) -> int:
-        widths = [-(-self.max_seq_length * n // WIDTHS) for n in range(1, WIDTHS + 1)]
-        return next(width for width in widths if width >= longest)
 
 
 class Encoder:
@@ -193,8 +184,8 @@ class Encoder:
         return " ".join([*parts, text[spans[-tail][0] :]] if tail else parts)
 
 
-def first_and_last(kept: Count, truncate: Truncate) -> tuple[Count, Count]:
-    """How many of `kept` tokens or words are from the start of a text, and how many from its end.
+def first_and_last(kept: Offsets, truncate: Truncate) -> tuple[Offsets, Offsets]:
+    """How many of `kept` tokens are from the start of each text, and how many from its end.
 
     6 with `middle` -> 2 and 4;  with `end` -> 6 and 0
     """

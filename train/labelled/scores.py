@@ -3,6 +3,9 @@
               predicted 0   predicted 1
 label 0            8             2          recall of 0     8 / 10
 label 1            1             9          precision of 1  9 / 11
+
+And the loss of logits at their best temperature T, the one by which they are divided (Guo et al.
+2017, "On calibration of modern neural networks").
 """
 
 from collections.abc import Sequence
@@ -10,12 +13,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from clozeline.train.labelled.rows import Floats
+from clozeline.train.labelled.rows import Floats, Rows
 
 MOST_COLUMNS = 12  # classes whose confusion matrix is printed
 MOST_STORED = 100  # classes whose confusion matrix is stored with its zeros
+LOWEST, HIGHEST = 0.05, 20.0  # temperatures
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +185,50 @@ def ranks(values: NDArray[Any]) -> Floats:
     last = np.cumsum(counts)
     middle: Floats = last - (counts - 1) / 2
     return middle[index]
+
+
+def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    """Probabilities [N, C] of logits [N, C] divided by a temperature."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    powers = np.exp(scaled - scaled.max(-1, keepdims=True))
+    probabilities: Floats = powers / powers.sum(-1, keepdims=True)
+    return probabilities
+
+
+def log_loss(
+    logits: ArrayLike, labels: Rows, temperature: float = 1.0, *, smoothing: float = 0.0
+) -> float:
+    """Mean cross-entropy in nats of logits [N, C] divided by a temperature.
+
+    `smoothing` is the probability of the labels that goes to the other classes, in equal parts.
+    """
+    losses = -np.log(np.maximum(softmax(logits, temperature), 1e-300))  # [N, C]
+    chosen = losses[np.arange(len(labels)), labels]
+    others = (losses.sum(1) - chosen) / (losses.shape[1] - 1)
+    return float(((1 - smoothing) * chosen + smoothing * others).mean())
+
+
+def fit_temperature(logits: ArrayLike, labels: Rows) -> float:
+    """The temperature at which the cross-entropy is lowest, in [0.05, 20].
+
+    Labels are smoothed by 1 / (N + 2) as in Platt 1999, 2.2: where all of N rows are right, the
+    confidence should be near (N + 1) / (N + 2), not 1. The loss is convex in 1 / T, so a
+    golden-section search over log T finds the minimum.
+    """
+    smoothing = 1 / (len(labels) + 2)
+
+    def loss(log_temperature: float) -> float:
+        return log_loss(logits, labels, np.exp(log_temperature), smoothing=smoothing)
+
+    ratio = (np.sqrt(5) - 1) / 2
+    low, high = np.log(LOWEST), np.log(HIGHEST)
+    while high - low > 1e-4:
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if loss(left) <= loss(right):
+            high = right
+        else:
+            low = left
+    return float(np.exp((low + high) / 2))
 
 
 def _cells(confusion: NDArray[np.int64]) -> NDArray[np.int64]:

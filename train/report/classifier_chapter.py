@@ -25,6 +25,7 @@ from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MOST_IN_MATRIX = 30  # classes
 MISTAKES = 12
+BINS = 15  # of confidence, as in Guo et al. 2017, "On calibration of modern neural networks"
 MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
 
 
@@ -60,7 +61,7 @@ def sections_of(
         yield _confusion(scores)
     yield _training(report)
     yield _label_efficiency(report["label_efficiency"])
-    yield _calibration(report["calibration"], classes=len(scores.names))
+    yield _calibration(predictions, classes=len(scores.names))
     yield _mistakes(predictions)
 
 
@@ -163,28 +164,29 @@ def _curves(points: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     )
 
 
-def _calibration(found: Mapping[str, Any], *, classes: int) -> Section:
-    lowest = 1 / classes
+def _calibration(predictions: Sequence[Predicted], *, classes: int) -> Section:
+    """Confidence and accuracy in each bin of confidence that has rows, and how far they differ."""
+    confidence = np.array([row.confidence for row in predictions])
+    is_right = np.array([row.label == row.predicted for row in predictions])
+    index = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    bins = [index == number for number in np.unique(index)]
+    x, y = ([column[rows].mean() for rows in bins] for column in (confidence, is_right))
+    shares = [rows.mean() for rows in bins]
     lines = [
-        Line(x=found["confidences"], y=found["accuracies"], label="test rows", marker="o"),
-        Line(x=[lowest, 1], y=[lowest, 1], label="perfectly calibrated", number=1, style="--"),
+        Line(x=x, y=y, label="test rows", marker="o"),
+        Line(
+            x=[1 / classes, 1],
+            y=[1 / classes, 1],
+            label="perfectly calibrated",
+            number=1,
+            style="--",
+        ),
     ]
-    chart = draw_lines(
-        "calibration",
-        lines,
-        caption="accuracy of the predictions in each bin of confidence",
-        x_label="confidence",
-        percent=True,
-    )
-    fitted = "no temperature lowers it reliably, so none is applied"
-    if found["temperature"] != 1:
-        without = f"without the temperature of {found['temperature']:.2f}"
-        fitted = f"{without} it would be {found['error_before']:.4f}"
-    return Section(
-        heading="Calibration",
-        sentence=f"The expected calibration error is {found['error']:.4f}; {fitted}.",
-        charts=[chart],
-    )
+    caption = "accuracy of the predictions in each bin of confidence"
+    chart = draw_lines("calibration", lines, caption=caption, x_label="confidence", percent=True)
+    error = float(np.abs(np.subtract(x, y)) @ shares)
+    sentence = f"The expected calibration error is {error:.4f}."
+    return Section(heading="Calibration", sentence=sentence, charts=[chart])
 
 
 def _mistakes(predictions: Sequence[Predicted]) -> Section:
