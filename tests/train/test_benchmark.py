@@ -21,7 +21,7 @@ from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import load_start, read_job, values_digest
 from clozeline.train.labelled.scores import pearson
-from tests.support.command import invoke, refused
+from tests.support.command import output_of, refused
 from tests.support.files import times
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.two_processes import ROOT
@@ -49,7 +49,7 @@ def sentences(rows, seed):
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory):
+def file(tmp_path_factory):
     """Is it "some" or "many"?  How much of it is there in both texts?"""
     folder = tmp_path_factory.mktemp("tables")
     for name, rows, seed in (("train", 150, 1), ("dev", 100, 2)):
@@ -76,6 +76,11 @@ def tasks(tmp_path_factory):
         metrics = ["pearson", "spearman"]
         """
     )
+    return file
+
+
+@pytest.fixture(scope="module")
+def tasks(file):
     return read_tasks(file)
 
 
@@ -159,22 +164,13 @@ def test_the_table_ends_with_the_mean_of_the_tasks():
     ]
 
 
-def test_the_command_prints_one_table(run, tmp_path):
-    texts, levels = sentences(60, 5)
-    rows = [f"{text},{n / 2}" for text, n in zip(texts, levels, strict=True)]
-    (tmp_path / "rows.csv").write_text("\n".join(["review,stars", *rows]) + "\n")
-    (tmp_path / "tasks.toml").write_text(
-        f'[hotels]\ntrain = "{tmp_path}/rows.csv"\ntest = "{tmp_path}/rows.csv"\n'
-        'text = "review"\nlabel = "stars"\nmetrics = ["spearman"]\n'
-    )
-    words = ("benchmark", run, tmp_path / "tasks.toml", "--out", tmp_path / "out")
-    options = ("--no-baseline", "--epochs=2", "--learning-rate=1e-3", "--max-examples=40")
-    done = invoke(*words, *options)
-    assert done.exit_code == 0, done.output
-    *_, hotels, mean, last = done.stdout.splitlines()
-    assert hotels.split()[:3] == ["hotels", "40", "spearman"]
-    assert mean.split()[1] == hotels.split()[3]
-    assert last == f"1 task: {tmp_path}/out"
+def test_the_command_prints_one_table(done, run, file):
+    """Of a benchmark that is complete; its options are those of the config."""
+    out, _, results = done
+    options = ["--epochs=4", "--batch-size=16", "--dropout=0", "--from-scratch", "--seeds=2"]
+    printed = output_of("benchmark", run, file, "--out", out, "--learning-rate=1e-2", *options)
+    wanted = [*as_table(results), f"2 tasks: {out}"]
+    assert printed.splitlines()[-len(wanted) :] == wanted
 
 
 @pytest.mark.parametrize(
@@ -192,27 +188,13 @@ def test_nothing_is_trained_where_a_later_task_is_refused(lines, message, run, t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_has_a_table_for_each_task(tmp_path):
-    file = tmp_path / "tasks.toml"
-    file.write_text(
-        '[hotels]\ntrain = "a.csv"\ntest = ["b.csv", "c.csv"]\nlabel = "stars"\n'
-        'metrics = ["spearman"]\n[films]\ntrain = "d.csv"\ntest = "e.csv"\n'
-        '[songs]\ntrain = "f.csv"\ntest = "g.csv"\nmetrics = "f1"\n'
-    )
-    assert read_tasks(file) == [
-        Task(name="hotels", train="a.csv", test=("b.csv", "c.csv"), label="stars",
-             metrics=("spearman",)),
-        Task(name="films", train="d.csv", test=("e.csv",)),
-        Task(name="songs", train="f.csv", test=("g.csv",), metrics=("f1",)),
-    ]  # fmt: skip
-
-
 def test_the_tasks_of_glue_are_in_the_examples():
     tasks = {task.name: task for task in read_tasks(ROOT / "examples" / "glue.toml")}
     assert len(tasks) == 9
     assert [name for name, task in tasks.items() if task.is_regression] == ["STS-B"]
     assert [name for name, task in tasks.items() if not task.text_pair] == ["CoLA", "SST-2"]
     assert len(tasks["MNLI"].test) == 2
+    assert (tasks["SST-2"].metrics, tasks["QQP"].metrics) == (("accuracy",), ("f1", "accuracy"))
     assert [name for name, task in tasks.items() if task.start] == ["MRPC", "STS-B", "RTE"]
 
 

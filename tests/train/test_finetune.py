@@ -30,7 +30,6 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import read_job
 from clozeline.train.finetuning.results import ResultFolder
 from clozeline.train.inference.predict import predict
-from tests.support.command import standard_input
 from tests.support.files import contents, no_file_longer_than, times
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -451,9 +450,7 @@ def test_a_batch_is_answered_before_the_next_is_read(classifier):
     assert len(read) == 4
 
 
-def test_files_are_read_by_column_or_by_line_and_recognized_as_sources_are(
-    classifier, tmp_path, monkeypatch
-):
+def test_files_are_read_by_column_or_by_line_and_recognized_as_sources_are(classifier, tmp_path):
     def predicted(texts=(), *files, **columns):
         files = [str(tmp_path / name) for name in files]
         return list(predict(classifier, texts, files=files, batch_size=3, **columns))
@@ -469,18 +466,6 @@ def test_files_are_read_by_column_or_by_line_and_recognized_as_sources_are(
     assert [p.label for p in found if p.text in ("good", "bad")] == list("01011011")  # in order
     assert all(0.5 <= p.probability <= 1 for p in found)
     assert [p.label for p in predicted((), "x.csv?limit=1", text="review")] == ["0"]
-    monkeypatch.setattr(sys, "stdin", standard_input(b"good\nbad"))
-    assert [p.label for p in predict(classifier, files=["-"])] == ["1", "0"]
-
-    (tmp_path / "wide.txt").write_bytes("good\n".encode("utf-16"))
-    (tmp_path / "binary.txt").write_bytes(bytes(100))
-    for name, message in (
-        ("wide.txt", "is UTF-16; convert it: iconv"),
-        ("binary.txt", "or binary data, not text in UTF-8"),
-        ("missing.txt", "missing"),
-    ):
-        with pytest.raises(InputError, match=message):
-            predicted((), name)
 
 
 def test_a_tab_parts_a_pair(tuned, tmp_path):

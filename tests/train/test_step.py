@@ -172,17 +172,6 @@ def test_the_sums_are_of_losses_and_hits():
     torch.testing.assert_close(sums, wanted)
 
 
-def test_a_batch_without_pairs_trains_on_words_alone():
-    loaded = make_batch()
-    batch = replace(loaded.batch, next_sentence_labels=torch.full((8,), -1))
-    sums, norm, found = step(
-        BertForPretraining(STILL), replace(loaded, batch=batch, num_pairs=0), accumulation=2
-    )
-    assert sums[1] == 0
-    assert norm.isfinite()
-    assert found["nsp_head.weight"].count_nonzero() == 0
-
-
 @pytest.mark.parametrize("accumulation", [1, 4])
 @KINDS
 def test_without_padding_losses_hits_and_gradients_are_the_same(config, accumulation):
@@ -207,14 +196,6 @@ def test_rows_that_are_all_full_need_no_mask():
     assert no_mask is None
     assert mask.all()
     torch.testing.assert_close(without, with_mask, atol=1e-5, rtol=1e-5)
-
-
-def test_hits_not_asked_for_are_not_counted_and_change_nothing_else():
-    sums, norm, found = step(BertForPretraining(STILL), accumulation=2)
-    fewer, same_norm, same = step(BertForPretraining(STILL), accumulation=2, count_hits=False)
-    assert torch.equal(fewer, torch.cat([sums[:2], torch.zeros(2)]))
-    assert norm == same_norm
-    assert all(torch.equal(found[name], gradient) for name, gradient in same.items())
 
 
 def test_clipping_bounds_the_norm_and_tells_it_as_it_was():
