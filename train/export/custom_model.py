@@ -9,7 +9,6 @@
 """
 
 import json
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,11 +71,6 @@ def save_custom_model(
     shutil.copyfile(Path(__file__).with_name(CODE), folder / CODE)
     left_out = ("nsp_head",) if any(part_of(name) == "nsp_head" for name in weights) else ()
     return SavedModel(AUTO_MAP[task], parameters, left_out)
-
-
-def card_with_code(card: str) -> str:
-    """The model card with a command that runs the code of the folder."""
-    return re.sub(r'(model="[^"]*")', r"\1, trust_remote_code=True", card, count=1)
 
 
 def add_prompt(folder: Path, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> None:

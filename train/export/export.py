@@ -11,6 +11,7 @@ temporary name and renamed.
 """
 
 import filecmp
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,7 +36,7 @@ from clozeline.train.artifacts.partial_folder import partial_folder, replace_fol
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, read_run_and_weights
 from clozeline.train.config import Truncate
-from clozeline.train.export.custom_model import CODE, add_prompt, card_with_code, save_custom_model
+from clozeline.train.export.custom_model import CODE, add_prompt, save_custom_model
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.onnx_graphs import (
     ENCODER,
@@ -140,7 +141,10 @@ def _read_run(run: Path, *, folder: str) -> _Source:
     config, tokenizer, state, weights = read_run_and_weights(run)
     model = BertForPretraining(config.model).eval()
     model.load_state_dict(weights)
-    heldout = _heldout(run, state.step)
+    heldout = None
+    if (run / SUMMARY).exists():  # the run has finished
+        with json_values(run / SUMMARY, "delete it", seal=True) as summary:
+            heldout = summary["heldout"] if summary["step"] == state.step else None
     return _Source(
         model=model,
         tokenizer=tokenizer,
@@ -212,7 +216,8 @@ def _write_transformers(loaded: _Source, partial: Path, form: Format) -> str:
             values["architecture"] = "BertForMaskedLM"
         saved = save_huggingface(partial, loaded.model.config, weights, **values)
     else:
-        card = card_with_code(card)
+        # The command of the card runs the code of the folder.
+        card = re.sub(r'(model="[^"]*")', r"\1, trust_remote_code=True", card, count=1)
         mask_position = classifier.model.mask_position if classifier else 0
         saved = save_custom_model(
             partial, loaded.model.config, weights, mask_position=mask_position, **values
@@ -244,14 +249,6 @@ def _write_onnx(loaded: _Source, partial: Path) -> str:
     write_json(partial / METADATA, values)
     parameters = count_parameters(loaded.model)
     return f"ONNX graph of {parameters:,} parameters, within {difference:.0e} of torch"
-
-
-def _heldout(run: Path, step: int) -> dict[str, float] | None:
-    """The run's held-out evaluation at this step, if there is one."""
-    if not (run / SUMMARY).exists():
-        return None  # the run has not finished
-    with json_values(run / SUMMARY, "delete it", seal=True) as summary:
-        return summary["heldout"] if summary["step"] == step else None
 
 
 def _check_folder(out: Path, *, overwrite: bool) -> None:

@@ -95,7 +95,9 @@ class Scores:
 
         Of more than 100 classes `confusion` has the cells that are not 0: [label, predicted, rows].
         """
-        is_sparse = len(self.names) > MOST_STORED
+        places, confusion = np.nonzero(self.confusion), self.confusion
+        if len(self.names) > MOST_STORED:
+            confusion = np.stack([*places, confusion[places]], axis=1)
         return {
             "names": list(self.names),
             "examples": self.examples,
@@ -104,7 +106,7 @@ class Scores:
             "precision": dict(zip(self.names, self.precision.tolist(), strict=True)),
             "recall": dict(zip(self.names, self.recall.tolist(), strict=True)),
             "f1": dict(zip(self.names, self.f1.tolist(), strict=True)),
-            "confusion": (_cells(self.confusion) if is_sparse else self.confusion).tolist(),
+            "confusion": confusion.tolist(),
         }
 
     @classmethod
@@ -229,12 +231,6 @@ def fit_temperature(logits: ArrayLike, labels: Rows) -> float:
         else:
             low = left
     return float(np.exp((low + high) / 2))
-
-
-def _cells(confusion: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The cells of a matrix that are not 0: row, column and value, [K, 3]."""
-    places = np.nonzero(confusion)
-    return np.stack([*places, confusion[places]], axis=1)
 
 
 def _ratio(part: Any, whole: Any) -> Floats:
