@@ -297,7 +297,8 @@ def predicted(name: str, folder: Path, examples: int, device: torch.device) -> s
     )
     speeds = (found.slots / found.seconds(utilization=x) for x in (1.0, UTILIZATION))
     best, guessed = (f"{speed:,.0f}" for speed in speeds)
-    return f"{known[0].name}: {best} at best, {guessed} guessed, {found.cost.peak / 1e9:.1f} GB"
+    memory = found.memory(found.rows) / 1e9
+    return f"{known[0].name}: {best} at best, {guessed} guessed, {memory:.1f} GB"
 
 
 def cuda_row(case: Case, folder: Path, device: torch.device, rounds: int) -> str:
