@@ -161,24 +161,38 @@ def test_gpus_are_found_by_any_spelling():
         assert gpu_named(gpu.name.lower()) is gpu_named(gpu.name.replace(" ", "")) is gpu
 
 
-@pytest.mark.parametrize(
-    ("name", "length", "predictions", "rows", "measured"),
-    [
-        ("nano", 64, 10, 4096, 20.0),
-        pytest.param("bert-base", 128, 20, 512, 96.4, marks=pytest.mark.slow),
-        pytest.param("modern-small", 64, 20, 1024, 20.5, marks=pytest.mark.slow),
-    ],
-)
-def test_guesses_are_what_an_h200_took(name, length, predictions, rows, measured):
-    """Milliseconds of a compiled step (docs/manual/results.md); an eager step moves more."""
+def on_an_h200(name, length, predictions, rows, **options):
+    """An estimate of a step that was measured (docs/manual/results.md)."""
     model = preset(name, vocab_size=16384 if name == "modern-small" else 30522)
-    training = training_config(batch_size=rows, micro_batch_size=rows, precision="bf16")
+    training = training_config(batch_size=rows, micro_batch_size=rows, precision="bf16", **options)
     data = DataConfig(max_seq_length=length, max_predictions_per_seq=predictions)
-    how = {"gpu": gpu_named("h200"), "gpus": 1, "model": model, "data": data}
-    compiled = Estimate(training=training, **how)
+    return Estimate(gpu=gpu_named("h200"), gpus=1, model=model, training=training, data=data)
+
+
+STEPS = [("nano", 64, 10, 4096), ("bert-base", 128, 20, 512), ("modern-small", 64, 20, 1024)]
+MILLISECONDS = [20.0, 96.4, 20.5]  # of a compiled step
+
+
+@pytest.mark.parametrize(("step", "measured"), list(zip(STEPS, MILLISECONDS, strict=True)))
+def test_guesses_are_what_an_h200_took(step, measured):
+    """An eager step moves more."""
+    compiled, eager = on_an_h200(*step), on_an_h200(*step, compile=False)
     assert 1e3 * compiled.seconds(utilization=UTILIZATION) == pytest.approx(measured, rel=0.1)
-    eager = Estimate(training=replace(training, compile=False), **how)
     assert eager.seconds(utilization=1.0) > 1.3 * compiled.seconds(utilization=1.0)
+
+
+@pytest.mark.parametrize(("left_out", "foretold"), [(0, 0.86), (1, 0.77), (2, 1.09)])
+def test_guesses_fitted_to_two_of_the_steps_foretell_the_third(left_out, foretold):
+    """Within a quarter; docs/manual/results.md has the ratios."""
+    estimates = [on_an_h200(*step) for step in STEPS]
+    products = [estimate.flops / estimate.gpu.peak for estimate in estimates]
+    others = [
+        estimate.cost(estimate.rows).traffic / estimate.gpu.bandwidth for estimate in estimates
+    ]
+    shares = np.column_stack([products, others]) * 1e3 / np.array(MILLISECONDS)[:, None]
+    fitted = np.delete(shares, left_out, axis=0)
+    guesses = np.linalg.solve(fitted, np.ones(2))
+    assert shares[left_out] @ guesses == pytest.approx(foretold, abs=0.01)
 
 
 @pytest.fixture
