@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clozeline import load_run
 from clozeline.train.artifacts.checkpoint import (
+    Snapshot,
     list_checkpoints,
     load_weights,
     read_state,
@@ -23,7 +24,6 @@ from clozeline.train.artifacts.checkpoint import (
     step_of,
 )
 from clozeline.train.artifacts.run import write_run, write_summary
-from clozeline.train.artifacts.snapshot import Snapshot
 
 
 def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:

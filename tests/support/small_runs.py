@@ -7,9 +7,8 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
+from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint, take_snapshot
 from clozeline.train.artifacts.run import RunConfig, write_run
-from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.optim import build_optimizer
 from tests.support.training_configs import training_config

@@ -24,11 +24,12 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
     read_state,
     remove_old_checkpoints,
+    restore_moments,
     save_checkpoint,
+    take_snapshot,
     weights_digest,
 )
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from tests.support.files import contents, no_file_longer_than
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run

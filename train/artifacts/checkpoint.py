@@ -9,7 +9,12 @@
 
 No random generator state is needed: dropout is seeded at every step from (seed, step, rank), and
 the order of the data is a function of the position. Nor does it matter how many processes wrote a
-checkpoint, or which part of the model each of them had (see `snapshot.py`).
+checkpoint, or which part of the model each of them had: weights and moments are gathered by name,
+the same from DDP, FSDP2 and one process.
+
+    weights   "encoder.layers.0.attention.qkv.weight"            float32 [3H, H]
+    moments   "encoder.layers.0.attention.qkv.weight/exp_avg"    float32 [3H, H]
+              "encoder.layers.0.attention.qkv.weight/step"       float32 []
 """
 
 import re
@@ -20,15 +25,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozeline.pipeline.common.config_checks import check_field_names
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
 from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
-from clozeline.train.artifacts.snapshot import Snapshot
+from clozeline.train.engine.distributed import full_tensor, shard_like
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -46,6 +52,59 @@ class TrainState:
     heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were evaluated
     elapsed: float = 0.0  # seconds, of a run with a time budget
     running_metrics: list[float] = field(default_factory=list)  # see RunningMetrics.state
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy that further training does not change."""
+
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+@torch.no_grad()
+def take_snapshot(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, is_kept: bool = True
+) -> Snapshot:
+    """Copy weights and moments; all processes call this, since each may have only a shard.
+
+    The snapshot is empty in a process that does not keep it.
+    """
+    weights: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
+    # First: after an evaluation FSDP2 has gathered the weights, and this shards them again.
+    for name, value in model.state_dict().items():
+        _keep(weights, name, value, is_kept)
+    for name, parameter in model.named_parameters():
+        for moment, value in optimizer.state[parameter].items():
+            _keep(moments, f"{name}/{moment}", value, is_kept)
+    if is_kept and torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()  # the copies are complete
+    return Snapshot(weights, moments)
+
+
+def restore_moments(
+    model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
+) -> None:
+    """Give the optimizer the moments of a snapshot, by parameter name."""
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for key, value in moments.items():
+        name, _, moment = key.rpartition("/")
+        by_name.setdefault(name, {})[moment] = value
+    for name, parameter in model.named_parameters():
+        optimizer.state[parameter] = {
+            moment: shard_like(parameter, value) for moment, value in by_name.get(name, {}).items()
+        }
+
+
+def _keep(tensors: dict[str, Tensor], name: str, value: Tensor, is_kept: bool) -> None:
+    value = full_tensor(value)
+    if not is_kept:
+        return
+    # Into pinned memory, which torch keeps for the next snapshot, a GPU copies several times as
+    # fast, and need not finish one tensor before the next one.
+    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+    tensors[name] = copy.copy_(value.detach(), non_blocking=value.is_cuda)
 
 
 def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
@@ -140,17 +199,6 @@ def latest_checkpoint(run: Path) -> Path:
     raise InputError(
         f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
     )
-
-
-def load_newest(run: Path) -> tuple[TrainState, dict[str, Tensor]]:
-    """The state of the newest checkpoint and its weights.
-
-    Raises InputError where there is none, or it is damaged or not finite.
-    """
-    folder = latest_checkpoint(run)
-    weights = load_weights(folder)
-    check_finite(folder, weights)
-    return read_state(folder), weights
 
 
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:

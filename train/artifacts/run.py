@@ -22,7 +22,10 @@ from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
     TrainState,
-    load_newest,
+    check_finite,
+    latest_checkpoint,
+    load_weights,
+    read_state,
 )
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase, find_phases, states_of
@@ -193,7 +196,10 @@ def read_run_and_weights(
             f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
             f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
         )
-    return config, tokenizer, *load_newest(run)
+    folder = latest_checkpoint(run)
+    weights = load_weights(folder)
+    check_finite(folder, weights)
+    return config, tokenizer, read_state(folder), weights
 
 
 def check_fits(shards: GivenPath, manifest: Manifest, run: GivenPath, config: RunConfig) -> None:

@@ -18,10 +18,14 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
-from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
+from clozeline.train.artifacts.checkpoint import (
+    TrainState,
+    load_moments,
+    load_weights,
+    restore_moments,
+)
 from clozeline.train.artifacts.huggingface import PARTS, load_model, vocabulary_differences
 from clozeline.train.artifacts.run import RunConfig, with_dropout_of
-from clozeline.train.artifacts.snapshot import restore_moments
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World, full_tensor, shard_like
 from clozeline.train.engine.optim import build_optimizer

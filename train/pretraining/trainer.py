@@ -13,9 +13,13 @@ from torch import Tensor
 
 from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
-from clozeline.train.artifacts.checkpoint import CheckpointWriter, TrainState, after_divergence
+from clozeline.train.artifacts.checkpoint import (
+    CheckpointWriter,
+    TrainState,
+    after_divergence,
+    take_snapshot,
+)
 from clozeline.train.artifacts.run import RunConfig, write_summary
-from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.data.phases import DataPhase, PhasedLoader
