@@ -11,17 +11,18 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-from contextlib import chdir
 from operator import attrgetter
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from torch.distributed.run import parse_args
 
 from clozeline.pipeline.common.errors import EXTRAS, STOPPED, InputError
-from tests.support.command import output_of, refused
 from tests.support.files import times
 from tests.support.printed_commands import parse
 from tests.support.small_jobs import ROOT, python
@@ -34,9 +35,9 @@ OFFLINE = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
-def output(*words, python=sys.executable, code=0, **options):
+def output(*words, python=sys.executable, **options):
     done = subprocess.run([python, *words], capture_output=True, text=True, **options)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -128,23 +129,11 @@ def test_the_installed_wheel_needs_no_checkout_and_stands_beside_other_peoples_m
 
 
 def test_an_editable_install_is_a_path_that_editors_and_mypy_follow(source, tmp_path):
-    """No import hook, so a module that is added later is found, too, and so are its types."""
     with ZipFile(built("editable", source, tmp_path)) as built_wheel:
         packed = {name for name in built_wheel.namelist() if ".dist-info/" not in name}
         (path,) = packed
         assert path.endswith(".pth")
         assert built_wheel.read(path).decode().strip() == str(source)
-    (source / "train" / "added.py").write_text("ADDED: int = 'of another type'\n")
-    variables = {**os.environ, "PYTHONPATH": str(source), "MYPYPATH": str(source)}
-    code = "from clozeline.train.added import ADDED; print(ADDED)"
-    types = ("mypy", "--follow-imports=skip", "-m", "clozeline.train.added")
-    try:
-        printed = output("-c", code, cwd=tmp_path, env=variables)
-        found = output("-m", *types, cwd=tmp_path, env=variables, code=1)
-    finally:
-        (source / "train" / "added.py").unlink()
-    assert printed == "of another type\n"
-    assert "added.py:1: error: Incompatible types in assignment" in found
 
 
 def test_what_names_the_project_agrees():
@@ -171,20 +160,11 @@ def test_what_names_the_project_agrees():
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name) for name in used)
 
 
-def pins(lock: str) -> dict[str, str]:
+def pins(lock):
     """Name to version of a lock file."""
     lines = (ROOT / lock).read_text().splitlines()
-    return {canonical(n): v for n, _, v in (line.partition("==") for line in lines) if v}
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def release(version: str) -> tuple[int, ...]:
-    """ "2.70" and "2.70.0" are one version."""
-    numbers = [int(part) for part in version.split(".") if part.isdecimal()]
-    return tuple(numbers + [0] * (4 - len(numbers)))
+    pinned = [Requirement(line) for line in lines if "==" in line]
+    return {canonicalize_name(each.name): Version(str(each.specifier)[2:]) for each in pinned}
 
 
 def test_the_oldest_versions_allowed_are_those_that_are_tested():
@@ -198,33 +178,20 @@ def test_the_oldest_versions_allowed_are_those_that_are_tested():
     floors.pop("setuptools")  # builds the wheel; no part of what is installed
     assert len(floors) >= 25
     for name, floor in floors.items():
-        assert release(tested[canonical(name)]) == release(floor), name
-        assert release(newest[canonical(name)]) >= release(floor), name
+        assert tested[canonicalize_name(name)] == Version(floor), name
+        assert newest[canonicalize_name(name)] >= Version(floor), name
 
 
 # --- Without the packages of the extras, every command works or names its extra in one line -------
 
-#: Prints exit code and messages of each command line, and what Python functions raise.
+#: Prints exit code and messages of each command line.
 BLOCKED = f"""
 import json, sys
 sys.modules.update(dict.fromkeys({list(EXTRAS)}))
 from click.testing import CliRunner
 from clozeline.train.cli import main
 done = [CliRunner().invoke(main, line.split()) for line in sys.argv[1:]]
-import clozeline
-from clozeline import InputError
-calls = (
-    lambda: clozeline.make_tokenizer("sample:articles", out="a", vocab_size=500),
-    lambda: clozeline.build_shards("sample:articles", tokenizer="a", out="b"),
-    lambda: clozeline.verify("b", "sample:articles"),
-)
-raised = []
-for call in calls:
-    try:
-        call()
-    except InputError as error:
-        raised.append(str(error))
-print(json.dumps([*((each.exit_code, each.stderr) for each in done), raised]))
+print(json.dumps([(each.exit_code, each.stderr) for each in done]))
 """
 
 #: Command lines, and the extra that each needs; {} is the folder `whole`.
@@ -244,9 +211,8 @@ LINES = {
 
 def test_a_missing_package_is_one_line_with_its_extra(whole):
     lines = [line.replace("{}", str(whole)) for line in LINES]
-    *printed, raised = json.loads(python("-c", BLOCKED, *lines))
+    printed = json.loads(python("-c", BLOCKED, *lines))
     ending = "which is not installed; run `pip install 'clozeline[{}]'`."
-    assert [text.endswith(ending.format("pipeline")) for text in raised] == [True] * 3, raised
     for (code, said), (line, extra) in zip(printed, LINES.items(), strict=True):
         assert code == (2 if extra else 0), (line, said)
         if extra:
@@ -266,25 +232,28 @@ def test_the_extras_are_those_of_the_project():
 # --- the Makefile: stale stages run again, differing values are reported, nothing deletes data ----
 
 STAGES = ["tokenizer", "shards", "pretrain", "finetune", "export"]
-#: Small values, kept in the file in which users keep theirs.
-VALUES = """
-SOURCE := "sample:articles?size=60KB" "sample:reviews?rows=60"
-TRAIN := "sample:reviews?rows=40&start=1000"
-TEST := "sample:reviews?rows=20&start=2000"
-VOCAB := 400
-LENGTH := 32
-PRESET := bert-tiny
-STEPS := 2
-WORKERS := 1
-FINETUNE_OPTIONS := --learning-rate 1e-3 --epochs 1 --no-baseline
+#: In the place of `clozeline`: all that a stage may leave, or an exit code.
+STAGE = """
+test "$CODE" = 0 || exit $CODE
+while [ "$1" != --out ]; do shift; done
+mkdir -p $2
+touch $2/tokenizer.json $2/manifest.json $2/summary.json $2/report.json $2/config.json
 """
 #: A value that this test's own `make` was given would be another project's: `VENV`, to be removed.
 OUR_VARIABLES = re.findall(r"^(\w+) *\?=", (ROOT / "Makefile").read_text(), re.MULTILINE)
 ENVIRONMENT = {name: x for name, x in os.environ.items() if name not in OUR_VARIABLES}
 
 
+def add(folder, name, code):
+    """A program of this name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/usr/bin/env bash\n{code}\n")
+    path.chmod(0o755)
+
+
 def make(project, *words, code=0):
-    """What make prints; each stage does nothing and ends with the code."""
+    """What make prints; each stage ends with the code."""
     done = subprocess.run(
         ["make", "--no-print-directory", *words],
         cwd=project,
@@ -310,37 +279,20 @@ def planned(project, *words):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A copy of the Makefile, and every stage done by its command, in this process."""
+    """A copy of the Makefile, and every stage done, with values in the file for a user's own."""
     folder = tmp_path_factory.mktemp("make")
     shutil.copy(ROOT / "Makefile", folder)
     for name in ("requirements.lock", "pyproject.toml"):
         (folder / name).touch()
-    (folder / "clozeline.mk").write_text(VALUES)
-    program = folder / ".venv" / "bin" / "clozeline"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\nexit $CODE\n")
-    program.chmod(0o755)
+    (folder / "clozeline.mk").write_text("PRESET := bert-tiny\nSTEPS := 2\n")
+    add(folder / ".venv" / "bin", "clozeline", STAGE)
     (folder / ".venv" / "ready").touch()
     lines = clozeline_lines(folder, "finetune", "export")
     assert [name for name, *_ in lines] == STAGES
-    (folder / "work").mkdir()
-    make(folder, "finetune")  # writes down the values
-    with chdir(folder):
-        for line in lines:
-            output_of(*line)
-    assert (folder / "work" / "run-huggingface" / "model.safetensors").exists()
+    for line in lines:
+        parse(shlex.join(["clozeline", *line]))
+    make(folder, "finetune", "export")
     return folder
-
-
-def test_what_the_stages_made_is_checked_measured_and_used(original):
-    """The last line of each command states its result."""
-    with chdir(original):
-        assert "are sound" in output_of("verify", "work/shards")
-        assert "unigram" in output_of("evaluate", "work/run", "work/shards", "--split=train")
-        assert output_of("fill", "work/run", "A [MASK] town.", "--top=2").count("%") == 2
-        lines = output_of("predict", "work/run-classifier", "It broke.", "I love it.").splitlines()
-    assert [line.split("\t")[2] for line in lines] == ["It broke.", "I love it."]
-    assert {line.split("\t")[0] for line in lines} <= {"negative", "positive"}
 
 
 @pytest.fixture
@@ -351,10 +303,10 @@ def project(original, tmp_path):
 @pytest.mark.parametrize(
     ("change", "stages"),
     [
-        ("WORKERS=1", []),  # as before
+        ("WORKERS=1", []),  # the same bytes
         ("SOURCE=sample:articles?size=70KB", STAGES),
         ("VOCAB=500", STAGES),
-        ("LENGTH=64", STAGES[1:]),
+        ("LENGTH=32", STAGES[1:]),
         ("STEPS=3", STAGES[2:]),
         ("SHARDS_OPTIONS=--pairs none", STAGES[1:]),
         ("FINETUNE_OPTIONS=--seeds 2", ["finetune"]),
@@ -366,11 +318,8 @@ def test_a_changed_value_reaches_the_stages_that_depend_on_it(original, change, 
     assert planned(original, "finetune", "export", change) == stages
 
 
-def test_a_command_says_what_differs_and_leaves_the_folder(project):
+def test_make_says_what_differs_and_leaves_the_folder(project):
     before, words = times(project / "work"), ("pretrain", "PRESET=bert-mini")
-    (line,) = clozeline_lines(project, *words)
-    with chdir(project):
-        assert "hidden_size 128 there, 256 now" in refused(*line)
     said = make(project, *words, code=2)
     assert "the values of work/run were PRESET=bert-tiny STEPS=2" in said
     assert re.search(
@@ -436,17 +385,10 @@ def programs(tmp_path):
     Its `hostname` is that of a machine with a bridge of its own before its network.
     """
     folder = tmp_path / "bin"
-    folder.mkdir()
     add(folder, "python", f"printf '%s\\0' \"$@\" > {folder}/arguments; exit ${{CODE:-0}}")
     names = "-I) echo 172.17.0.1 10.0.0.7 fd00::7 ;; -f) echo node7.cluster ;; *) echo node7 ;;"
     add(folder, "hostname", f'case "${{1:-}}" in {names} esac')
     return folder
-
-
-def add(folder, name, code):
-    path = folder / name
-    path.write_text(f"#!/usr/bin/env bash\n{code}\n")
-    path.chmod(0o755)
 
 
 def run(programs, *words, **variables):
@@ -593,9 +535,6 @@ def test_a_script_is_executable_and_its_example_is_one_that_is_taken(path):
     parse_words("clozeline", "shards" if path is SLURM_SHARDS else "pretrain", *shlex.split(words))
 
 
-# --- Kubernetes -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_each_pod_joins_the_others(programs, index):
     spec, container = pod(TRAINING)
@@ -639,9 +578,6 @@ def test_exit_codes_mean_to_kubernetes_what_they_mean_here(job):
     actions = {code: rule["action"] for rule in rules for code in rule["onExitCodes"]["values"]}
     assert {rule["onExitCodes"]["containerName"] for rule in rules} == {container["name"]}
     assert actions == {InputError.exit_code: "FailJob", STOPPED: "Ignore"}
-
-
-# --- images ---------------------------------------------------------------------------------------
 
 
 def test_images_have_the_version_of_the_project():
