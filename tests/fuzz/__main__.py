@@ -21,8 +21,7 @@ def main() -> None:
     import atheris
 
     with atheris.instrument_imports(include=OUR_CODE, enable_loader_override=False):
-        from tests.fuzz.json_mutator import mutate_json
-        from tests.fuzz.targets import TARGETS
+        from tests.fuzz.targets import TARGETS, mutate_json
 
     name, *options = sys.argv[1:]
     folder = (Path(os.environ.get("FUZZ_FOLDER", "work/fuzz")) / name).absolute()

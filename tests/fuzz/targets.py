@@ -1,11 +1,11 @@
 """What is fuzzed: bytes to a parser, and what must hold of what it makes of them.
 
 A parser returns, or raises its documented error in one line. Anything else is a finding, and so is
-a document that depends on the size of blocks, a span that is not NLTK's and an id that is not the
-library's.
+a document that depends on the size of blocks.
 """
 
 import json
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -27,12 +27,10 @@ from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block, read_table
 from clozeline.pipeline.sources.mediawiki.markup import over_budget
-from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
-from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.artifacts.huggingface import read_tokenizer
-from tests.support.nltk_sentences import line_of, nltk_splitter, spans_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_sources import strip_markup
@@ -189,7 +187,57 @@ def read_tokenizer_config(data: bytes) -> None:
     use_tokenizer(refused_in_one_line(lambda: read_tokenizer(folder)))
 
 
-# --- equal to the libraries -----------------------------------------------------------------------
+# --- mutations of JSON that stays JSON: those of bytes seldom get past the parser -----------------
+
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2, 10**7, 10**30, 1e308, float("nan"), 0.5),
+    *("", "a", "\ud800", "\0", "0", "x" * 300, [], {}, [[]], [None], {"": None}, ["a", 1]),
+)
+
+
+def mutate_json(data: bytes, seed: int) -> bytes | None:
+    """The data with one to three values replaced, removed, doubled or moved; None if not JSON."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    draw = random.Random(seed)
+    for _ in range(draw.randint(1, 3)):
+        places = list(_places(values))
+        if not places:
+            return json.dumps(draw.choice(HOSTILE)).encode()
+        _change(*draw.choice(places), values, draw)
+    return json.dumps(values).encode()
+
+
+def _places(values: Any) -> Any:
+    """Each (container, key) of a JSON value."""
+    pending = [values]
+    while pending:
+        container = pending.pop()
+        if isinstance(container, dict | list):
+            keys = list(container) if isinstance(container, dict) else range(len(container))
+            yield from ((container, key) for key in keys)
+            pending += [container[key] for key in keys]
+
+
+def _change(container: Any, key: Any, values: Any, draw: random.Random) -> None:
+    match draw.randrange(6):
+        case 0 if isinstance(container, dict):
+            container[draw.choice(["", "x", key + "_"])] = container.pop(key)
+        case 1:
+            del container[key]
+        case 2 if isinstance(container, list):
+            container.insert(key, container[key])
+        case 3 if isinstance(container[key], int | float):
+            container[key] = draw.choice([-1, 1, 1000]) * container[key] + draw.choice([0, 1])
+        case 4:  # a copy, since a container inside itself is no JSON
+            container[key] = json.loads(json.dumps(draw.choice(list(_places(values)))[0]))
+        case _:
+            container[key] = json.loads(json.dumps(draw.choice(HOSTILE)))
+
+
+# --- the table ------------------------------------------------------------------------------------
 
 RULES = PunktData(
     language="rules",
@@ -198,43 +246,6 @@ RULES = PunktData(
     sent_starters=["the", "in"],
     ortho_context={"he": 34, "it": 64, "she": 8, "no": 46, "in": 2},
 )
-
-
-@cache
-def splitters() -> tuple[Any, Any]:
-    return SentenceSplitter(RULES), nltk_splitter(RULES)
-
-
-def split_sentences(data: bytes) -> None:
-    """Our spans are NLTK's."""
-    ours, theirs = splitters()
-    line = line_of(data.decode("utf-8", "replace"))
-    assert spans_of(ours, line, cut=False) == list(theirs.span_tokenize(line)), ascii(line)
-
-
-@cache
-def sentence_encoders() -> list[tuple[Tokenizer, SentenceEncoder]]:
-    """Cased and uncased, of the characters of several scripts."""
-    characters = [*map(chr, range(33, 384)), *"中文한각कखि়áßΣςſﬁ😀…“”।؟\u0301\u0308\u093f\u3099"]
-    known = [c for c in dict.fromkeys(characters) if c != "\xad" and not 127 <= ord(c) < 161]
-    tokens = [*SPECIAL_TOKENS, *known, *(f"##{c}" for c in known), "the", "aa", "##aaa"]
-    made = [
-        Tokenizer(tokens, Normalization(lowercase=lower, strip_accents=strip))
-        for lower, strip in ((True, True), (True, False), (False, False))
-    ]
-    return [(tokenizer, SentenceEncoder(tokenizer)) for tokenizer in made]
-
-
-def encode_words(data: bytes) -> None:
-    """Our ids are the library's."""
-    sentences = data.decode("utf-8", "replace").split("\n")
-    for tokenizer, columns in sentence_encoders():
-        ids, lengths = columns.encode(sentences)
-        ours = [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]]
-        assert ours == tokenizer.encode_batch(sentences), ascii(sentences)
-
-
-# --- the table ------------------------------------------------------------------------------------
 
 TEXT = "Rome is old. It is a city of Dr. Ray.\nThe second line.\n\nOslo is new.\r\n\r\n é \0 end"
 DUMP = """<mediawiki xml:lang="en"><siteinfo><namespaces><namespace key="0" />
@@ -292,8 +303,6 @@ BERT_TOKENIZER = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
 LINES = b'{"text": "One."}\n{"text": "\\u00e9", "id": 5}\n\n{"a": [1]}\n'
 ARTICLE = b'<doc id="1" title="Rome">\nRome\n\nRome is old &lt;b&gt;.\n</doc>\n'
 TABLE = b'text,label\n"One, two",a\nThree,b\n"Fo""ur",a\n'
-SENTENCES = b'Dr. Oz came. he left ("so?") ... It is 4 p.m. In the U.S. of J. R.'
-WORDS = "The [MASK] aaa##b é e\u0301 中文 İıß a\u200db".encode()
 
 
 def manifest_bytes() -> bytes:
@@ -328,6 +337,4 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "csv": lambda: Target(read_csv, (TABLE,)),
     "arrow": lambda: shard("arrow"),
     "tar": lambda: shard("webdataset"),
-    "wordpiece": lambda: Target(encode_words, (WORDS, b"a" * 101)),
-    "sentences": lambda: Target(split_sentences, (SENTENCES, TEXT.encode())),
 }

@@ -20,7 +20,6 @@ from tests.faults.mutations import mutate
 from tests.faults.network_hosts import unshare_command
 from tests.faults.slurm_cluster import check_programs
 from tests.fuzz import targets
-from tests.fuzz.json_mutator import mutate_json
 from tests.fuzz.targets import CONFIG, MODERN, RULES, TARGETS, as_json, tokenizer_bytes
 from tests.support.small_jobs import ROOT, python
 
@@ -38,9 +37,6 @@ def test_a_script_imports_what_exists(path):
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     tree.body = [node for node in froms if (node.module or "").startswith(roots)]
     exec(compile(tree, path, "exec"), {})
-
-
-# --- benchmarks -----------------------------------------------------------------------------------
 
 
 #: Those of `make bench`: arguments with which each takes a short time, the figure of its result,
@@ -78,9 +74,6 @@ def test_a_benchmark_gives_its_figure_in_the_range_that_it_has_everywhere(name):
     found = [float(value) for value in re.findall(figure, printed, re.M)]
     assert found, printed
     assert all(low <= value <= high for value in found), printed
-
-
-# --- trials: each prints a table --------------------------------------------------------------
 
 
 def trial(module: str, *words: object) -> list[str]:
@@ -131,9 +124,6 @@ def test_an_engine_writes_the_bytes_of_a_local_job(engine):
     assert [(row[0], row[-1]) for row in rows] == [(name, "same") for name in names]
 
 
-# --- make gpu -------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_dry_run_of_the_gpu_tests_ends_in_one_file(tmp_path):
     """What is left for a GPU is to run them; mistakes in them are found without one."""
@@ -174,7 +164,7 @@ def test_a_target_accepts_its_seeds_and_survives_mutations(name: str, refusals: 
         for number in range(12):
             target.run(mutate(seed, random.Random(number)).data)
             if name.endswith(".json"):
-                changed = mutate_json(seed, number)
+                changed = targets.mutate_json(seed, number)
                 assert changed is not None
                 target.run(changed)
 
