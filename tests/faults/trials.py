@@ -99,6 +99,7 @@ def shards(source: str) -> str:
     return f"shards {source} --tokenizer tokenizer --out out --workers=1"
 
 
+WITHOUT_CACHE = "shards text.txt --tokenizer tokenizer --out out --token-cache=none"
 TRIALS = (
     # --- our own JSON, of every shape ---
     Trial("a manifest with wrong types", change("data/manifest.json", token_counts="x"),
@@ -117,6 +118,13 @@ TRIALS = (
     Trial("a state that is nested too deep",
           write("run/checkpoints/step-00000001/state.json", DEEP),
           "fill run [MASK]", "state.json cannot be read (maximum recursion depth exceeded"),
+    *(Trial(f"{name}, {content[:9]!r}, for {command}", write(name, content), command,
+            f"{name} cannot be read (")
+      for name, command in (
+          ("data/manifest.json", "inspect data"), ("data/manifest.json", "report data"),
+          ("run/run.json", "report run"), ("run/run.json", "fill run [MASK]"),
+          ("run/summary.json", "export run --out out"))
+      for content in (DEEP, "[]", '{"model": {"wheels": 4}}', "{", "")),
     Trial("ten million layers", hugging_face(num_hidden_layers=10**7),
           "fill hf [MASK]", "num_hidden_layers is 10000000; give at most 1,000."),
     Trial("rope_parameters that are a list",
@@ -126,6 +134,19 @@ TRIALS = (
     Trial("a changed tokenizer", lambda f: write("tokenizer/vocab.txt", (
               f / "tokenizer/vocab.txt").read_text().replace("cat", "cot"))(f),
           shards("text.txt"), "tokenizer/vocab.txt cannot be read (its content is not that of SHA"),
+    Trial("a folder above the tokenizer", nothing,
+          "shards text.txt --tokenizer data --out out",
+          "data is not a tokenizer folder (it has no tokenizer.json); give data/tokenizer"),
+    Trial("no tokenizer", nothing, "shards text.txt --tokenizer nowhere --out out",
+          "it has no tokenizer.json); make one with `clozeline tokenizer"),
+    Trial("another punkt.json", write("tokenizer/punkt.json", "nonsense"), shards("text.txt"),
+          "tokenizer/punkt.json cannot be read (its content is not that of SHA"),
+    *(Trial(f"a punkt.json that is {content} without sums", lambda f, content=content: (
+              write("tokenizer/punkt.json", content)(f), (f / "tokenizer/SHA256SUMS").unlink()),
+            shards("text.txt"), line)
+      for content, line in (("nonsense", "punkt.json cannot be read (Expecting"),
+                            ('{"language":NaN}', "tokenizer: Out of range float"),
+                            ('{"language":1e999}', "tokenizer: Out of range float"))),
     # --- numbers, labels, rows ---
     Trial("no examples", nothing, finetune("rows.csv") + " --max-examples=0",
           "--max-examples is 0; it must be 2 to"),
@@ -155,6 +176,32 @@ TRIALS = (
           "file is a file; give --out a folder."),
     Trial("a file for the token cache", nothing, shards("text.txt") + " --token-cache rows.csv",
           "rows.csv (File exists); give another path."),
+    *(Trial(f"a name that is {what}", write("options.toml", f'out = "{name}"\nsources = ["a.txt"]\n'
+                                            "vocab_size = 200"),
+            "tokenizer --config options.toml", "is not a path; give the name of a file or folder.")
+      for what, name in (("empty", ""), ("no path", r"a\u0000b"))),
+    # --- options that do not go together ---
+    Trial("a budget for a tokenizer", nothing,
+          "tokenizer text.txt?tokens=5M --vocab-size=200 --out t",
+          "text.txt: tokens= is for `clozeline shards`"),
+    *(Trial(line, nothing, f"tokenizer text.txt --out t {options}", line)
+      for options, line in (
+          ("--vocab-size=200 --text-columns=b", "--text-columns b does nothing"),
+          ("", "give one of --vocab FILE and --vocab-size N"),
+          ("--vocab=tokenizer/vocab.txt --model=bpe", "--model is that of a vocabulary to learn"),
+          ("--vocab-size=400 --model=bpe --strip-accents", "--model bpe keeps accents"),
+          ("--vocab-size=200 --model=bpe", "--vocab-size 200 has no room for the 256 bytes"))),
+    Trial("a dry run of nothing", nothing, shards("nothing.txt") + " --dry-run", "no such file"),
+    Trial("a dry run elsewhere", nothing, shards("text.txt") + " --dry-run -- --runner=FlinkRunner",
+          "--dry-run runs on this machine; leave out -- and what follows it."),
+    Trial("near-duplicates without a token cache", nothing,
+          f"{WITHOUT_CACHE} --deduplicate=near -- --job_name=mine",
+          "--token-cache none: --deduplicate near need one; leave it out."),
+    Trial("another data set without a token cache", nothing,
+          f"{WITHOUT_CACHE} --overwrite -- --job_name=mine",
+          "--overwrite needs a token cache; leave out --token-cache none, or remo"),
+    Trial("no token cache on this machine", nothing, WITHOUT_CACHE,
+          "--token-cache none: workers and tasks"),
     # --- sources without text ---
     Trial("an empty source", write("empty.txt", b""), shards("empty.txt"),
           "empty.txt; give a source that is not empty."),

@@ -1,12 +1,10 @@
 """What a job says before, while and after it runs: plan, progress, costs."""
 
-import io
 import json
 import mmap
 import re
 from dataclasses import replace
 
-import click
 import pytest
 
 from clozeline.pipeline.common.counts import Counts, tree_memory
@@ -16,7 +14,7 @@ from clozeline.pipeline.job.graph import replace_data_set
 from clozeline.pipeline.job.job import plan_job
 from clozeline.pipeline.job.options import JobOptions
 from clozeline.pipeline.job.out_folder import begin_job
-from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.report.dry_run import dry_run, read_sample
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.steps.steps import Steps
@@ -24,7 +22,7 @@ from clozeline.pipeline.steps.token_cache import write_cache_file
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, build, work
 from tests.pipeline.test_token_cache import tokenized
-from tests.support.command import invoke, output_of, refused
+from tests.support.command import invoke, output_of
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import articles, write_tokenizer
 from tests.support.small_sources import write
@@ -36,8 +34,10 @@ def finish_block(context, block):
     write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, vocab_size=size)
 
 
-def test_finished_blocks_are_counted(tmp_path):
+def test_finished_blocks_and_shards_of_this_job_are_counted(tmp_path):
     blocks, context = work(tmp_path)
+    (context.out_dir / "train-00009-of-00099.arrow").touch()
+    (context.cache_dir / "another.tokens").touch()
     progress = Progress(blocks, context)
     seen = []
     for block in blocks[:3]:
@@ -51,16 +51,10 @@ def test_finished_blocks_are_counted(tmp_path):
     words = re.fullmatch(rf"blocks 3/{len(blocks)}, peak memory ([0-9.]+) GB", progress.as_text())
     assert words
     assert float(words[1]) == pytest.approx(progress.peak_memory / 1e9, abs=0.01)
-
-
-def test_only_files_of_this_job_are_counted(tmp_path):
-    blocks, context = work(tmp_path)
+    assert not progress.done_shards
     build(blocks, context)
-    (context.out_dir / "train-00009-of-00099.arrow").touch()
-    (context.cache_dir / "another.tokens").touch()
-    progress = Progress(blocks, context)
     progress.poll()
-    assert progress.done_bytes == sum(block.text_bytes for block in blocks)
+    assert progress.done_bytes == sum(sizes)
     assert progress.done_shards == progress.shards
     assert len(progress.shards) == len(context.buckets)
 
@@ -106,16 +100,6 @@ def test_text_that_an_earlier_job_read_is_not_part_of_the_speed(tmp_path):
     assert speeds[0] > speeds[1] == 0
 
 
-def test_the_last_line_shows_that_everything_is_done(tmp_path):
-    blocks, context = work(tmp_path)
-    progress, terminal = Progress(blocks, context), io.StringIO()
-    with click.Context(click.Command("shards")), show_progress(progress, terminal):
-        build(blocks, context)
-    shown = terminal.getvalue()
-    assert f"blocks {len(blocks)}/{len(blocks)}" in shown
-    assert f"{len(context.buckets)}/{len(context.buckets)}" in shown
-
-
 def test_memory_counts_this_process_and_those_below_it():
     before = tree_memory()
     # Pages of its own: an array may be laid into memory that an earlier test has given back.
@@ -134,7 +118,6 @@ def test_what_a_job_used_stands_in_its_report(finished):
 
 
 PLANNED = DataConfig(max_seq_length=64, validation=0.0)
-SOURCE = "sample:articles?size=6MB"
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +125,7 @@ def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("estimate") / "tokenizer", articles(240))
 
 
-def facts(tokenizer, out, config=PLANNED, source=SOURCE, block_bytes=1 << 20):
+def facts(tokenizer, out, config=PLANNED, *, source, block_bytes=1 << 20):
     """A job."""
     return plan_job([source], tokenizer, out, config, JobOptions(block_bytes=block_bytes))
 
@@ -228,17 +211,8 @@ def test_near_copies_and_bad_documents_of_the_sample_are_in_the_plan(tokenizer, 
     texts = [*whole, *(f"{text} Again." for text in whole[:10]), "The word and " * 15]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     config = replace(PLANNED, deduplicate="near", quality=("gopher",))
-    job = facts(tokenizer, tmp_path / "out", config, str(tmp_path / "a.jsonl"))
+    job = facts(tokenizer, tmp_path / "out", config, source=str(tmp_path / "a.jsonl"))
     dropped = [line for line in dry_run(job) if line.startswith("dropped")]
     assert any("10 of 51 documents sampled (19.6%): near_duplicate" in line for line in dropped)
     named = "1 of 51 documents sampled (2.0%): quality_min_words"
     assert any(line.endswith(named) for line in dropped)
-
-
-def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer, tmp_path):
-    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out")
-    assert "no such file" in refused("shards", tmp_path / "nothing.txt", *folders, "--dry-run")
-    source = json_lines(tmp_path / "a.jsonl", "text")
-    assert refused("shards", source, *folders, "--dry-run", "--", "--runner=DirectRunner") == (
-        "--dry-run runs on this machine; leave out -- and what follows it."
-    )

@@ -49,18 +49,11 @@ def build(source, out, *options):
     return read_manifest(out), "".join(said)
 
 
-def rejected(out):
-    return [json.loads(line) for line in (out / REJECTED).read_text().splitlines()]
-
-
 def leftovers(out):
     """Files that look like a result, or like the half of one."""
     wanted = (MANIFEST, ".partial", ".tar", ".arrow")
     files = [path.name for path in out.rglob("*") if path.name.endswith(wanted)]
     return [name for name in files if not name.endswith(".tokens")]
-
-
-# --- sources --------------------------------------------------------------------------------------
 
 
 def test_an_error_in_a_worker_process_is_the_same_line(folder, tmp_path):
@@ -85,13 +78,10 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(folder, tmp_pat
     line = refused(*shards_line(folder / "mixed.jsonl", out), code=1)
     assert line.startswith("5 of 45 documents were rejected, more than the 0 that --max-rejected ")
     assert f"mixed.jsonl: byte 0 ('text' is not text), all are in {out / REJECTED}" in line
-    starts = [sum(len(line) + 1 for line in lines[:number]) for number in range(0, 45, 9)]
-    where = [entry["where"].rpartition(": ")[2] for entry in rejected(out)]
-    assert sorted(where) == sorted(f"byte {start:,}" for start in starts)
+    assert len((out / REJECTED).read_text().splitlines()) == 5
     assert not (out / MANIFEST).exists()
     manifest, said = build(folder / "mixed.jsonl", out, "--max-rejected=0.2")
-    assert manifest.counts["rejected"] == 5
-    assert manifest.counts["documents"] == 40
+    assert (manifest.counts["rejected"], manifest.counts["documents"]) == (5, 40)
     assert said == f"warning: 5 rejected; see {out / REJECTED}\n"
 
 
@@ -131,9 +121,6 @@ def test_the_beginning_of_a_truncated_file_is_read_once_it_is_unpacked(folder, t
     assert manifest.counts["rejected"] <= 1
 
 
-# --- options --------------------------------------------------------------------------------------
-
-
 def test_what_beam_refuses_is_one_line(folder, tmp_path):
     """In a process of its own, for Beam writes to the terminal itself and leaves."""
     line = shards_line(folder / "good.parquet", tmp_path / "out")
@@ -145,9 +132,6 @@ def test_what_beam_refuses_is_one_line(folder, tmp_path):
     )
     assert "usage:" not in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-# --- disks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("most", "step"), [(20_000, "Tokenize"), (100_000, "Examples")])
@@ -162,9 +146,6 @@ def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder
     assert leftovers(out) == []
     assert invoke(*line).exit_code == 0
     assert invoke("verify", out).exit_code == 0
-
-
-# --- damages and wrong commands, a row each -------------------------------------------------------
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
@@ -191,24 +172,3 @@ def test_a_misspelt_beam_option_names_the_nearest():
     known = ["--flink_master", "--parallelism"]
     assert _end(["--flink_mastr=a:1"], known=known) == "; did you mean --flink_master?"
     assert _end(["--something_else", "x"], known=known) == "."
-
-
-@pytest.mark.parametrize("content", ["[" * 200_000, "[]", '{"model": {"wheels": 4}}', "{", ""])
-@pytest.mark.parametrize(
-    ("kind", "name", "command"),
-    [
-        ("data", "manifest.json", ("inspect",)),
-        ("data", "manifest.json", ("report",)),
-        ("run", "run.json", ("report",)),
-        ("run", "run.json", ("fill", "a [MASK]")),
-        ("run", "summary.json", ("export", "--out", "out")),
-    ],
-)
-def test_other_json_is_refused_in_one_line(
-    kind, name, command, content, whole, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    folder = shutil.copytree(whole / kind, tmp_path / kind)
-    (folder / name).write_text(content)
-    verb, *rest = command
-    assert refused(verb, folder, *rest).startswith(f"{folder / name} cannot be read (")
