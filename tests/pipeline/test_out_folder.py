@@ -24,16 +24,13 @@ from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_job import OPTIONS, shards
 from tests.pipeline.test_steps import CONFIG, TEXT
-from tests.support.files import contents, times
+from tests.support.files import contents
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import shard_digests
 
 OVERWRITE = replace(OPTIONS, overwrite=True)
 TWO = replace(CONFIG, num_shards=2, validation=0.0)
 OF_TWO = ["train-00000-of-00002.arrow", "train-00001-of-00002.arrow"]
-
-
-# ---- complete means present and of the right size ----------------------------------------------
 
 
 DAMAGES = {
@@ -57,17 +54,6 @@ def test_the_same_command_repairs_what_is_missing_or_cut(name, copy):
     assert without_job(copy / "out") == before
     assert shards(copy) == (read_manifest(copy / "out"), False)
 
-
-def test_a_kept_token_cache_limits_the_repair(tmp_path):
-    options = replace(OPTIONS, token_cache=tmp_path / "cache")
-    shards(tmp_path, options=options)
-    (tmp_path / "out" / "train-00001-of-00003.arrow").unlink()
-    kept = times(tmp_path / "out", "*.arrow")
-    shards(tmp_path, options=options)
-    assert kept.items() < times(tmp_path / "out", "*.arrow").items()
-
-
-# ---- only what is empty or its own -------------------------------------------------------------
 
 OTHERS = {
     "tar shards of somebody else": {
@@ -148,7 +134,7 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     """Also if the manifest or job.json name them."""
     out = copy / "out"
     theirs = [copy / "thesis.tex", out / "README.md", out / "notes.txt"]
-    theirs.append(out / "train-00007-of-00009.arrow")
+    theirs += [out / "train-00007-of-00009.arrow", out / "validation-00009-of-00010.tar"]
     for path in (*theirs, out / REPORT):
         path.write_text("theirs")
     values = json.loads((out / MANIFEST).read_text())
@@ -161,10 +147,10 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     options = replace(OVERWRITE, token_cache=copy / "cache")
     manifest, is_new = shards(copy, TWO, options, tokenizer=copy / "other")
     assert (is_new, manifest.tokenizer_digest) == (True, other.digest)
-    assert [path.read_text() for path in theirs] == ["theirs"] * 4
+    assert [path.read_text() for path in theirs] == ["theirs"] * 5
     assert not (out / REPORT).exists()
-    assert sorted(shard_digests(out)) == [*OF_TWO, theirs[-1].name]
-    assert verify(out) == [f"{theirs[-1].name}: not in the manifest"]
+    assert sorted(shard_digests(out)) == [*OF_TWO, *(path.name for path in theirs[3:])]
+    assert verify(out) == [f"{path.name}: not in the manifest" for path in theirs[3:]]
     assert list((copy / "cache").glob("*.tokens"))  # kept, for it was named
 
 

@@ -146,12 +146,13 @@ def test_a_document_of_20_megabytes_on_one_line_is_a_document(tmp_path):
 def test_wikiextractor_output_loses_titles_and_entities(tmp_path):
     source = write(
         tmp_path / "wiki_00",
-        '<doc id="1" url="u" title="A &amp; "B"">\nA &amp; "B"\n\nAT&T &lt;b&gt; &amp;lt; &copy\n'
+        'before\n<doc id="1" url="u" title="A &amp; "B"">\nA &amp; "B"\n\n'
+        "AT&T &lt;b&gt; &amp;lt; &copy\n"
         "A line that begins &amp; goes on.\n\n</doc>\n"
         '<doc id="2" url="u" title="C">\nNo title line.\nC\n</doc>\n'
         '<doc id="3" url="u" title="D">\nD\n\n</doc>\n'
         '<doc id="4" url="u" title="E">\nCut.\n'
-        '<doc id="5" url="u" title="F">\nF\r\n\r\nG\r\n</doc>\n',
+        '<doc id="5" url="u" title="F">\nF\r\n\r\nG\r\n</doc>\nafter\n',
     )
     found = read(source)
     assert found.texts == [
@@ -160,14 +161,10 @@ def test_wikiextractor_output_loses_titles_and_entities(tmp_path):
         "G",
     ]
     assert found.counts == Counter(empty=1)
-    assert reasons(found) == [("wiki_00: E", "no </doc>: the document is truncated")]
-
-
-def test_text_around_wikiextractor_documents_is_rejected(tmp_path):
-    source = write(tmp_path / "wiki_00", 'before\n<doc id="1" title="A">\nText.\n</doc>\nafter\n')
-    assert reasons(read(source)) == [
+    assert reasons(found) == [
         ("wiki_00", "text before the first <doc>"),
-        ("wiki_00: A", "text after </doc>"),
+        ("wiki_00: E", "no </doc>: the document is truncated"),
+        ("wiki_00: F", "text after </doc>"),
     ]
 
 

@@ -79,15 +79,10 @@ def test_the_steps_make_a_sound_data_set(tmp_path):
     assert manifest.num_examples("validation") > 5
     assert manifest.counts["documents"] == 60
     assert manifest.counts["rejected"] == 0
-    counts = Counter()
     for entry in manifest.shards:
-        examples = read_shard(tmp_path / "out" / entry.name).unmasked()
-        rows = Counter((int(length) - 1) // 16 for length in examples.input_ids.lengths)
+        lengths = read_shard(tmp_path / "out" / entry.name).input_ids.lengths
+        rows = Counter((int(length) - 1) // 16 for length in lengths)
         assert entry.length_histogram == [rows[i] for i in range(max(rows) + 1)]
-        if entry.split == "train":
-            counts.update(examples.input_ids.values.tolist())
-    expected = [0 if i < 5 else counts[i] for i in range(manifest.vocab_size)]
-    assert manifest.token_counts == expected
 
 
 def test_words_too_long_to_be_masked_whole_are_masked_by_tokens_and_noted(tmp_path):
@@ -149,16 +144,6 @@ def test_a_cache_file_is_named_by_the_excluded_texts(tmp_path):
     ]
     names = {replace(context, excluded=one).cache_path(blocks[0]) for one in excluded}
     assert len(names) == len(excluded)
-
-
-def test_duplicates_are_dropped_and_counted(tmp_path):
-    once = build(*work(tmp_path / "a"))
-    twice = build(*work(tmp_path / "b", text=TEXT + "\n\n" + TEXT))
-    assert twice.dataset_digest == once.dataset_digest
-    assert twice.dropped["duplicate_document"] == 60
-
-
-# ---- what ends a job ---------------------------------------------------------------------------
 
 
 def test_rejected_lines_are_sorted_and_an_old_list_goes(tmp_path):

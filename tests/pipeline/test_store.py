@@ -38,10 +38,11 @@ class HttpError(Exception):
     """What stores raise is not always an OSError."""
 
 
+UNAVAILABLE = HttpError("503 Service Unavailable")
 FAILURES = [
     FileNotFoundError("404 Not Found"),
     PermissionError("403 Forbidden"),
-    HttpError("503 Service Unavailable"),
+    UNAVAILABLE,
     TimeoutError(),
 ]
 
@@ -56,50 +57,44 @@ def folder(monkeypatch):
     folder.rmdir(recursive=True)
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure):
-    write_data_set(folder, train=(13, 20))
-    store = folder.fs
-    shards = ShardSet(folder, "train")
-    assert store.requests.count(FIRST) == 0  # to know its size, a shard is not read
-    store.failures[FIRST] = [failure, failure]
-    assert len(shards.read(0)) == 13
-    assert store.requests.count(FIRST) == 3
+def read_first(folder):
+    return len(ShardSet(folder, "train").read(0))
 
-    store.failures[FIRST] = [failure] * 3
+
+def read_tokenizer(folder):
+    return load_tokenizer(folder / "tokenizer").digest
+
+
+@pytest.mark.parametrize(
+    ("requests", "name", "read", "failure"),
+    [
+        *(("failures", FIRST, read_first, failure) for failure in FAILURES),
+        ("failures", "manifest.json", read_manifest, UNAVAILABLE),
+        ("failures", "tokenizer.json", read_tokenizer, UNAVAILABLE),
+        ("failures", "vocab.txt", read_tokenizer, UNAVAILABLE),
+        ("info_failures", FIRST, lambda folder: is_file(folder / FIRST), UNAVAILABLE),
+    ],
+)
+def test_what_a_store_does_not_answer_is_asked_again_and_then_named(
+    folder, requests, name, read, failure
+):
+    write_data_set(folder, train=(13, 20))
+    whole, failures = read(folder), getattr(folder.fs, requests)
+    failures[name] = [failure] * 2
+    assert read(folder) == whole
+    failures[name] = [failure] * 3
     with pytest.raises(StoreError) as caught:
-        shards.read(0)
+        read(folder)
     assert not isinstance(caught.value, InputError)
-    assert f"{folder / FIRST} cannot be used in its store, after 3 attempts" in str(caught.value)
+    assert f"/{name} cannot be used in its store, after 3 attempts" in str(caught.value)
     assert f"({type(failure).__name__}" in str(caught.value)
     assert str(failure) in str(caught.value)
-    assert len(shards.read(0)) == 13
+    assert read(folder) == whole
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "vocab.txt"])
-def test_small_files_are_asked_for_again_too(folder, name):
-    write_data_set(folder, train=(13, 20))
-
-    def read():
-        return read_manifest(folder), load_tokenizer(folder / "tokenizer").digest
-
-    whole = read()
-    folder.fs.failures[name] = [HttpError("503 Service Unavailable")] * 2
-    assert read() == whole
-    folder.fs.failures[name] = [HttpError("503 Service Unavailable")] * 3
-    with pytest.raises(StoreError, match=rf"/{name} cannot be used in its store, after 3 attempts"):
-        read()
-
-
-def test_what_a_store_does_not_tell_of_or_list_is_not_missing(folder):
-    (folder / "there").write_bytes(b"1")
-    folder.fs.info_failures["there"] = [HttpError("503")] * 2
-    assert is_file(folder / "there")
+def test_what_is_not_there_is_no_file_and_cannot_be_listed(folder):
     assert not is_file(folder / "gone")
     assert not is_file(folder)
-    folder.fs.info_failures["there"] = [TimeoutError()] * 3
-    with pytest.raises(StoreError, match=r"/there cannot be used in its store, after 3 attempts"):
-        is_file(folder / "there")
     with pytest.raises(StoreError, match=r"/gone cannot be used .* 3 attempts .FileNotFound"):
         sizes_in(folder / "gone")
 
@@ -209,33 +204,23 @@ def test_it_can_be_closed_in_one_of_its_threads():
     assert closed.wait(30)
 
 
-def test_an_error_of_a_shard_ahead_is_raised_when_it_is_asked_for():
-    def read(shard):
-        if shard == 2:
-            raise StoreError("the store is gone")
-        return shard
-
-    with OpenShards(read) as shards:
-        shards.keep([1], ahead=[2])
-        assert shards[1] == 1
-        with pytest.raises(StoreError, match="is gone"):
-            shards[2]
-
-
 def test_a_shard_that_could_not_be_read_ahead_is_read_when_it_is_asked_for():
-    """A store that did not answer a while ago may answer by then."""
+    """A store that did not answer a while ago may answer by then, or fail again."""
     asked = []
 
     def read(shard):
         asked.append(shard)
-        if asked == [1, 2]:
+        if shard == 4 or asked == [1, 2]:
             raise StoreError("the store is gone")
         return shard
 
     with OpenShards(read, threads=1) as shards:
-        shards.keep([1], ahead=[2, 3])
+        shards.keep([1], ahead=[2, 3, 4])
         assert [shards[3], shards[2]] == [3, 2]
-    assert asked == [1, 2, 3, 2]
+        with pytest.raises(StoreError, match="is gone"):
+            shards[4]
+    assert asked[:3] == [1, 2, 3]
+    assert sorted(asked[3:]) == [2, 4, 4]
 
 
 def test_without_threads_a_shard_is_read_when_it_is_asked_for():

@@ -119,15 +119,6 @@ def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
             assert duplicates == given[bucket] - len(keys)
 
 
-def test_a_bucket_without_anything_is_empty(tmp_path):
-    cache = token_cache(tmp_path, write(tmp_path / "a", [[[[1, 2]]]]))
-    empty = [bucket for bucket in range(4) if not cache.inputs_of(bucket)]
-    assert len(empty) == 3
-    documents = cache.documents(empty[0]).documents
-    assert (len(documents), documents.ids.dtype) == (0, np.uint16)
-    assert documents.sentence_offsets.tolist() == documents.document_offsets.tolist() == [0]
-
-
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_535, np.uint16), (65_536, np.uint32)])
 def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
     chunk = (tokenized([[[[65_000]]]]), Counts())
@@ -208,16 +199,6 @@ def test_an_index_of_zeros_is_named(tmp_path):
             token_cache(tmp_path, path.name).documents(bucket)
 
 
-def test_a_failed_block_leaves_no_file(tmp_path):
-    def chunks():
-        yield tokenized([[[[1, 2]]]]), Counts()
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_cache_file(tmp_path / "a", chunks(), buckets=BUCKETS, vocab_size=VOCAB)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
     documents = replace(
         tokenized([[[[3]]], [[[1]]], [[[2]]], [[[2]]]]),
@@ -229,9 +210,6 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
     found, duplicates, *_ = token_cache(tmp_path, "a", num_buckets=1).documents(0)
     assert nested(found) == [[[[1]]], [[[2]]], [[[3]]]]
     assert duplicates == 1
-
-
-# ---- many files --------------------------------------------------------------------------------
 
 
 def test_a_file_has_a_run_each_time_so_much_is_held(tmp_path, monkeypatch):

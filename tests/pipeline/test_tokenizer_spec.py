@@ -198,11 +198,6 @@ def without_mask(spec):
     spec["added_tokens"][-1]["id"] -= 1
 
 
-def without_a_byte(spec):
-    vocabulary = spec["model"]["vocab"]
-    vocabulary["not a byte"] = vocabulary.pop("Ń")  # 0xAD
-
-
 def add_tokens(spec, *tokens):
     usual = {**spec["added_tokens"][-1], "special": False}
     spec["added_tokens"] += [{**usual, "content": content, "id": i} for content, i in tokens]
@@ -227,7 +222,6 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     r"lacks \[MASK\]; only tokenizers with BERT's": without_mask,
     "cannot read it": lambda spec: spec["model"].update(merges=3),
     "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
-    "lacks 1 of the 212 bytes that text has": without_a_byte,
     r"'\[unused0\]' with id 5000, which the library would read as 375": (
         lambda spec: spec["added_tokens"][-1].update(id=5000)
     ),
@@ -366,6 +360,25 @@ def test_special_tokens_are_known_by_their_role(roberta):
     assert (ids[0], ids.count(ours.mask_id), ids[-1]) == (ours.cls_id, 1, ours.sep_id)
     with pytest.raises(InputError, match=r"no <mask> in 'the \[MASK\]'; write <mask>"):
         mask_ids("the [MASK]", ours, max_seq_length=64)
+
+
+NAMES = {"mask_token": {"content": "<mask>"}, "cls_token": "<s>", "sep_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},  # as roberta-base was published first
+        {"tokenizer_config.json": {"add_prefix_space": False}},
+        {"special_tokens_map.json": NAMES},
+        {"tokenizer_config.json": NAMES | {"mask_token": None}, "special_tokens_map.json": NAMES},
+    ],
+)
+def test_roles_are_known_from_either_file_and_from_usual_names(configs, roberta):
+    (roberta / "tokenizer_config.json").unlink()
+    for name, config in configs.items():
+        (roberta / name).write_text(json.dumps(config))
+    assert adopted(roberta / "tokenizer.json").special_tokens == ROBERTA
 
 
 def test_a_tokenizer_without_a_mask_is_one_line(roberta):

@@ -124,9 +124,6 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     assert f"; rebuilt from {source}; " in summary(manifest, [source])
 
 
-# ---- files -------------------------------------------------------------------------------------
-
-
 def test_a_shard_that_is_missing_or_cut(data_set):
     first, second = (data_set / name_of(data_set, number) for number in (0, 1))
     size = first.stat().st_size
@@ -176,16 +173,6 @@ def test_the_manifest_of_other_rows(data_set):
         assert verify(data_set) == [f"{entry.name}: {expected}"]
 
 
-def test_files_that_the_manifest_does_not_name(data_set):
-    shutil.copy(data_set / name_of(data_set), data_set / "train-00003-of-00004.arrow")
-    shutil.copy(data_set / name_of(data_set), data_set / "validation-00009-of-00010.tar")
-    (data_set / "notes.txt").write_text("mine")
-    assert verify(data_set) == [
-        "train-00003-of-00004.arrow: not in the manifest",
-        "validation-00009-of-00010.tar: not in the manifest",
-    ]
-
-
 def test_a_manifest_of_other_tokens(data_set):
     manifest = read_manifest(data_set)
     counts = list(manifest.token_counts)
@@ -201,9 +188,6 @@ def test_a_manifest_of_other_tokens(data_set):
         f"manifest.json: vocab_size is 4, the tokenizer's is {TOKENIZER_FACTS.vocab_size}",
         f"manifest.json: {len(counts) - 1} token_counts for {len(counts)} tokens",
     ]
-
-
-# ---- rows --------------------------------------------------------------------------------------
 
 
 def random_row(examples):
@@ -307,7 +291,6 @@ def findings_of(out, *sources):
     return verify(out, sources or [str(out.parent / "corpus.txt")])
 
 
-# ---- rows that the rules allow and the source does not give ------------------------------------
 @pytest.mark.parametrize("side", ["A", "B"])
 def test_a_word_that_is_not_in_the_document(data_set, side):
     def spoil(examples):
@@ -323,42 +306,38 @@ def test_a_word_that_is_not_in_the_document(data_set, side):
     assert verify(data_set) == []  # without the source nobody can know
 
 
+def in_order(examples):
+    """The rows in the order of their documents, and masked anew."""
+    ordered = examples.take(np.argsort(examples.document_a, kind="stable"))
+    return remask(ordered, config=SPANS)
+
+
 def test_the_rows_of_another_document(spans):
     def spoil(examples):
         hashes = examples.document_a.copy()
         hashes[hashes == hashes[0]] = hashes[-1]
-        changed = replace(examples, document_a=hashes, document_b=hashes)
-        return remask(changed.take(np.argsort(hashes, kind="stable")), config=SPANS)
+        return in_order(replace(examples, document_a=hashes, document_b=hashes))
 
     plant(spans, spoil)
     start = f"{name_of(spans)}: rows other than the sources give: "
     assert any(line.startswith(start) for line in findings_of(spans))
 
 
-def test_a_shard_that_lost_the_rows_of_a_document(spans):
-    before = len(read_shard(spans / name_of(spans)))
-    plant(
-        spans,
-        lambda e: remask(e.take(np.flatnonzero(e.document_a != e.document_a[0])), config=SPANS),
-    )
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows, _: rows.take(np.flatnonzero(rows.document_a != rows.document_a[0])),
+        lambda rows, first: concatenate_examples([rows, first[1]]),  # of another shard
+        lambda rows, first: concatenate_examples([rows, first[3]]),  # of the other split
+    ],
+)
+def test_a_document_that_is_missing_or_belongs_elsewhere(spans, change):
+    every = [read_shard(spans / name_of(spans, number)).unmasked() for number in range(4)]
+    first = [rows.take(np.arange(1)) for rows in every]
+    plant(spans, lambda _: in_order(change(every[0], first)))
     after = len(read_shard(spans / name_of(spans)))
-    assert verify(spans) == []
-    assert f"{name_of(spans)}: {after} rows, the sources give {before}" in findings_of(spans)
-
-
-# ---- documents that do not belong there --------------------------------------------------------
-@pytest.mark.parametrize("shard", [3, 1])
-def test_a_document_of_the_other_split_or_another_shard(spans, shard):
-    """A row of one shard put into another one, in the order of the documents."""
-    row = read_shard(spans / name_of(spans, shard)).unmasked().take(np.arange(1))
-
-    def spoil(examples):
-        both = concatenate_examples([examples.unmasked(), row])
-        return remask(both.take(np.argsort(both.document_a, kind="stable")), config=SPANS)
-
-    plant(spans, spoil)
-    after = len(read_shard(spans / name_of(spans)))
-    assert f"{name_of(spans)}: {after} rows, the sources give {after - 1}" in findings_of(spans)
+    expected = f"{name_of(spans)}: {after} rows, the sources give {len(every[0])}"
+    assert expected in findings_of(spans)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +360,6 @@ def test_documents_that_need_not_have_a_row(tmp_path, kind):
     assert findings_of(tmp_path / "out") == []
 
 
-# ---- the manifest, files and folders -----------------------------------------------------------
 def test_counts_of_the_manifest_that_the_source_does_not_give(data_set):
     manifest = read_manifest(data_set)
     counts = {**manifest.counts, "tokens": manifest.counts["tokens"] + 1}
