@@ -57,9 +57,6 @@ from typing import Any
 
 import click
 
-if DATA := os.environ.get("CLOZELINE_DATA"):
-    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
-
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.dataset.manifest import read_manifest
@@ -73,6 +70,8 @@ from clozeline.train.engine.schedule import phase_at
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.monitoring.metrics import read_metrics
 
+DATA = os.environ.get("CLOZELINE_DATA")
+ENVIRONMENT = os.environ | ({"NLTK_DATA": f"{DATA}/nltk_data"} if DATA else {})
 RECIPE = Path(__file__).with_name("nano.toml")
 SOURCE = f"{DATA}/wikipedia/train-*.parquet" if DATA else "sample:articles?size=20MB"
 VOCABULARY, LENGTH = 16384, 256  # of the held-out examples, and of every recipe
@@ -295,7 +294,8 @@ def _as_text(values: dict[str, Any]) -> bytes:
 
 
 def _clozeline(*arguments: object) -> None:
-    done = subprocess.run([sys.executable, "-m", "clozeline", *map(str, arguments)], check=False)
+    line = [sys.executable, "-m", "clozeline", *map(str, arguments)]
+    done = subprocess.run(line, env=ENVIRONMENT, check=False)
     if done.returncode:
         sys.exit(done.returncode)  # it has printed why
 

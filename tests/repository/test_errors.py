@@ -10,7 +10,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clozeline.pipeline.commandline.command import beside
 from clozeline.pipeline.commandline.removed_options import COMMANDS, EVERY, OPTIONS
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.errors import ClozelineError, InputError
@@ -157,11 +156,6 @@ def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(small_folder,
     assert values["files"].endswith(f"tensorboard --logdir {tmp_path}/run/tensorboard")
 
 
-def test_a_folder_is_not_beside_itself():
-    assert beside(Path("work/run"), "run") == "work/run-2"
-    assert beside(Path("shards"), "shards") == "shards-2"
-
-
 def test_the_next_command_reads_the_same_columns(tmp_path, monkeypatch):
     """Also if the tokenizer has the name that the shards would have."""
     monkeypatch.chdir(tmp_path)
@@ -206,20 +200,15 @@ def test_a_removed_command_names_what_to_use_instead(command):
 
 
 @pytest.mark.parametrize(
-    ("command", "short", "option"),
+    ("words", "said"),
     [
-        ("pretrain", "--lr", "--learning-rate"),
-        ("pretrain", "--bs", "--batch-size"),
-        ("finetune", "--lr", "--learning-rate"),
-        ("shards", "--msl", "--max-seq-length"),
+        (("pretrain", "x", "--lr", "3"), "option '--lr'. Did you mean '--learning-rate'?"),
+        (("pretrain", "x", "--bs", "3"), "option '--bs'. Did you mean '--batch-size'?"),
+        (("finetune", "x", "--lr", "3"), "option '--lr'. Did you mean '--learning-rate'?"),
+        (("shards", "x", "--msl", "3"), "option '--msl'. Did you mean '--max-seq-length'?"),
+        (("fill", "--ngrams"), "option '--ngrams'."),
+        (("fil",), "command 'fil'. Did you mean 'fill'?"),
     ],
 )
-def test_the_initials_of_an_option_find_it(command, short, option):
-    assert error_line(command, "x", short, "3") == (
-        f"Error: No such option '{short}'. Did you mean '{option}'?"
-    )
-
-
-def test_an_option_that_never_was_is_reported_as_before():
-    assert error_line("fill", "--ngrams") == "Error: No such option '--ngrams'."
-    assert error_line("fil") == "Error: No such command 'fil'. Did you mean 'fill'?"
+def test_what_never_was_is_reported_with_what_has_its_initials_or_is_near(words, said):
+    assert error_line(*words) == f"Error: No such {said}"
