@@ -46,6 +46,9 @@ def test_the_notebook_runs_from_text_to_a_classifier_and_draws_the_curve(tmp_pat
     said = "".join(output.get("text", "") for output in outputs)
     assert "[MASK]" in said, "a row of a batch"
     assert "%" in notebook.cells[-1].outputs[0].text
+    code = "".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    functions = ("make_tokenizer", "build_shards", "Loader", "pretrain", "finetune", "predict")
+    assert all(f"cz.{name}(" in code for name in functions), "Python, not the shell"
 
 
 def main_of(name):

@@ -171,31 +171,24 @@ WRITTEN = [
 ] + [*PAGES, *sorted(ROOT.glob("deploy/*")), ROOT / "Makefile", ROOT / "pyproject.toml"]
 
 
-def lines_of(path):
-    """Every line of a comment or string of a module, or of a text, after its file and number."""
+def prose_of(path):
+    """A text, or the comments and strings of a module."""
     text = path.read_text()
     if path.suffix != ".py":
-        lines = list(enumerate(text.splitlines(), start=1))
-    else:
-        f_string = getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)  # from Python 3.12
-        lines = [
-            (token.start[0] + offset, line)
-            for token in tokenize.generate_tokens(io.StringIO(text).readline)
-            if token.type in (tokenize.COMMENT, tokenize.STRING, f_string)
-            for offset, line in enumerate(token.string.splitlines())
-        ]
-    return [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in lines]
+        return text
+    f_string = getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)  # from Python 3.12
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    kinds = (tokenize.COMMENT, tokenize.STRING, f_string)
+    return "\n".join(token.string for token in tokens if token.type in kinds)
 
 
 def test_plain_words():
-    lines = [line for path in WRITTEN for line in lines_of(path)]
-    found = [
-        f"{where}: {line.strip()} (say it as: {instead})"
-        for pattern, instead in PLAIN.items()
-        for where, line in lines
-        if re.search(pattern, line, re.IGNORECASE if pattern[0] == "\\" else 0)
-    ]
-    assert found == []
+    for path in WRITTEN:
+        text = prose_of(path)
+        for pattern, instead in PLAIN.items():
+            flags = re.M | re.IGNORECASE if pattern[0] == "\\" else re.M
+            found = re.search(pattern, text, flags)
+            assert not found, f"{path}: {found[0]} (say it as: {instead})"
 
 
 # --- The Python interface: its names are those of the reference, whose examples run ---------------
