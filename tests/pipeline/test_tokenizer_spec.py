@@ -362,23 +362,26 @@ def test_special_tokens_are_known_by_their_role(roberta):
         mask_ids("the [MASK]", ours, max_seq_length=64)
 
 
-NAMES = {"mask_token": {"content": "<mask>"}, "cls_token": "<s>", "sep_token": "</s>"}
+NAMES = {"mask_token": {"content": "<hole>"}, "cls_token": "<s>", "sep_token": "</s>"}
+MAP = {"special_tokens_map.json": NAMES}
 
 
 @pytest.mark.parametrize(
-    "configs",
+    ("mask", "configs"),
     [
-        {},  # as roberta-base was published first
-        {"tokenizer_config.json": {"add_prefix_space": False}},
-        {"special_tokens_map.json": NAMES},
-        {"tokenizer_config.json": NAMES | {"mask_token": None}, "special_tokens_map.json": NAMES},
+        ("<mask>", {}),  # as roberta-base was published first
+        ("<mask>", {"tokenizer_config.json": {"add_prefix_space": False}}),
+        ("<hole>", MAP),
+        ("<hole>", MAP | {"tokenizer_config.json": {"mask_token": None}}),
     ],
 )
-def test_roles_are_known_from_either_file_and_from_usual_names(configs, roberta):
+def test_roles_are_known_from_either_file_and_from_usual_names(mask, configs, roberta):
     (roberta / "tokenizer_config.json").unlink()
+    path = roberta / "tokenizer.json"
+    path.write_text(path.read_text().replace("<mask>", mask))
     for name, config in configs.items():
         (roberta / name).write_text(json.dumps(config))
-    assert adopted(roberta / "tokenizer.json").special_tokens == ROBERTA
+    assert adopted(path).special_tokens == (*ROBERTA[:4], mask)
 
 
 def test_a_tokenizer_without_a_mask_is_one_line(roberta):
