@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from clozeline.pipeline.common.counts import Counts, tree_memory
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.graph import replace_data_set
 from clozeline.pipeline.job.job import plan_job
@@ -184,19 +183,6 @@ def json_lines(path, *keys):
     lines = [json.dumps({key: "the cat sat on the mat. " * 7}) for key in keys]
     path.write_text("\n".join(lines))
     return str(path)
-
-
-def test_a_sample_without_text_names_the_first_reason(tokenizer, tmp_path):
-    source = json_lines(tmp_path / "a.jsonl", *["content"] * 200)
-    message = (
-        r"every sampled document was rejected, 200 in all; the first is .*a\.jsonl: byte 0 "
-        r"\(no 'text' in the JSON object; its keys are content\)\. Check --text-columns"
-    )
-    with pytest.raises(InputError, match=message):
-        list(dry_run(facts(tokenizer, tmp_path / "out", source=source)))
-    (tmp_path / "b.txt").write_text(" \n" * 9)
-    with pytest.raises(InputError, match="the sampled parts of the sources have no text; give"):
-        list(dry_run(facts(tokenizer, tmp_path / "out", source=str(tmp_path / "b.txt"))))
 
 
 def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer, tmp_path):

@@ -1,7 +1,6 @@
 """The command line: help, version, options for Beam, errors, completion."""
 
 import importlib.metadata
-import json
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ from clozeline.pipeline.common.signals import handled
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import InOrder, main
 from clozeline.train.pretraining.recipes import DEFAULT_PRESET, RECIPES
-from tests.support.command import invoke, output_of, refused
+from tests.support.command import invoke
 from tests.support.printed_commands import parse
 from tests.support.small_jobs import (
     COMMAND,
@@ -62,7 +61,6 @@ Commands:
   fill       Fill in each [MASK] of the texts.
   export     Convert a run or a classifier for other libraries.
 """
-FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 # Slow to import, or not needed on a machine that only trains.
 HEAVY = ("torch", "apache_beam", "nltk", "datasets", "webdataset", "transformers", "sklearn")
 ASK_ALL_FOR_HELP = f"""
@@ -98,16 +96,6 @@ def line(tmp_path):
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
     source = write_parquet(tmp_path / "a.parquet", texts)
     return ("shards", source, "--tokenizer", tokenizer, "--out", tmp_path / "out")
-
-
-def test_options_after_two_dashes_go_to_beam_and_only_to_beam(line, tmp_path):
-    beams = [f"--runner={FN_API}", "--direct_running_mode=in_memory", "--job_name=runs"]
-    output_of(*line, "--seed=1", "--", *beams)
-    assert json.loads((tmp_path / "out" / "job.json").read_bytes())["beam_args"] == beams
-    assert read_manifest(tmp_path / "out").config.seed == 1
-    # They are spelled like our options, but after the dashes only Beam reads them.
-    said = refused(*line, "--overwrite", "--", *beams, "--seed=2", "--pairs=none")
-    assert "neither Beam nor the runner knows --seed=2 --pairs=none;" in said
 
 
 def test_a_job_prints_one_line_and_its_progress_to_standard_error(line, tmp_path, capfd):
