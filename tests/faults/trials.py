@@ -194,8 +194,9 @@ TRIALS = (
     Trial("a dry run of nothing", nothing, shards("nothing.txt") + " --dry-run", "no such file"),
     Trial("a dry run without a text", write("none.jsonl", '{"body": "One.", "id": 1}\n' * 4),
           shards("none.jsonl") + " --dry-run",
-          "every sampled document was rejected, 4 in all; the first is none.jsonl:1 (no 'text' in "
-          "the JSON object; its keys are body, id). Check --text-columns"),
+          "none.jsonl:1 (no 'text' in the JSON object; its keys are body, id). Check --text-columns"),
+    Trial("a dry run of other columns", write("none.jsonl", '{"body": "One."}\n' * 4),
+          shards("none.jsonl") + " --dry-run", "every sampled document was rejected, 4 in all; the"),
     Trial("a dry run of blanks", write("blank.txt", " \n" * 9), shards("blank.txt") + " --dry-run",
           "the sampled parts of the sources have no text; give"),
     Trial("our own options behind the dashes", nothing,

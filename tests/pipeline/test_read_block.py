@@ -152,7 +152,8 @@ def test_wikiextractor_output_loses_titles_and_entities(tmp_path):
         '<doc id="2" url="u" title="C">\nNo title line.\nC\n</doc>\n'
         '<doc id="3" url="u" title="D">\nD\n\n</doc>\n'
         '<doc id="4" url="u" title="E">\nCut.\n'
-        '<doc id="5" url="u" title="F">\nF\r\n\r\nG\r\n</doc>\nafter\n',
+        '<doc id="5" url="u" title="F">\nF\r\n\r\nG\r\n</doc>\n'
+        '<doc id="6" url="u" title="H">\nText.\n</doc>\nafter\n',
     )
     found = read(source)
     assert found.texts == [
@@ -164,7 +165,7 @@ def test_wikiextractor_output_loses_titles_and_entities(tmp_path):
     assert reasons(found) == [
         ("wiki_00", "text before the first <doc>"),
         ("wiki_00: E", "no </doc>: the document is truncated"),
-        ("wiki_00: F", "text after </doc>"),
+        ("wiki_00: H", "text after </doc>"),
     ]
 
 

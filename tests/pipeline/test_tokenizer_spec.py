@@ -362,8 +362,8 @@ def test_special_tokens_are_known_by_their_role(roberta):
         mask_ids("the [MASK]", ours, max_seq_length=64)
 
 
-NAMES = {"mask_token": {"content": "<hole>"}, "cls_token": "<s>", "sep_token": "</s>"}
-MAP = {"special_tokens_map.json": NAMES}
+NAMES = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+MAP = {"special_tokens_map.json": NAMES | {"mask_token": {"content": "<hole>"}}}
 
 
 @pytest.mark.parametrize(
