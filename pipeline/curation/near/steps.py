@@ -193,12 +193,9 @@ def read_words(paths: Sequence[AnyPath], documents: Rows) -> Ragged:
 def partitioned(rows: Rows, by: str, partitions: int) -> Iterator[tuple[int, Rows]]:
     """The rows of each partition of a column of 64-bit hashes."""
     number = uniform_below(rows[by], partitions)
-    rows = rows[np.argsort(number, kind="stable")]
-    found, counts = np.unique(number, return_counts=True)
-    for partition, start, count in zip(
-        found.tolist(), offsets_of(counts).tolist(), counts.tolist(), strict=False
-    ):
-        yield partition, rows[start : start + count]
+    order = np.argsort(number, kind="stable")
+    found, starts = np.unique(number[order], return_index=True)
+    return zip(found.tolist(), np.split(rows[order], starts[1:]), strict=bool(len(rows)))
 
 
 def read_rows(paths: Sequence[AnyPath], partition: int, dtype: np.dtype[Any]) -> Iterator[Rows]:
