@@ -34,7 +34,7 @@ from clozeline.pipeline.curation.near.search import (
     shingle_sets,
 )
 from clozeline.pipeline.curation.near.steps import (
-    EDGE,
+    PAIR,
     compare_documents,
     connect_documents,
     pair_documents,
@@ -125,7 +125,7 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
         )
         yield "found", dict(next(read_counts([context.near.drops_path])).read)
         paths = [context.near.edges_path(number) for number in range(context.partitions)]
-        yield "edges", np.concatenate(list(read_rows(paths, 0, EDGE)))
+        yield "edges", np.concatenate(list(read_rows(paths, 0, PAIR)))
 
 
 def exact(pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -152,7 +152,7 @@ def print_recall(similarity: np.ndarray, together: np.ndarray, kinds: np.ndarray
 
 def same_component(edges: np.ndarray, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Whether the two texts of each pair are connected, or equal."""
-    ids, kept = components(edges["left"], edges["right"])
+    ids, kept = components(edges["left_id"], edges["right_id"])
     own = document_ids(*hash_documents([text for pair in pairs for text in pair]))
     rows = np.minimum(np.searchsorted(ids, own), len(ids) - 1)
     label = np.where(ids[rows] == own, kept[rows], own).reshape(-1, 2)
