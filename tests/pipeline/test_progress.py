@@ -189,7 +189,8 @@ def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer, tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *["text", "text", "content", "text"] * 10)
     lines = by_name(dry_run(facts(tokenizer, tmp_path / "out", source=source)))
     shown = "10 of 40 documents sampled (25.0%, more than --max-rejected 0.01); the first is "
-    assert lines["rejected"].startswith(f"{shown}{source}:3 (no 'text' in the JSON object; its ")
+    where = f"{source}: byte {2 * 181} (no 'text' in the JSON object; its "  # after two lines
+    assert lines["rejected"].startswith(shown + where)
 
 
 def test_near_copies_and_bad_documents_of_the_sample_are_in_the_plan(tokenizer, tmp_path):
