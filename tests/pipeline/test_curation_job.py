@@ -126,10 +126,10 @@ def similarity(one, other):
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory):
-    """The folder of a data set without near-duplicates."""
-    folder = tmp_path_factory.mktemp("near") / "work"
-    build(make(folder, NEAR, planted()))
-    return folder / "out"
+    """The context of a finished data set without near-duplicates."""
+    context = make(tmp_path_factory.mktemp("near") / "work", NEAR, planted())
+    build(context)
+    return reading(context)
 
 
 @pytest.fixture(scope="module")
@@ -149,22 +149,16 @@ def curated(tmp_path_factory):
     return Curated(folder / "work" / "out", config)
 
 
-def test_one_of_an_article_and_its_near_copy_is_kept_whichever_is_held_out(near, tmp_path):
+def test_one_of_an_article_and_its_near_copy_is_kept_whichever_is_held_out(near):
     """What is too far away stays, and `verify` takes the data set for sound."""
-    manifest, texts = read_manifest(near), planted()
+    manifest, texts = read_manifest(near.out_dir), planted()
     assert manifest.dropped["duplicate_document"] == 10
     assert manifest.dropped["near_duplicate"] == 30
     assert manifest.counts["near_duplicate_components"] == 30
     assert all(similarity(texts[i], texts[110 + i]) > 0.82 for i in range(30))
     assert all(similarity(texts[i], texts[140 + i]) < 0.7 for i in range(30))
-    source = str(near.parent / "corpus.jsonl")
-    assert verify(near, [source]) == []
-    context = make(tmp_path / "work", NEAR, texts).reading(list_blocks([source]))
-    steps = Steps(context)
-    for block in context.blocks:
-        steps.tokenize_block(block)
-    choose(steps)
-    drops = map(steps.drops, range(len(context.buckets)))
+    assert verify(near.out_dir, [str(near.out_dir.parent / "corpus.jsonl")]) == []
+    drops = map(Steps(near).drops, range(len(near.buckets)))
     dropped = {row for rows in drops for row in rows.tolist()}
     halves = [half.tolist() for half in hash_documents([clean(text) for text in texts])]
     hashes = list(zip(*halves, strict=True))
@@ -237,8 +231,8 @@ def test_whatever_a_killed_job_leaves_is_continued_to_the_same_bytes(curated, tm
 
 @pytest.mark.parametrize("position", [3, 200, -1])
 def test_damage_to_the_words_of_a_document_is_found(near, tmp_path, position):
-    [words] = (near.parent / "cache").glob("*.words")
-    entries = np.concatenate([*read_rows([*(near.parent / "cache").glob("*.near")], 0, ENTRY)])
+    [words] = near.cache_dir.glob("*.words")
+    entries = np.concatenate([*read_rows([*near.cache_dir.glob("*.near")], 0, ENTRY)])
     documents = np.unique(entries["document"])
     assert len(read_words([words], documents)) == len(documents) > 1
     data = bytearray(words.read_bytes())
