@@ -1,4 +1,4 @@
-"""The documents of one bucket as columns, and what its rows are made of: pairs, or packed pieces.
+"""The documents of one bucket as columns, and what fills its rows: pairs, or packed pieces.
 
 Packed rows, in which pieces of several documents fill a row (`--pairs packed`):
 
