@@ -172,6 +172,17 @@ def test_the_sums_are_of_losses_and_hits():
     torch.testing.assert_close(sums, wanted)
 
 
+def test_a_batch_without_pairs_trains_on_words_alone():
+    loaded = make_batch()
+    batch = replace(loaded.batch, next_sentence_labels=torch.full((8,), -1))
+    sums, norm, found = step(
+        BertForPretraining(STILL), replace(loaded, batch=batch, num_pairs=0), accumulation=2
+    )
+    assert sums[1] == 0
+    assert norm.isfinite()
+    assert found["nsp_head.weight"].count_nonzero() == 0
+
+
 @pytest.mark.parametrize("accumulation", [1, 4])
 @KINDS
 def test_without_padding_losses_hits_and_gradients_are_the_same(config, accumulation):
