@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import os
 import random
 import shutil
+import signal
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
@@ -35,7 +38,10 @@ from tests.pipeline.test_curation_near import plain_words
 from tests.pipeline.test_curation_rules import grams
 from tests.support.command import invoke, output_of
 from tests.support.small_jobs import (
+    COMMAND,
     articles,
+    clozeline_ok,
+    in_own_group,
     job_context,
     shard_digests,
     without_sources,
@@ -227,6 +233,31 @@ def test_whatever_a_killed_job_leaves_is_continued_to_the_same_bytes(curated, tm
         (context.out_dir / MANIFEST).unlink()
         run_graph(job, share)
         curated.assert_same_bytes(context.out_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "workers"), [(signal.SIGKILL, 2), (signal.SIGKILL, 1), (signal.SIGINT, 1)]
+)
+@pytest.mark.parametrize("suffix", FILES_OF_PHASES)
+def test_a_stopped_job_continues_to_the_same_bytes(curated, tmp_path, suffix, how, workers):
+    """The job and its workers get a signal when the first file of a phase is there."""
+    arguments = command_of(curated, tmp_path / "work", f"--workers={workers}")
+    cache = tmp_path / "work" / "out" / ".cache"
+    with in_own_group(*COMMAND, *arguments, stderr=subprocess.PIPE) as job:
+        while job.poll() is None and not any(cache.glob(f"[!.]*{suffix}")):
+            pass
+        os.killpg(job.pid, how)
+        said = job.communicate()[1].decode().splitlines()
+    if how == signal.SIGINT:
+        assert job.returncode == STOPPED
+        assert any(line.startswith("Interrupted. ") for line in said)
+        assert not any("Traceback" in line for line in said)
+    else:
+        assert job.returncode == -signal.SIGKILL
+    assert not (tmp_path / "work" / "out" / MANIFEST).exists()
+    clozeline_ok(*arguments)
+    curated.assert_same_bytes(tmp_path / "work" / "out")
 
 
 @pytest.mark.parametrize("position", [3, 200, -1])
