@@ -165,7 +165,7 @@ def _check_unknown(model: dict[str, Any], known: dict[str, int], spec: Tokenizer
         is_safe = unk in known or (model["type"] == "BPE" and is_byte_level and not lost)
     if is_safe:
         return
-    if is_byte_level and not unk:
+    if is_byte_level and lost and not unk:
         raise InputError(
             f"its vocabulary lacks {len(lost)} of the {len(TEXT_BYTES)} bytes that text has "
             f"({first_names([f'0x{byte:02X}' for byte in sorted(lost)])}), and text would lose "
