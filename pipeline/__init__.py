@@ -16,6 +16,5 @@ The subpackages, in import order (each may import only those above it):
     job           the Beam graph that runs the steps, its workers and tasks; what survives a crash
     beam          transforms for a Beam pipeline of one's own
     report        a finished data set drawn on a page
-    view          a data set in the browser
     verify        a finished data set checked, row by row
 """

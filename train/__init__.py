@@ -17,5 +17,5 @@ The subpackages, in import order (each may import only those above it):
     benchmark    a pretrained model on many tasks to one table of scores
     inference    a model and text to answers
     export       a model to a folder for other libraries
-    view         runs and classifiers in the browser, and as a report
+    report       runs and classifiers drawn on a page
 """

@@ -150,6 +150,8 @@ def _flock(lock: int, kind: int, path: Path) -> bool:
     except (BlockingIOError, FileNotFoundError):
         return False
     except OSError as error:
+        if not _read(path):  # no process could lock it
+            path.unlink(missing_ok=True)
         raise InputError(
             f"the file system of {path.parent} has no locks ({error.strerror}); give another path."
         ) from error
@@ -199,7 +201,8 @@ class Lease:
             if self._is_kept:
                 self._write(is_held=False)
             else:  # another process of the owner may be faster
-                (self._folder / LEASE).unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    (self._folder / LEASE).unlink()
         except JobFailedError:
             if kind is None:
                 raise

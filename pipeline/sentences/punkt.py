@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ TOKEN = re.compile(
 # or in an unknown position. Lower case: bits 4 to 6.
 MIDDLE_UPPER, BEGIN_LOWER, UPPER, LOWER = 0b100, 0b10000, 0b1110, 0b1110000
 
-#: Size of each memo, tens of MB; what was not needed for the longest time leaves a full one.
+#: Size of each memo, about 20 MB; a full memo is cleared.
 MEMO_ENTRIES = 100_000
 MEMO_BYTES = 64  # longer chunks are not memoized
 
@@ -191,8 +190,8 @@ class PunktRules:
         self._collocating = {first for first, _ in parameters.collocations}
         self._starters = set(parameters.sent_starters)
         self._contexts = parameters.ortho_context
-        self._known_ending = lru_cache(MEMO_ENTRIES)(self._ending_of)
-        self._known_decision = lru_cache(MEMO_ENTRIES)(self._decision)
+        self._endings: dict[bytes, Ending | None] = {}
+        self._decisions: dict[tuple[Ending, str], bool] = {}
         #: Whether a sentence ends at each mark that is a token of its own.
         self.ends_at_lone_marks = "." not in self._collocating
         #: The words after whose period a sentence may continue.
@@ -209,24 +208,28 @@ class PunktRules:
             follower = chunk[0].decode()
         if ending is None:
             return self._breaks_inside(self._tokens(data[start:at].decode() + follower))
-        decide = self._known_decision if len(follower) <= MEMO_BYTES else self._decision
-        return decide(ending, follower)
-
-    def _decision(self, ending: Ending, follower: str) -> bool:
-        tokens = self._tokens(follower)
-        return self._ends_sentence(ending, tokens[0]) or self._breaks_inside(tokens)
+        known = self._decisions.get((ending, follower))
+        if known is None:
+            tokens = self._tokens(follower)
+            known = self._ends_sentence(ending, tokens[0]) or self._breaks_inside(tokens)
+            if len(follower) <= MEMO_BYTES:
+                _remember(self._decisions, (ending, follower), known)
+        return known
 
     def ending_of(self, chunk: bytes) -> Ending | None:
         """The chunk's ending, CERTAIN if it decides alone; None if the follower is needed."""
-        return (self._known_ending if len(chunk) <= MEMO_BYTES else self._ending_of)(chunk)
-
-    def _ending_of(self, chunk: bytes) -> Ending | None:
-        if not CHUNK.fullmatch(chunk):  # it contains a non-ASCII space
-            return None
-        tokens = self._tokens(chunk.decode())
-        ending = self._ending(tokens[-1])
-        # "what?!" has a break after "what?" already, so it is certain whatever follows "!".
-        return CERTAIN if ending == CERTAIN or self._breaks_inside(tokens) else ending
+        if chunk in self._endings:
+            return self._endings[chunk]
+        ending = None  # it contains a non-ASCII space
+        if CHUNK.fullmatch(chunk):
+            tokens = self._tokens(chunk.decode())
+            ending = self._ending(tokens[-1])
+            # "what?!" has a break after "what?" already, so it is certain whatever follows "!".
+            if ending == CERTAIN or self._breaks_inside(tokens):
+                ending = CERTAIN
+        if len(chunk) <= MEMO_BYTES:
+            _remember(self._endings, chunk, ending)
+        return ending
 
     def _breaks_inside(self, tokens: list[Token]) -> bool:
         """Whether a sentence ends at any token but the last."""
@@ -287,3 +290,9 @@ class PunktRules:
         if token.text[0].islower() and (seen & UPPER or not seen & BEGIN_LOWER):
             return False
         return None
+
+
+def _remember(memo: dict[Any, Any], key: object, value: object) -> None:
+    if len(memo) >= MEMO_ENTRIES:
+        memo.clear()
+    memo[key] = value

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from itertools import islice
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -339,6 +340,12 @@ def test_an_owner_may_be_several_processes_and_the_first_to_end_lets_no_other_in
         with pytest.raises(InputError, match="is in use by process"):
             Lease(leased, "other", is_kept=False).__enter__()
     assert not (leased / LEASE).exists()
+
+
+def test_a_lease_that_another_process_of_its_owner_just_removed(leased, monkeypatch, capsys):
+    with monkeypatch.context() as late, Lease(leased, "job", is_kept=False):
+        late.setattr(type(leased.fs), "rm", Mock(side_effect=FileNotFoundError))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_store_that_fails_for_a_while_ends_no_lease(monkeypatch, capsys):
