@@ -109,11 +109,12 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
 
 
 def _records(path: AnyPath, kind: type[Record]) -> Iterator[Record]:
-    """The lines of a file, each of this dataclass; none if there is no file."""
+    """The lines of a file, the fields of this dataclass of each; none if there is no file."""
     with refuse_malformed(path, "delete it"):
         data = path.read_bytes() if path.exists() else b""
         for line in data.splitlines():  # of bytes: U+2028 ends no line of JSON
-            record = kind(**unsealed(json.loads(line), required=False))
+            values = unsealed(json.loads(line), required=False)
+            record = kind(**{name: values[name] for name in kind.__annotations__})
             check_types(record)
             yield record
 

@@ -117,6 +117,7 @@ def spooled(
     digest = hashlib.blake2b(str(out).encode(), digest_size=16)
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "documents.jsonl")
+        written.touch(0o600)  # also once it has left the folder, which only its owner can read
         with written.open("wb") as file:
             for number, element in enumerate(each_document(documents)):
                 line = json.dumps(_columns(element, text_columns, number)).encode() + b"\n"

@@ -38,7 +38,7 @@ MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\x
 COMPRESSIONS = tuple(MAGIC.values())
 MAGIC |= {b"]\0\0": "xz", b"\x50*M\x18": "zst"}  # the older .lzma, and pzstd's skippable frame
 COMMANDS = {"bz2": "bzip2 -d", "gz": "gzip -d", "xz": "xz -d", "zst": "zstd -d --long=31"}
-#: What an unpacker says of a whole file that it cannot unpack.
+#: What an unpacker says where it does not know how a file is packed; all else is damage.
 LIMIT = re.compile("too much memory|Dictionary mismatch|nsupported|nknown compression method")
 #: Unpacked bytes per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
@@ -312,7 +312,8 @@ def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
 
 def damaged(path: str, compression: str, reason: object) -> InputError:
     """The error for an archive that cannot be unpacked, with the command that does what it can."""
-    command = f"{COMMANDS[compression]} -c OLD"
+    dictionary = " -D DICTIONARY" if "Dictionary" in str(reason) else ""
+    command = f"{COMMANDS[compression]}{dictionary} -c OLD"
     if LIMIT.search(str(reason)):
         return InputError(
             f"{path} was packed in a way that is not known here ({reason}); pack it anew, as by "

@@ -191,8 +191,9 @@ def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:
     dataset = load_hub_dataset(whole.path)
     check_text_columns(whole.path, dataset.features.arrow_schema, whole.text_columns)
     # As binary, only the offsets of most columns are read: the text stays on the disk.
-    columns = (dataset.data.column(name).cast(pa.large_binary()) for name in whole.text_columns)
-    text_bytes = sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+    chunks = (chunk for name in whole.text_columns for chunk in dataset.data.column(name).chunks)
+    lengths = (pc.binary_length(chunk.cast(pa.large_binary())) for chunk in chunks)
+    text_bytes = sum(pc.sum(of_chunk).as_py() or 0 for of_chunk in lengths)
     version = dataset._fingerprint
     found = replace(whole, text_bytes=text_bytes, version=version)
     return cut(found, range(len(dataset) + 1), block_bytes)

@@ -105,7 +105,7 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
                 by_line = "" if block.reading else "; if each line is a document: ?document=line"
                 hint = by_line if block.format == "text" else ""
                 reason = f"longer than --max-document-bytes {longest:,}{hint}"
-                documents.reject(f"{block.path}: byte {offset:,}", reason)
+                documents.reject(f"{block.path}: byte {offset}", reason)
                 data = b""
             elif not offset and data.startswith(BYTE_ORDER_MARK):
                 offset, data = len(BYTE_ORDER_MARK), data.removeprefix(BYTE_ORDER_MARK)
@@ -209,7 +209,7 @@ def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                     documents.keep(_text_of(parse_json_object(record), block.text_columns))
                 except ValueError as error:
                     at = start + len(line) - len(record)
-                    documents.reject(f"{block.path}: byte {at:,}", str(error))
+                    documents.reject(f"{block.path}: byte {at}", str(error))
             start += len(line) + 1
         yield documents
 

@@ -163,23 +163,11 @@ def blocks_of(
 
 
 def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], ...]:
-    """The blocks of each source of --exclude.
-
-    Raises InputError for one that cannot be read, or has an option that is for training text.
-    """
+    """The blocks of each source of --exclude. Raises InputError for one that cannot be read."""
     try:
-        excluded = tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
+        return tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
     except InputError as error:  # the data set may name it relative to another folder
         raise InputError(f"--exclude: {error}") from error
-    for name, blocks in excluded:
-        for block in blocks:
-            given = "repeat" if block.repeat > 1 else "tokens"
-            if block.repeat > 1 or block.tokens:
-                raise InputError(
-                    f"--exclude {name}: {given}= is for text to train on and does nothing here; "
-                    "leave it out (limit=N takes the first N documents)."
-                )
-    return excluded
 
 
 def portable_config(config: DataConfig) -> DataConfig:
@@ -191,6 +179,12 @@ def new_context(tokenizer: Tokenizer, config: DataConfig, **values: Any) -> JobC
     """The context of a job that begins. Raises InputError for options that cannot be used."""
     _check_config(config, tokenizer)
     quality_of(config.quality)  # raises for an unknown rule
+    context = _context(tokenizer, config, **values)
+    _check_excluded(context.excluded)
+    return context
+
+
+def _context(tokenizer: Tokenizer, config: DataConfig, **values: Any) -> JobContext:
     return JobContext(
         config=config,
         tokenizer_digest=tokenizer.digest,
@@ -214,15 +208,30 @@ def _check_config(config: DataConfig, tokenizer: Tokenizer) -> None:
         )
 
 
+def _check_excluded(excluded: Iterable[tuple[str, Sequence[Block]]]) -> None:
+    """Raises InputError where a source of --exclude has an option that is for training text."""
+    for name, blocks in excluded:
+        for block in blocks:
+            given = "repeat" if block.repeat > 1 else "tokens"
+            if block.repeat > 1 or block.tokens:
+                raise InputError(
+                    f"--exclude {name}: {given}= is for text to train on and does nothing here; "
+                    "leave it out (limit=N takes the first N documents)."
+                )
+
+
 @contextmanager
 def scratch_context(
     tokenizer: Tokenizer, config: DataConfig, buckets: Buckets
 ) -> Iterator[JobContext]:
-    """The context of a job in a temporary folder (TMPDIR), which is removed at the end."""
+    """The context of a job in a temporary folder (TMPDIR), which is removed at the end.
+
+    Options are not checked: a data set to verify may be of a time when some were ignored.
+    """
     with tempfile.TemporaryDirectory(prefix="clozeline-") as scratch:
         folder = Path(scratch)
         tokenizer.save(folder / TOKENIZER)
-        yield new_context(tokenizer, config, out_dir=folder, cache_dir=folder, buckets=buckets)
+        yield _context(tokenizer, config, out_dir=folder, cache_dir=folder, buckets=buckets)
 
 
 def job_digest(context: JobContext) -> str:

@@ -356,6 +356,12 @@ def test_what_a_job_left_there_is_refused_in_one_line_where_it_is_damaged(name, 
     report_of(data_set)
 
 
+def test_samples_that_another_version_wrote_are_shown(data_set):
+    sample = {"reason": "near_duplicate", "document": "b", "text": "A copy.", "value": 0.9}
+    (data_set / "dropped.jsonl").write_text(json.dumps({**sample, "kept": "a", "kept_text": "A."}))
+    assert "A copy." in report_of(data_set)
+
+
 def test_a_line_whose_name_begins_with_an_underscore_is_in_the_legend():
     lines = [Line(x=[0, 1], y=[0, 1], label=label) for label in ("_other", "one")]
     svg, _ = draw_lines("lines", lines, caption="c", x_label="x")

@@ -179,7 +179,7 @@ def parquet_with_lzo(data):
         ("a.txt.zst", lambda data: zstd_frame(data, 28), r"not known here .* zstd .*--long=31 -c"),
         ("a.jsonl.zst", lambda data: zstd_frame(data, 31), r"not known here .* zstd .*--long=31"),
         ("a.jsonl.zst", lambda data: b"\x28\xb5\x2f\xfd\x21\x05\x05\x01\x00\x00",
-         r"not known here .*Dictionary mismatch.* zstd -d --long=31 -c OLD"),
+         r"not known here .*Dictionary mismatch.* zstd -d --long=31 -D DICTIONARY -c OLD"),
         ("a.parquet", parquet_with_lzo, r"feature of Parquet .*LZO.*; write it anew"),
         ("a.parquet", lambda data: b"PARE" + bytes(40) + b"\x10\0\0\0PARE",
          r"feature of Parquet .*encrypted.*; write it anew"),

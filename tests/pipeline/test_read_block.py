@@ -350,9 +350,10 @@ def test_hub_datasets_are_read_in_ranges_of_rows(hub):
             list_blocks([name])
 
 
-def test_views_of_text_in_a_hub_dataset_are_text(hub):
-    views = pa.array(["One.", None, "Two."], pa.string_view())
-    pq.write_table(pa.table({"text": views}), hub / "train.parquet")
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_other_types_of_text_in_a_hub_dataset_are_text(hub, kind):
+    texts = pa.array(["One.", None, "Two."]).cast(kind)
+    pq.write_table(pa.table({"text": texts}), hub / "train.parquet")
     [block] = list_blocks([f"hf://{hub}"])
     assert block.text_bytes == 8
     assert read(f"hf://{hub}").texts == ["One.", "Two."]

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import stat
 import tempfile
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.dataset.shards import read_batches
 from clozeline.pipeline.job.job import build_shards
+from clozeline.pipeline.sources.documents import spooled
 from clozeline.pipeline.verify.verify import verify
 from tests.pipeline.test_graph import counters_of
 from tests.support.command import output_of, refused
@@ -262,6 +264,11 @@ def test_documents_take_the_place_of_sources_and_the_same_call_is_complete(corpu
             build_shards(documents=texts[1:], out=out, **fixed)
     assert len(digests) == 1
     assert not list(Path(tempfile.gettempdir()).glob("clozeline-*.jsonl"))
+
+
+def test_given_documents_are_on_the_disk_for_their_owner_alone():
+    with spooled(["A text."], ["text"], "out") as path:
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
 
 
 def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):

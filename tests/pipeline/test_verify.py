@@ -102,7 +102,7 @@ def remask(examples, *, seed=0, shard=0, config=CONFIG):
     [
         {"pairs": "sentences", "max_seq_length": 8, "dupe_factor": 2},
         {"masking": "whole-words", "dupe_factor": 3, "max_seq_length": 16},
-        {"pairs": "none", "format": "webdataset"},
+        {"pairs": "none", "format": "webdataset", "short_seq_prob": 0.5},  # once ignored
         {"pairs": "order", "max_seq_length": 16, "dupe_factor": 2},
         {"pairs": "packed", "dupe_factor": 2, "masking": "whole-words", "format": "webdataset"},
     ],
