@@ -221,7 +221,6 @@ def main() -> None:
             print(f"  {step:34}{seconds:7.1f}")
         print("disk, MB      ", {name: size // 10**6 for name, size in found["disk"].items()})
         print("found         ", found["found"])
-        print(f"lowest edge    {found['edges']['similarity'].min():.4f}")
         print(f"peak memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000} MB")
         similarity, together = exact(pairs), same_component(found["edges"], pairs)
         print_recall(similarity, together, kinds)

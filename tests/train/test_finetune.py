@@ -422,6 +422,12 @@ def test_damaged_folders_are_named(classifier, tmp_path):
         (part / name).write_text(json.dumps(values))
         with pytest.raises(InputError, match=rf"{name} cannot be read \(.*has no {key}"):
             read_report(part) if name == "report.json" else load_classifier(part)
+    (part / "classifier.json").write_text(
+        json.dumps(json.loads((out / "classifier.json").read_text()) | {"temperature": 2.0})
+    )
+    for read in (load_classifier, read_report):
+        with pytest.raises(InputError, match="has temperature, so another version of Clozeline"):
+            read(part)
     shutil.rmtree(out / "tokenizer")
     Tokenizer([*TOKENIZER.tokens, "more"], TOKENIZER.normalization).save(out / "tokenizer")
     with pytest.raises(InputError, match="restore the original tokenizer"):

@@ -413,9 +413,14 @@ def test_prefetching_is_bounded_closes_what_it_reads_and_changes_neither_items_n
     assert not prefetch_threads()
 
 
-def test_an_iterator_that_is_not_closed_ends_with_its_process():
-    code = """
+def test_iterators_that_are_not_closed_end_with_their_process(small_folder):
+    code = f"""
+from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.prefetch import prefetched
+
+batches = iter(Loader({str(small_folder)!r}, batch_size=8, seed=0)), evaluation_batches(
+    {str(small_folder)!r}, batch_size=8)
+list(map(next, batches))
 
 def items():
     try:

@@ -81,8 +81,7 @@ def test_a_line_holds_the_step_and_the_values_and_tensorboard_the_numbers(tmp_pa
 
 
 def test_a_killed_process_leaves_all_it_wrote_and_nothing_of_the_one_before(tmp_path):
-    """In a process of its own, like a restart: event files of one process differ in a number that
-    TensorBoard sorts as text."""
+    """In a process of its own, like a restart."""
     write(tmp_path, range(1, 10))
     code = """
 import os, signal, sys

@@ -43,7 +43,7 @@ PREDICTIONS = "predictions.csv"
 TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
 METADATA = (
     *("model", "names", "max_seq_length", "pooling", "mask_position", "job"),
-    *("text", "text_pair", "prompt", "truncate", "tokenizer_digest"),
+    *("text", "text_pair", "prompt", "truncate", "tokenizer_digest", "options"),
 )
 REPORTED = ("finetuned", "results", "notes", "examples", "plan", "label_efficiency")
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
@@ -57,12 +57,22 @@ OWN_FILES = (
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """The content of classifier.json. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, CLASSIFIER, METADATA)
+    """The content of classifier.json.
+
+    Raises InputError where it is missing or damaged, or another version wrote it.
+    """
+    values = _read_json(folder, CLASSIFIER, METADATA)
+    if unknown := sorted(values.keys() - METADATA):
+        raise InputError(
+            f"{folder / CLASSIFIER} has {', '.join(unknown)}, so another version of Clozeline "
+            "wrote it; make it again with `clozeline finetune`."
+        )
+    return values
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The content of report.json. Raises InputError where it is missing or damaged."""
+    """The content of report.json. Raises InputError as `read_metadata`."""
+    read_metadata(folder)
     return _read_json(folder, REPORT, REPORTED)
 
 

@@ -8,6 +8,7 @@ numpy and torch release the interpreter lock while they move bytes, so threads a
 all this with the training step, and nothing is sent between processes.
 """
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -43,12 +44,15 @@ class OpenShards:
         self._threads = ThreadPoolExecutor(threads, "fetch") if threads else None
 
     def __enter__(self) -> Self:
+        atexit.register(self.__exit__)  # an open one, before the modules that it needs are gone
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._threads:
+        if threads := self._threads:
+            self._threads = None
             # Without waiting for the threads: the garbage collector may have called this in one.
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
+            atexit.unregister(self.__exit__)
 
     def keep(self, needed: Iterable[int], *, ahead: Iterable[int]) -> None:
         """Drop all other shards, and start fetching those of these that are not here yet."""
@@ -79,21 +83,30 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
     """The same items in the same order; a thread makes up to `depth` (at least 1) of them ahead.
 
     An exception of `items` is raised here after the items before it. When this generator is closed,
-    collected or exhausted, the thread ends and `items` is closed.
+    collected or exhausted, and before the interpreter exits, the thread ends and `items` is closed.
     """
     thread, end = ThreadPoolExecutor(1, THREAD), object()
     coming = deque(thread.submit(next, items, end) for _ in range(depth))
+    is_open = [True]
+
+    def close() -> None:
+        is_open.clear()
+        # The garbage collector may run in the thread, which then ends after its item.
+        is_other = not threading.current_thread().name.startswith(THREAD)
+        thread.shutdown(wait=is_other, cancel_futures=True)
+        if is_other:
+            items.close()
+
+    atexit.register(close)
     try:
         while (item := coming.popleft().result()) is not end:
             coming.append(thread.submit(next, items, end))
             yield item  # type: ignore[misc]  # not the end
             del item  # otherwise one more stays in memory while the next one is made
     finally:
-        # The garbage collector may run in the thread, which then ends after its item.
-        is_other = not threading.current_thread().name.startswith(THREAD)
-        thread.shutdown(wait=is_other, cancel_futures=True)
-        if is_other:
-            items.close()
+        if is_open:  # otherwise it was closed at exit, and the interpreter is shutting down
+            close()
+            atexit.unregister(close)
 
 
 class DeviceCopy:

@@ -132,15 +132,17 @@ def _not_signed_in(world: World) -> str:
     assert world.store is not None
     keys = {rank: f"signed in/{rank}" for rank in range(world.size) if rank != world.rank}
     try:
-        world.store.set(f"signed in/{world.rank}", "")
+        # A call that does not return keeps the lock of its client.
+        store: Store = world.store.clone()  # type: ignore[attr-defined]
+        store.set(f"signed in/{world.rank}", "")
         deadline = time.monotonic() + SIGN_IN
-        while lost := [rank for rank, key in keys.items() if not world.store.check([key])]:
+        while lost := [rank for rank, key in keys.items() if not store.check([key])]:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.1)
         if not lost:
             return "the processes lost their connection to each other"
-        return _names(world.store, lost)
+        return _names(store, lost)
     except RuntimeError:  # the store is gone, and with it the process or agent that keeps it
         return NO_STORE
 

@@ -43,12 +43,12 @@ class MetricsLog:
         if writes:
             from tensorboard.summary.writer.record_writer import RecordWriter
 
-            _keep_until(path, start_step)
-            self._file = path.open("a")
-            (run / TENSORBOARD).mkdir(exist_ok=True)
-            name = f"events.out.tfevents.{time.time():017.6f}"  # they are read in this order
-            self._board = RecordWriter((run / TENSORBOARD / name).open("xb"))
             with _full_disk_in_one_line(run):
+                _keep_until(path, start_step)
+                self._file = path.open("a")
+                (run / TENSORBOARD).mkdir(exist_ok=True)
+                name = f"events.out.tfevents.{time.time():017.6f}"  # they are read in this order
+                self._board = RecordWriter((run / TENSORBOARD / name).open("xb"))
                 self._board.write(_event(0, file_version="brain.Event:2"))
                 # It replaces the lines from this step on, of a process that was killed.
                 self._board.write(_event(start_step + 1, session_log={"status": "START"}))
