@@ -12,8 +12,8 @@ its tokenizer, so each sentence is encoded by itself, and the NULs say where it 
 follows no whitespace begins one, whatever is beside it: in GPT-2's pattern (Radford et al. 2019) of
 byte-level BPE, and in Metaspace. No Unicode normalization form joins a space with a neighbour, or
 moves a mark across it. So a sentence is cut before its spaces, and a word that was seen before is
-not encoded again. Sentences with a space that follows whitespace stay whole, and all where the
-steps are others, or an added token could reach across a cut.
+not encoded again. Sentences with a space that follows whitespace stay whole, those with an added
+token that could reach across a cut, and all where the steps are others.
 
     "No, no."  ->  [No,][ no.]
 
@@ -54,7 +54,8 @@ CUT_STEPS: tuple[dict[str, Any], ...] = (
 CUT = re.compile(r"\S ")
 NOT_CUT = f"[{''.join(filter(str.isspace, map(chr, range(0x3001))))}] "  # in one that stays whole
 SLAB_CHARACTERS = 1 << 20  # cut at once: the working set stays in the processor's cache
-MEMO_BYTES = 128 << 20  # of words, which affects nothing
+MAX_PATTERN = 10_000  # characters: above that, RE2 is slower than to encode all sentences whole
+MEMO_BYTES = 128 << 20  # of words, which bounds memory; ids do not depend on it
 ENTRY_BYTES = 150  # of a word in the memo, besides its text and ids
 
 
@@ -68,7 +69,7 @@ class SentenceEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._compiled: Any = _wordpiece(tokenizer) if tokenizer.spec is None else None
-        self._is_cut = tokenizer.spec is not None and _has_words(tokenizer.spec)
+        self._whole = _stays_whole(tokenizer.spec) if tokenizer.spec else None
         self._ids: dict[str, bytes] = {}  # of each word; cleared when full
         self._size = 0
 
@@ -81,7 +82,7 @@ class SentenceEncoder:
         """
         if self._compiled is None:
             listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
-            if not self._is_cut or any(NUL in sentence for sentence in listed):
+            if self._whole is None or any(NUL in sentence for sentence in listed):
                 return self._encode_by_library(listed)
             return _joined([self._encode_words(s) for s in text_slabs(listed, SLAB_CHARACTERS)])
         spans = sentences if isinstance(sentences, Sentences) else Sentences.of(sentences)
@@ -97,10 +98,12 @@ class SentenceEncoder:
         listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
         wanted = list(chain.from_iterable(self.tokenizer.encode_batch(listed)))
         if (found := ids.tolist()) != wanted:
+            fix = "report the document"
+            if self._compiled:
+                fix += ", and uninstall nanotoken to build the data set without it"
             raise JobFailedError(
                 f"document {name}: its ids differ from those of `tokenizers`, so there is no data "
-                f"set: {found} instead of {wanted}; report the document, and uninstall nanotoken "
-                "to build the data set without it."
+                f"set: {found} instead of {wanted}; {fix}."
             )
 
     def _encode_compiled(self, sentences: Sentences) -> tuple[Ids, Offsets]:
@@ -115,7 +118,11 @@ class SentenceEncoder:
     def _encode_words(self, sentences: Sequence[str]) -> tuple[Ids, Offsets]:
         texts = pa.array(sentences, pa.large_string())
         cut = pc.replace_substring(texts, " ", f"{NUL} ")
-        texts = pc.if_else(pc.match_substring_regex(texts, NOT_CUT), texts, cut)
+        is_whole = pc.match_substring_regex(texts, NOT_CUT)
+        if self._whole:
+            form = pc.utf8_normalize(texts, "NFKD")
+            is_whole = pc.or_(is_whole, pc.match_substring_regex(form, self._whole))
+        texts = pc.if_else(is_whole, texts, cut)
         rows = pc.split_pattern(texts, NUL)
         words = rows.values.dictionary_encode()
         distinct = words.dictionary.to_pylist()
@@ -141,15 +148,25 @@ def _joined(parts: list[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets]:
     return np.concatenate(ids), np.concatenate(lengths)
 
 
-def _has_words(spec: TokenizerSpec) -> bool:
-    """Whether sentences of this model may be cut before spaces."""
+def _stays_whole(spec: TokenizerSpec) -> str | None:
+    """A pattern of what no sentence of this model is cut with, in NFKD, or ""; None: none is cut.
+
+    It is of the added tokens that could reach across a cut. Whatever normalization makes one, the
+    NFKD of the sentence has it, but for marks at its ends, which may change places with others.
+    """
     values = json.loads(spec.library().to_str())  # in full: a file may leave out what is usual
     normalizer, step = values["normalizer"] or {}, values["pre_tokenizer"] or {}
     is_known = any(known.items() <= step.items() for known in CUT_STEPS)
-    added = [token for token in values["added_tokens"] if not token["special"]]
-    texts = [unicodedata.normalize("NFKC", token["content"]) for token in added]
-    is_broken = any(token["rstrip"] for token in added) or any(map(CUT.search, texts))
-    return is_known and normalizer.get("type") in FORMS and not is_broken
+    if not is_known or normalizer.get("type") not in FORMS:
+        return None
+    found = []
+    for token in values["added_tokens"]:
+        text = pc.utf8_normalize(token["content"], "NFKD").as_py()
+        is_after_space = token["single_word"] and text.startswith(" ")
+        if not token["special"] and (token["rstrip"] or is_after_space or CUT.search(text)):
+            found.append(re.escape(text.strip("".join(filter(unicodedata.combining, text)))))
+    pattern = f"({'|'.join(found)})" if found else ""
+    return pattern if len(pattern) <= MAX_PATTERN else None
 
 
 def _separated(sentences: Sentences) -> bytes:
