@@ -178,7 +178,7 @@ def portable_config(config: DataConfig) -> DataConfig:
 def new_context(tokenizer: Tokenizer, config: DataConfig, **values: Any) -> JobContext:
     """The context of a job that begins. Raises InputError for options that cannot be used."""
     _check_config(config, tokenizer)
-    quality_of(config.quality)  # raises for an unknown rule
+    quality_of(config.quality)  # raises for an unknown set of rules
     context = _context(tokenizer, config, **values)
     _check_excluded(context.excluded)
     return context

@@ -107,7 +107,7 @@ class Tokenizer:
         self.special_tokens = spec.special_tokens if spec else SPECIAL_TOKENS
         self.mask_token = self.special_tokens[-1]
         word_mark = spec.word_mark if spec else None
-        has_continuations = spec is None or is_wordpiece(json.loads(spec.text))
+        has_continuations = spec is None or is_wordpiece(spec.values)
         self.mark = CONTINUATION if has_continuations else word_mark or ""
         self.knows_words, self.needs_space = bool(self.mark), bool(word_mark)
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
@@ -274,7 +274,7 @@ def load_tokenizer(folder: GivenPath) -> Tokenizer:
     check_sums(folder)
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
-    parameters = read_json_object(punkt) if is_file(punkt) else None
+    parameters = read_json_object(punkt, "replace it") if is_file(punkt) else None
     return named_tokenizer(folder, tokens, normalization, parameters)
 
 

@@ -60,24 +60,24 @@ class TokenizerSpec:
     @cached_property
     def word_mark(self) -> str | None:
         """What the first token of a word begins with; None where the vocabulary does not say."""
-        step = self._values.get("pre_tokenizer") or {}
+        step = self.values.get("pre_tokenizer") or {}
         types = [part["type"] for part in (step, *step.get("pretokenizers", ())) if "type" in part]
         return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
 
     def added(self, *, special: bool) -> frozenset[str]:
         """The added tokens that text never becomes, or those that it does."""
-        tokens = self._values["added_tokens"]
+        tokens = self.values["added_tokens"]
         return frozenset(t["content"] for t in tokens if t["special"] == special)
 
     @cached_property
     def mask_strips(self) -> tuple[bool, bool]:
         """Whether [MASK] absorbs the spaces before it, and those after it."""
-        tokens, mask_token = self._values["added_tokens"], self.special_tokens[-1]
+        tokens, mask_token = self.values["added_tokens"], self.special_tokens[-1]
         mask: dict[str, Any] = next((t for t in tokens if t["content"] == mask_token), {})
         return bool(mask.get("lstrip")), bool(mask.get("rstrip"))
 
     @cached_property
-    def _values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(self.text)
         return values
 
@@ -144,9 +144,11 @@ def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
     for token in added:
         content, found = token["content"], vocabulary.get(token["content"])
         if found != token["id"]:  # the library gives it the next free id, or leaves it out
+            fate = "leaves out; remove it"
+            if found is not None:
+                fate = f"would read as {found}: remove it, or add it last, after all others"
             raise InputError(
-                f"it adds the token {content!r} with id {token['id']}, which the library would "
-                f"read as {found}: added tokens come after all others; remove it, or add it last."
+                f"it adds the token {content!r} with id {token['id']}, which the library {fate}."
             )
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise InputError(

@@ -96,7 +96,8 @@ def check_tokens(tokens: Sequence[str]) -> None:
 def read_vocab_txt(path: AnyPath) -> list[str]:
     """The lines of a vocab.txt, in order; `str.splitlines` would also split at U+2028."""
     if not is_file(path):
-        raise InputError(f"cannot read {path}: no such file; give a vocab.txt or a tokenizer.json.")
+        found = "it is a folder" if path.is_dir() else "no such file"
+        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
     try:
         text = read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -185,8 +186,10 @@ def normalization_of(*, cased: bool, strip_accents: bool | None) -> Normalizatio
     return Normalization(strip_accents=strip, lowercase=not cased)
 
 
-def read_json_object(path: AnyPath) -> dict[str, Any]:
-    with json_values(path, "replace it, or give another vocabulary") as values:
+def read_json_object(
+    path: AnyPath, advice: str = "replace it, or give another vocabulary"
+) -> dict[str, Any]:
+    with json_values(path, advice) as values:
         return values
 
 

@@ -164,6 +164,9 @@ def test_files_that_are_not_a_vocabulary_are_refused(tmp_path):
     for path in (tmp_path / "v.txt", tmp_path):
         with pytest.raises(InputError, match="no such file"):
             adopt_vocabulary(path, cased=False, punkt=None)
+    (tmp_path / "vocab.txt").mkdir()
+    with pytest.raises(InputError, match="it is a folder"):
+        adopt_vocabulary(tmp_path, cased=False, punkt=None)
     (tmp_path / "v.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
         adopt_vocabulary(tmp_path / "v.txt", cased=False, punkt=None)
