@@ -47,9 +47,6 @@ class Artifact:
     is_text: bool = False  #: no checksum protects it: other bytes are another text
 
 
-# --- sources --------------------------------------------------------------------------------------
-
-
 def print_documents(name: str) -> None:
     """The documents of a source as JSON."""
     texts, rejected = [], []

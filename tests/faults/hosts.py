@@ -114,9 +114,6 @@ class Run:
         return self.folder / f"{host.name}.log"
 
 
-# --- what happens ---------------------------------------------------------------------------------
-
-
 def nothing(run: Run, a: Host, b: Host) -> str:
     return "the run that all others are compared with"
 

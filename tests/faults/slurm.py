@@ -134,9 +134,6 @@ def arguments(trial: Trial, folder: Path) -> list[object]:
     return [folder / "shards", *OPTIONS.split(), f"--max-steps={trial.steps}"]
 
 
-# --- what happens ---------------------------------------------------------------------------------
-
-
 def nothing(job: Job) -> str:
     return job.ends("COMPLETED")
 

@@ -69,9 +69,6 @@ def refused_in_one_line(read: Callable[[], Any]) -> Any:
         return None
 
 
-# --- sources --------------------------------------------------------------------------------------
-
-
 def documents_of(path: Path, *, block_bytes: int) -> tuple[list[str], Counter[str]]:
     """All texts of a file, and how many documents were rejected, by reason."""
     found = Documents()
@@ -236,8 +233,6 @@ def _change(container: Any, key: Any, values: Any, draw: random.Random) -> None:
         case _:
             container[key] = json.loads(json.dumps(draw.choice(HOSTILE)))
 
-
-# --- the table ------------------------------------------------------------------------------------
 
 RULES = PunktData(
     language="rules",

@@ -126,9 +126,6 @@ def data_set(small_folder, tmp_path):
     return shutil.copytree(small_folder, tmp_path / "data")
 
 
-# --- the numbers ----------------------------------------------------------------------------------
-
-
 def test_a_pair_is_counted_token_by_token():
     shown = example(
         "[CLS] the [MASK] sat on the [UNK] . [SEP] it dog ran [SEP]",
@@ -212,9 +209,6 @@ def test_counts_and_rejections_are_on_the_page(data_set):
     assert any(text.startswith(said) for text in page.text)
 
 
-# --- the page -------------------------------------------------------------------------------------
-
-
 def test_hostile_tokens_are_text_and_nothing_else(hostile):
     html = (hostile / REPORT).read_text()
     page = Parsed(html)
@@ -288,9 +282,6 @@ def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence():
     assert page.text["<t>"] == 1
     assert ("id", "a-name") in page.attributes
     assert (page.tags["figure"], page.tags["table"], page.tags["section"]) == (0, 1, 3)
-
-
-# --- the command ----------------------------------------------------------------------------------
 
 
 def test_another_process_with_other_settings_writes_the_same_page(hostile, tmp_path):

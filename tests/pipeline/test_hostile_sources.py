@@ -42,9 +42,6 @@ def read(source, *, longest=64_000_000, **sizes):
     return found.texts, [(Path(bad.where).name, bad.reason) for bad in found.rejected]
 
 
-# --- rewritten ------------------------------------------------------------------------------------
-
-
 def rewrite(path):
     stamp = path.stat()
     path.write_bytes(b"New.\n\n" * (stamp.st_size // 6))
@@ -156,8 +153,6 @@ def test_a_parquet_page_is_compared_with_its_checksum(tmp_path):
     with pytest.raises(InputError, match=r"a\.parquet is corrupt near row 1 \(.*checksum"):
         read(source)
 
-
-# --- endless --------------------------------------------------------------------------------------
 
 PARTS = [
     *(b"a", b"bcd", b"<doc ", b"x" * 9, b"y" * 30),

@@ -63,9 +63,6 @@ def test_a_and_b_fit_and_only_a_random_b_is_of_another_document(shape, kind, see
             assert len(shape) > 1 or not label
 
 
-# ---- segments ----------------------------------------------------------------------------------
-
-
 @given(SHAPE, SEED, LENGTH, SHORT)
 def test_segments_use_every_token_once_or_count_it(shape, seed, length, short):
     pairs, dropped = pairs_of(shape, "segments", seed=seed, length=length, short=short)
@@ -206,9 +203,6 @@ def test_short_sequences_follow_short_seq_prob():
     assert (abs(counts - counts.mean()) < 5 * np.sqrt(counts.mean())).all()
 
 
-# ---- order -------------------------------------------------------------------------------------
-
-
 def in_order(row):
     """(start, border, stop, document): the consecutive segments of a row, swapped back."""
     a_start, a_stop, b_start, b_stop, label, of_a, of_b = row
@@ -272,9 +266,6 @@ def test_pairs_equal_a_loop_over_sentences(kind, reference, shape, seed, length,
     assert +dropped == +expected_dropped
 
 
-# ---- sentences ---------------------------------------------------------------------------------
-
-
 @given(SHAPE, SEED, LENGTH)
 def test_adjacent_sentences_make_one_pair_of_each_label(shape, seed, length):
     pairs, dropped = pairs_of(shape, "sentences", seed=seed, length=length)
@@ -316,9 +307,6 @@ def test_random_sentences_are_uniform_over_the_other_documents():
     assert (abs(counts - 250) < 5 * np.sqrt(250)).all()
 
 
-# ---- none --------------------------------------------------------------------------------------
-
-
 @given(SHAPE, SEED, LENGTH)
 def test_spans_tile_each_document_and_only_the_last_is_short(shape, seed, length):
     pairs, dropped = pairs_of(shape, "none", seed=seed, length=length)
@@ -330,8 +318,6 @@ def test_spans_tile_each_document_and_only_the_last_is_short(shape, seed, length
     assert (pairs.next_sentence_label == -1).all()
     assert (pairs.b_start == pairs.b_stop).all()
 
-
-# ---- golden values --------------------------------------------------------------------------
 
 GOLDEN_SHAPE = [[[5, 7], [4, 30, 6]], [[9]], [[3, 3, 3], [8, 12]], [[6, 6, 6, 6], [2]]]
 

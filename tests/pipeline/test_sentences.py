@@ -252,9 +252,6 @@ def test_a_long_line_is_split_in_linear_time(trained):
     assert spans_of(splitter, 'a!"' * 60_000) == [(0, 180_000)]
 
 
-# ---- The parameters ----------------------------------------------------------------------------
-
-
 def test_training_learns_abbreviations(trained):
     assert {"dr", "mr", "st", "p.m"} <= set(trained.abbrev_types)
     assert {"made", "house", "grew"}.isdisjoint(trained.abbrev_types)

@@ -152,9 +152,6 @@ def test_tasks_of_one_job_share_the_folder_and_another_job_is_refused(work):
     until_finished(work, ["0/2", "1/2"])
 
 
-# ---- processes ---------------------------------------------------------------------------------
-
-
 def test_tasks_as_processes_one_killed_twice_one_doubled(job, tmp_path):
     out = tmp_path / "out"
     with ExitStack() as running:
@@ -170,9 +167,6 @@ def test_tasks_as_processes_one_killed_twice_one_doubled(job, tmp_path):
             again = [start("1/2"), start("1/2")]
         assert [process.wait(120) for process in (other, *again)] == [0, 0, 0]
     assert_same(out, job.finished)
-
-
-# ---- values ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

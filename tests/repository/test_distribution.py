@@ -409,9 +409,6 @@ def launched(programs):
     return arguments, context.params
 
 
-# --- launch.py ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def launch():
     """Its main; handlers of signals are as before after it."""
@@ -462,9 +459,6 @@ def test_one_code_for_several_processes():
     assert (script["STOPPED"], script["USAGE"]) == (STOPPED, InputError.exit_code)
     codes = {(1,): 1, (-9, 1): 137, (1, 2): 2, (-15, 75): 75, (75, 75): 75, (75, 2): 2}
     assert {found: script["exit_code"](found) for found in codes} == codes
-
-
-# --- scripts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
