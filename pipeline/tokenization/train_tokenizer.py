@@ -169,7 +169,7 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     adopted = None
     if options.vocab is not None:  # a bad one ends it here
         flags = {"cased": options.cased, "strip_accents": options.strip_accents}
-        adopted = adopt_vocabulary(options.vocab, punkt=None, **flags)
+        adopted = adopt_vocabulary(options.vocab, **flags)
     blocks = _mixed(sources, options.text_columns) if sources else []
     check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks)
@@ -200,7 +200,7 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
 
 
 def adopt_vocabulary(
-    path: str | AnyPath, *, cased: bool | None, punkt: PunktJson, strip_accents: bool | None = None
+    path: str | AnyPath, *, cased: bool | None, strip_accents: bool | None = None
 ) -> Tokenizer:
     """A tokenizer from a vocabulary as it is published.
 
@@ -217,7 +217,7 @@ def adopt_vocabulary(
     if path.suffix != ".json":
         tokens = read_vocab_txt(path)
         flags = vocab_txt_flags(path, tokens, cased=cased, strip_accents=strip_accents)
-        return named_tokenizer(path, tokens, flags, punkt)
+        return named_tokenizer(path, tokens, flags, None)
     tokens, normalization = read_tokenizer_json(path)
     own = None if isinstance(normalization, TokenizerSpec) else normalization
     is_other = own.lowercase == cased if own else cased
@@ -225,7 +225,7 @@ def adopt_vocabulary(
         raise InputError(
             f"{path} has its own normalizer; leave out --[un]cased and --[no-]strip-accents."
         )
-    return named_tokenizer(path, tokens, normalization, punkt)
+    return named_tokenizer(path, tokens, normalization, None)
 
 
 def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]:

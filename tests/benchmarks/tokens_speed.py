@@ -127,7 +127,7 @@ if __name__ == "__main__":
     texts = wikipedia() if DATA else make_articles(0, 0, 20_000)
     calls = paragraphs(texts, int(float(sys.argv[1] if len(sys.argv) > 1 else 16) * 1e6))
     if DATA:
-        compare("WordPiece", adopt_vocabulary(BERT_VOCABULARY, cased=False, punkt=None), calls)
+        compare("WordPiece", adopt_vocabulary(BERT_VOCABULARY, cased=False), calls)
     for model in ("wordpiece", "bpe"):
         text = iter("\n".join(calls[0]).split("\n\n"))
         learned = learn_vocabulary(text, model=model, vocab_size=16_384)

@@ -119,7 +119,7 @@ def use_tokenizer(tokenizer: Tokenizer | None) -> None:
 def read_vocabulary(name: str, data: bytes) -> None:
     """A vocabulary for BERT, or a reason why not."""
     path = written(name, data)
-    adopt = partial(adopt_vocabulary, path, cased=False, punkt=None)
+    adopt = partial(adopt_vocabulary, path, cased=False)
     use_tokenizer(refused_in_one_line(adopt))
 
 

@@ -87,7 +87,7 @@ def vocabularies():
     made = {str(flags): Tokenizer(small_vocabulary(), flags) for flags in FLAGS}
     for kind in ("cased", "uncased") if DATA.is_dir() else ():
         path = DATA / "vocab" / f"bert-base-{kind}-vocab.txt"
-        made[kind] = adopt_vocabulary(path, cased=kind == "cased", punkt=None)
+        made[kind] = adopt_vocabulary(path, cased=kind == "cased")
     return made
 
 

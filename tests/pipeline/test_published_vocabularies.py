@@ -64,7 +64,7 @@ def byte_level(folder, missing, *, specials_first=False, added=()):
 def test_bytes_that_text_never_has_may_be_missing(tmp_path, missing, form):
     """The ids are those of the library, also for text that spells special tokens."""
     path = byte_level(tmp_path, missing, **form)
-    ours = adopt_vocabulary(path, cased=None, punkt=None)
+    ours = adopt_vocabulary(path, cased=None)
     library = tokenizers.Tokenizer.from_file(str(path))
     library.encode_special_tokens = True
     expected = library.encode(TEXT, add_special_tokens=False).ids
@@ -86,7 +86,7 @@ def test_bytes_that_text_never_has_may_be_missing(tmp_path, missing, form):
 )
 def test_bytes_that_text_has_are_named(tmp_path, missing, named):
     with pytest.raises(InputError, match=re.escape(named)):
-        adopt_vocabulary(byte_level(tmp_path, missing), cased=None, punkt=None)
+        adopt_vocabulary(byte_level(tmp_path, missing), cased=None)
 
 
 WORDS = ["the", "##s", "b", "Rome", "Oslo", "B"]
@@ -114,20 +114,20 @@ def write_vocabulary(folder, words, config):
 )
 def test_case_is_what_the_options_or_the_file_beside_say(tmp_path, config, options, flags):
     path = write_vocabulary(tmp_path, WORDS, config)
-    found = adopt_vocabulary(path, **{"cased": None, "punkt": None} | options).normalization
+    found = adopt_vocabulary(path, **{"cased": None} | options).normalization
     assert (found.lowercase, found.strip_accents) == flags
 
 
 def test_upper_case_without_a_word_about_it_is_refused(tmp_path):
     path = write_vocabulary(tmp_path, WORDS, None)
     with pytest.raises(InputError, match=r"3 of its 6 tokens have upper case.*--cased, or --unca"):
-        adopt_vocabulary(path, cased=None, punkt=None)
+        adopt_vocabulary(path, cased=None)
     few = [f"word{i}" for i in range(200)]
     path = write_vocabulary(tmp_path, [*few, "McDonald"], None)
-    assert adopt_vocabulary(path, cased=None, punkt=None).normalization.lowercase
+    assert adopt_vocabulary(path, cased=None).normalization.lowercase
     write_vocabulary(tmp_path, WORDS, {"do_lower_case": "no"})
     with pytest.raises(InputError, match="do_lower_case is 'no'; it must be true or false"):
-        adopt_vocabulary(path, cased=None, punkt=None)
+        adopt_vocabulary(path, cased=None)
 
 
 def test_a_folder_with_a_vocab_txt_alone_is_adopted(tmp_path):
@@ -164,7 +164,7 @@ ADDED = {
 @pytest.mark.parametrize("cased", [False, True])
 def test_added_tokens_have_the_ids_of_the_library(tmp_path, kind, cased):
     path = extended(tmp_path, ADDED[kind], cased=cased)
-    ours = adopt_vocabulary(path, cased=None, punkt=None)
+    ours = adopt_vocabulary(path, cased=None)
     library = tokenizers.Tokenizer.from_file(str(path))
     library.encode_special_tokens = True
     texts = [
@@ -184,7 +184,7 @@ def test_added_tokens_have_the_ids_of_the_library(tmp_path, kind, cased):
 
 def test_words_are_known_as_before_tokens_were_added(tmp_path):
     """Whole words can be masked, and tokens are shown as text."""
-    ours = adopt_vocabulary(extended(tmp_path, ["fission"]), cased=None, punkt=None)
+    ours = adopt_vocabulary(extended(tmp_path, ["fission"]), cased=None)
     shown = dict(zip(ours.tokens, ours.shown_tokens, strict=True))
     assert ours.knows_words
     assert ours.mark == "##"
@@ -206,7 +206,7 @@ def test_python_encodes_and_decodes_as_transformers_does(is_cased, tmp_path):
     """`[MASK]` in a text is the difference: text never becomes a special token."""
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join([*SPECIAL_TOKENS, *PIECES]))
-    ours = adopt_vocabulary(vocab, cased=is_cased, punkt=None)
+    ours = adopt_vocabulary(vocab, cased=is_cased)
     theirs = transformers.BertTokenizerFast(str(vocab), do_lower_case=not is_cased)
     assert len(ours) == len(theirs) == len(PIECES) + 5
     assert ours(TEXTS) == dict(theirs(TEXTS))
@@ -264,7 +264,7 @@ def adopted(library, folder, special=SPECIAL_TOKENS, more=()):
     library.save(str(folder / "tokenizer.json"))
     names = dict(zip(ROLES, special, strict=True))
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    return adopt_vocabulary(folder / "tokenizer.json", cased=False, punkt=None)
+    return adopt_vocabulary(folder / "tokenizer.json", cased=False)
 
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())

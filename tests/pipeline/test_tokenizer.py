@@ -27,6 +27,10 @@ def tokenizer():
     return Tokenizer(TOKENS, UNCASED, PUNKT)
 
 
+def with_punkt(adopted):
+    return Tokenizer(adopted.tokens, adopted.normalization, PUNKT)
+
+
 @pytest.fixture
 def saved(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "made" / "tokenizer")
@@ -59,7 +63,7 @@ def test_the_properties_follow_from_the_vocabulary(tokenizer):
 
 def test_special_tokens_may_have_any_id(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(reversed(TOKENS)))
-    tokenizer = adopt_vocabulary(tmp_path / "vocab.txt", cased=False, punkt=None)
+    tokenizer = adopt_vocabulary(tmp_path / "vocab.txt", cased=False)
     assert tokenizer.tokens == TOKENS[::-1]
     assert tokenizer.mask_id == len(TOKENS) - 5
     assert not tokenizer.is_special[tokenizer.replacement_ids].any()
@@ -67,7 +71,7 @@ def test_special_tokens_may_have_any_id(tmp_path):
 
 def test_text_that_spells_a_special_token_stays_text(tokenizer, saved):
     again = [load_tokenizer(saved), pickle.loads(pickle.dumps(tokenizer))]
-    again.append(adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=PUNKT))
+    again.append(with_punkt(adopt_vocabulary(saved / "tokenizer.json", cased=False)))
     for made in [tokenizer, *again, pickle.loads(pickle.dumps(again[0]))]:
         tokens = ["the", "[", "mask", "]", "cat", "##s", "[", "[UNK]", "]", "[", "[UNK]", "]"]
         assert words(made, SPELLED) == tokens
@@ -83,8 +87,8 @@ def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer, saved):
         *("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
     ]
     assert names(saved.parent) == ["tokenizer"]
-    adopted = adopt_vocabulary(saved / "vocab.txt", cased=False, punkt=PUNKT)
-    assert adopted.digest == tokenizer.digest
+    adopted = adopt_vocabulary(saved / "vocab.txt", cased=False)
+    assert with_punkt(adopted).digest == tokenizer.digest
 
 
 def test_saving_over_the_same_tokenizer_is_fine_over_another_refused(tokenizer, saved):
@@ -150,33 +154,33 @@ def test_a_bad_vocab_txt_is_refused(message, tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text(VOCABULARIES[message])
     with pytest.raises(InputError, match=message) as refused:
-        adopt_vocabulary(path, cased=False, punkt=None)
+        adopt_vocabulary(path, cased=False)
     assert str(path) in str(refused.value)
 
 
 def test_line_ends_and_byte_order_marks_are_ignored(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*TOKENS, ""]).encode())
-    assert adopt_vocabulary(path, cased=False, punkt=None).tokens == TOKENS
+    assert adopt_vocabulary(path, cased=False).tokens == TOKENS
 
 
 def test_files_that_are_not_a_vocabulary_are_refused(tmp_path):
     for path in (tmp_path / "v.txt", tmp_path):
         with pytest.raises(InputError, match="no such file"):
-            adopt_vocabulary(path, cased=False, punkt=None)
+            adopt_vocabulary(path, cased=False)
     (tmp_path / "vocab.txt").mkdir()
     with pytest.raises(InputError, match="it is a folder"):
-        adopt_vocabulary(tmp_path, cased=False, punkt=None)
+        adopt_vocabulary(tmp_path, cased=False)
     (tmp_path / "v.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
-        adopt_vocabulary(tmp_path / "v.txt", cased=False, punkt=None)
+        adopt_vocabulary(tmp_path / "v.txt", cased=False)
     digits = '{"a": ' + "9" * 5000 + "}"
     for text in ("{", "[1]", "[" * 100_000, digits):
         (tmp_path / "tokenizer.json").write_text(text)
         with pytest.raises(
             InputError, match=r"tokenizer\.json cannot be read .* give another voca"
         ):
-            adopt_vocabulary(tmp_path / "tokenizer.json", cased=False, punkt=None)
+            adopt_vocabulary(tmp_path / "tokenizer.json", cased=False)
 
 
 def added(content, i):
@@ -216,7 +220,7 @@ def test_a_tokenizer_json_of_another_kind_is_refused(message, saved):
     (saved / "SHA256SUMS").unlink()
     change_json(saved / "tokenizer.json", CHANGES[message])
     with pytest.raises(InputError, match=message):
-        adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
+        adopt_vocabulary(saved / "tokenizer.json", cased=False)
     with pytest.raises(InputError, match=message):
         load_tokenizer(saved)
 
@@ -224,10 +228,10 @@ def test_a_tokenizer_json_of_another_kind_is_refused(message, saved):
 def test_a_tokenizer_json_keeps_its_flags(saved):
     flags = {"strip_accents": False, "clean_text": False}
     change_json(saved / "tokenizer.json", lambda spec: spec["normalizer"].update(flags))
-    made = adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
+    made = adopt_vocabulary(saved / "tokenizer.json", cased=False)
     assert made.normalization == replace(UNCASED, **flags)
     with pytest.raises(InputError, match="has its own normalizer; leave out"):
-        adopt_vocabulary(saved / "tokenizer.json", cased=True, punkt=None)
+        adopt_vocabulary(saved / "tokenizer.json", cased=True)
 
 
 def test_unset_strip_accents_follows_lowercase(tokenizer, saved):

@@ -18,7 +18,7 @@ from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
 from clozeline.train.artifacts.huggingface import read_tokenizer
 from clozeline.train.inference.fill import mask_ids
@@ -102,7 +102,8 @@ def shards(modern):
 
 
 def adopted(path, punkt=None):
-    return adopt_vocabulary(path, cased=False, punkt=punkt)
+    made = adopt_vocabulary(path, cased=False)
+    return Tokenizer(made.tokens, made.normalization, punkt)
 
 
 def test_an_adopted_tokenizer_is_saved_loaded_and_pickled_unchanged(modern_json, tmp_path):
@@ -297,7 +298,7 @@ def test_special_tokens_may_be_in_the_vocabulary_alone(added, modern_json, tmp_p
 def test_options_of_wordpiece_do_not_apply(modern_json):
     for options in ({"cased": True}, {"cased": False, "strip_accents": True}):
         with pytest.raises(InputError, match=r"has its own normalizer; leave out --\[un"):
-            adopt_vocabulary(modern_json, punkt=None, **options)
+            adopt_vocabulary(modern_json, **options)
 
 
 def test_whole_words_need_a_vocabulary_that_knows_them(modern_json, tmp_path):
