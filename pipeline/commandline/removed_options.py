@@ -7,7 +7,7 @@ A new row is all that a removal needs; `tests/repository/test_errors.py` runs ev
 
 EVERY = "every command"
 
-#: Options that both commands that fine-tune had.
+#: Options that `finetune` and `benchmark` had.
 FINETUNING = {
     "--layer-decay": "all layers have one --learning-rate",
     "--clip": "leave it out; gradients are clipped to a norm of 1",

@@ -149,10 +149,11 @@ def _joined(parts: list[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets]:
 
 
 def _stays_whole(spec: TokenizerSpec) -> str | None:
-    """A pattern of what no sentence of this model is cut with, in NFKD, or ""; None: none is cut.
+    """A pattern of the added tokens that could reach across a cut; a sentence with one stays whole.
 
-    It is of the added tokens that could reach across a cut. Whatever normalization makes one, the
-    NFKD of the sentence has it, but for marks at its ends, which may change places with others.
+    It is matched in the sentence's NFKD: whatever text normalization turns into such a token, its
+    NFKD contains that of the token, without combining marks at the ends, whose order may change.
+    Returns "" if there are no such tokens, and None if sentences of this model cannot be cut.
     """
     values = json.loads(spec.library().to_str())  # in full: a file may leave out what is usual
     normalizer, step = values["normalizer"] or {}, values["pre_tokenizer"] or {}

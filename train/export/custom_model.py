@@ -84,8 +84,8 @@ def add_prompt(folder: Path, prompt_ids: Sequence[int], tokenizer: Tokenizer) ->
     tokens = [tokenizer.tokens[i] for i in prompt_ids]
     library = LibraryTokenizer.from_file(str(folder / TOKENIZER_JSON))
     library.post_processor = processors.TemplateProcessing(
-        single=f"{cls} prompt $A {sep}",
-        pair=f"{cls} prompt $A {sep} $B:1 {sep}:1",
+        single=[cls, "prompt", "$A", sep],
+        pair=[cls, "prompt", "$A", sep, "$B:1", f"{sep}:1"],
         special_tokens=[
             (cls, tokenizer.cls_id),
             (sep, tokenizer.sep_id),
