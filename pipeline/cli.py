@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.commandline.command import Command, beside, print_next, print_next_for
+from clozeline.pipeline.commandline.command import Command, print_next, print_next_for, sibling
 from clozeline.pipeline.commandline.config_options import (
     PathOrUrl,
     config_or_usage_error,
@@ -60,7 +60,7 @@ def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
     words = ["shards", *(sources or ["SOURCE..."])]
     if options["text_columns"] != TokenizerOptions.text_columns:  # `shards` needs them, too
         words += (word for column in options["text_columns"] for word in ("--text-columns", column))
-    print_next(*words, "--tokenizer", out, "--out", beside(out, "shards"))
+    print_next(*words, "--tokenizer", out, "--out", sibling(out, "shards"))
 
 
 class BeamCommand(Command):

@@ -150,11 +150,11 @@ def print_next_for(folder: AnyPath) -> None:
     """Print what follows a data set, a run or a classifier; nothing for another folder."""
     kind = kind_of(folder)
     if kind and (words := KINDS[kind].next.split()):
-        names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
+        names = {"run": sibling(folder, "run"), "classifier": sibling(folder, "classifier")}
         print_next(*(word.format(folder=as_given(folder), **names) for word in words))
 
 
-def beside(folder: AnyPath, name: str) -> str:
+def sibling(folder: AnyPath, name: str) -> str:
     """A folder of this name next to another; in the working directory if that is in a store.
 
     work/shards, "run" -> work/run    work/run, "run" -> work/run-2

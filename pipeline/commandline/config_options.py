@@ -248,12 +248,12 @@ def key_of(param: click.Parameter) -> str:
 
 def plain_values(context: click.Context, *, only: Collection[str] | None = None) -> dict[str, Any]:
     """A command's parameter values as a file holds them, without those that are None."""
-    found = {
+    values = {
         key_of(param): _plain(context.params[str(param.name)])
         for param in context.command.params
         if param.expose_value and (only is None or param.name in only)
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _tables(path: str) -> dict[str, Any]:

@@ -64,38 +64,38 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MOST_SECONDS = 3650 * SECONDS["d"]
 
 
-def check_between(name: str, found: float, low: float, high: float) -> None:
+def check_between(name: str, value: float, low: float, high: float) -> None:
     """Both bounds are allowed; NaN is not."""
-    if not low <= found <= high:
-        raise OptionError(f"{name} is {found}; it must be {low} to {high}.")
+    if not low <= value <= high:
+        raise OptionError(f"{name} is {value}; it must be {low} to {high}.")
 
 
-def check_at_least(name: str, found: float, low: float) -> None:
+def check_at_least(name: str, value: float, low: float) -> None:
     """The bound is allowed; infinity and NaN are not."""
-    if not low <= found < math.inf:
-        raise OptionError(f"{name} is {found}; it must be {low} or more{_finite(found)}.")
+    if not low <= value < math.inf:
+        raise OptionError(f"{name} is {value}; it must be {low} or more{_finite(value)}.")
 
 
-def check_positive(name: str, found: float, *, most: float = math.inf) -> None:
+def check_positive(name: str, value: float, *, most: float = math.inf) -> None:
     """Raises ValueError for zero and less, more than `most`, infinity and NaN."""
-    if not 0 < found < math.inf:
-        raise OptionError(f"{name} is {found}; it must be more than 0{_finite(found)}.")
-    if found > most:
-        raise OptionError(f"{name} is {found}; it must be at most {most:g}.")
+    if not 0 < value < math.inf:
+        raise OptionError(f"{name} is {value}; it must be more than 0{_finite(value)}.")
+    if value > most:
+        raise OptionError(f"{name} is {value}; it must be at most {most:g}.")
 
 
-def check_word(name: str, found: object, words: Collection[str]) -> None:
+def check_word(name: str, value: object, words: Collection[str]) -> None:
     """Raises OptionError for a value that is not one of `words`."""
-    if found not in words:
-        near = did_you_mean(str(found), words) if isinstance(found, str) else "."
+    if value not in words:
+        near = did_you_mean(str(value), words) if isinstance(value, str) else "."
         known = f"it must be one of {', '.join(words)}"
-        raise OptionError(f"{name} is {found!r}; {known}{near}")
+        raise OptionError(f"{name} is {value!r}; {known}{near}")
 
 
-def check_fraction(name: str, found: float) -> None:
+def check_fraction(name: str, value: float) -> None:
     """Raises ValueError outside [0, 1)."""
-    if not 0 <= found < 1:
-        raise OptionError(f"{name} is {found}; it must be at least 0 and below 1.")
+    if not 0 <= value < 1:
+        raise OptionError(f"{name} is {value}; it must be at least 0 and below 1.")
 
 
 def seconds(time: str, *, name: str, zero: bool = False) -> float:
@@ -114,43 +114,43 @@ def seconds(time: str, *, name: str, zero: bool = False) -> float:
 def check_choices(config: object) -> None:
     """A word must be one of the field's `Literal`, which may be part of a union."""
     for name, hint in get_type_hints(type(config)).items():
-        found = getattr(config, name)
+        value = getattr(config, name)
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
         words = [word for literal in literals for word in get_args(literal)]
-        is_word = isinstance(found, str) or hint in literals
+        is_word = isinstance(value, str) or hint in literals
         if words and is_word:
-            check_word(name, found, words)
+            check_word(name, value, words)
 
 
 def check_types(config: object) -> None:
     """Each field has its declared type, list items included; for values read from a file."""
     for name, hint in get_type_hints(type(config)).items():
-        found = getattr(config, name)
-        if not _is_of_type(found, hint):
-            raise ValueError(f"{name} is {found!r:.40}; it is of another type")
+        value = getattr(config, name)
+        if not _is_of_type(value, hint):
+            raise ValueError(f"{name} is {value!r:.40}; it is of another type")
 
 
-def _is_of_type(found: Any, hint: Any) -> bool:
+def _is_of_type(value: Any, hint: Any) -> bool:
     kind, parts = get_origin(hint), get_args(hint)
     if kind in (UnionType, Union):
-        return any(_is_of_type(found, part) for part in parts)
+        return any(_is_of_type(value, part) for part in parts)
     if kind is Literal:
-        return found in parts if isinstance(found, str) else False
+        return value in parts if isinstance(value, str) else False
     if kind is dict:
-        return isinstance(found, dict) and set(map(type, found.values())) <= {parts[1]}
+        return isinstance(value, dict) and set(map(type, value.values())) <= {parts[1]}
     if kind in (list, tuple):
         if get_origin(parts[0]):
-            return isinstance(found, kind) and all(_is_of_type(part, parts[0]) for part in found)
-        return isinstance(found, kind) and set(map(type, found)) <= {parts[0]}
-    return type(found) in ((int, float) if hint is float else (hint,))
+            return isinstance(value, kind) and all(_is_of_type(part, parts[0]) for part in value)
+        return isinstance(value, kind) and set(map(type, value)) <= {parts[0]}
+    return type(value) in ((int, float) if hint is float else (hint,))
 
 
 def check_field_names(config_class: type, stored: Iterable[str]) -> None:
     """For a dataclass that may have been stored by another version of this code."""
     expected, stored = {field.name for field in fields(config_class)}, set(stored)
     parts = {"unknown": stored - expected, "missing": expected - stored}
-    if found := [f"{what} {', '.join(sorted(names))}" for what, names in parts.items() if names]:
-        raise ValueError(f"written by another version of Clozeline: {'; '.join(found)}")
+    if wrong := [f"{kind} {', '.join(sorted(names))}" for kind, names in parts.items() if names]:
+        raise ValueError(f"written by another version of Clozeline: {'; '.join(wrong)}")
 
 
 def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *configs: type) -> None:
@@ -170,26 +170,26 @@ def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *conf
             raise InputError(f"{call}: {name} is {value!r}; give it as {wanted}.")
 
 
-def with_fields(config: Config, given: Mapping[str, Any]) -> Config:
+def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
     """The dataclass with those of the given values that are its fields.
 
     Raises InputError for something else than a dataclass.
     """
     if not is_dataclass(type(config)):
         raise InputError(f"a config is {type(config).__name__}; give its values as keywords.")
-    own = {field.name: given[field.name] for field in fields(config) if field.name in given}
+    own = {field.name: values[field.name] for field in fields(config) if field.name in values}
     return replace(config, **own)
 
 
-def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase for each name in `now` whose value differs; digests are cut short.
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """One phrase for each name in `after` whose value differs; digests are cut short.
 
     `for_`, the field of --for, is "for".
     """
     return [
-        f"{name.rstrip('_')} {_shown(there.get(name))} there, {_shown(value)} now"
-        for name, value in now.items()
-        if there.get(name) != value
+        f"{name.rstrip('_')} {_shown(before.get(name))} there, {_shown(value)} now"
+        for name, value in after.items()
+        if before.get(name) != value
     ]
 
 
@@ -200,5 +200,5 @@ def _shown(value: Any) -> str:
     return value[:12] if is_digest else repr(value)
 
 
-def _finite(found: float) -> str:
-    return "" if math.isfinite(found) else " and finite"
+def _finite(value: float) -> str:
+    return "" if math.isfinite(value) else " and finite"

@@ -136,9 +136,9 @@ def as_input_error() -> Iterator[None]:
 
 def advice(error: BaseException, do: str = "write", *, otherwise: str = "check its disk") -> str:
     """What to do about a file that this user cannot write, or whatever `do` says."""
-    found, text = getattr(error, "errno", None), str(error)
+    code, text = getattr(error, "errno", None), str(error)
     for number, step in STEPS.items():  # some libraries have the number in their message only
-        if number == found or os.strerror(number) in text or f"os error {number})" in text:
+        if number == code or os.strerror(number) in text or f"os error {number})" in text:
             return step.format(do)
     return otherwise
 
@@ -215,11 +215,11 @@ def own_version() -> str:
         return "unknown"
 
 
-def check_packages(what: str, *names: str) -> None:
+def check_packages(feature: str, *names: str) -> None:
     """Raises InputError, which names the extra, where `what` needs a package that is missing."""
     for name in names:
         if find_spec(name) is None:
-            raise InputError(f"{what} needs {_not_installed(name)}")
+            raise InputError(f"{feature} needs {_not_installed(name)}")
 
 
 def missing_package(error: BaseException | None) -> InputError | None:

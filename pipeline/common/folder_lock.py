@@ -105,11 +105,11 @@ def _acquire(folder: Path, holder: Holder, prepare: Callable[[], None], other: s
         try:
             if _is_held(lock, path, holder, prepare):
                 return lock
-            found = _read(path)
-            if tries and found and found.get("owner") != holder["owner"]:
+            owner = _read(path)
+            if tries and owner and owner.get("owner") != holder["owner"]:
                 raise InputError(
-                    f"{folder} is in use by {other}process {found.get('pid')} on "
-                    f"{found.get('host')} since {found.get('since')}."
+                    f"{folder} is in use by {other}process {owner.get('pid')} on "
+                    f"{owner.get('host')} since {owner.get('since')}."
                 )
         except BaseException:
             _release(lock, path)

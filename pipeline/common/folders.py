@@ -30,7 +30,7 @@ LOCK = ".lock"  #: file of `folder_lock.py`
 
 class Kind(NamedTuple):
     marker: str  # the file that makes a folder one of this kind
-    what: str
+    description: str
     next: str = ""  # the command that usually follows
 
 
@@ -67,12 +67,12 @@ def wrong_folder(path: AnyPath, wanted: str) -> InputError:
         return InputError(f"{path} does not exist; check the path.")
     visible = _visible(path)
     if not path.is_dir():
-        found = "a file and not a folder"
+        description = "a file and not a folder"
     elif kind := kind_of(path):
-        found = KINDS[kind].what
+        description = KINDS[kind].description
     else:
-        found = f"a folder of {first_names(visible)}" if visible else "an empty folder"
-    return InputError(f"{path} is {found}; give {wanted}.")
+        description = f"a folder of {first_names(visible)}" if visible else "an empty folder"
+    return InputError(f"{path} is {description}; give {wanted}.")
 
 
 def check_kind(out: AnyPath, kind: str, *, is_own: bool) -> None:

@@ -57,8 +57,8 @@ def refuse_malformed(path: AnyPath, advice: str) -> Iterator[None]:
         raise
     except (OSError, *MALFORMED) as error:
         missing = f"it has no {error}" if isinstance(error, KeyError) else None
-        found = missing or getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read ({found}); {advice}.") from error
+        problem = missing or getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read ({problem}); {advice}.") from error
 
 
 def json_digest(values: Any) -> str:
@@ -101,8 +101,8 @@ def sums_of(contents: Mapping[str, bytes]) -> bytes:
 
 def write_sums(folder: Path, names: Collection[str]) -> None:
     """Write the sums of the named files that exist, and of the files in named folders."""
-    found = [path for name in names for path in (folder / name, *(folder / name).glob("*"))]
-    files = sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())
+    paths = [path for name in names for path in (folder / name, *(folder / name).glob("*"))]
+    files = sorted(path.relative_to(folder).as_posix() for path in paths if path.is_file())
     lines = [f"{file_sha256(folder / name)}  {name}\n" for name in files]
     (folder / SUMS).write_text("".join(lines), "utf-8")
 

@@ -186,10 +186,10 @@ def names_in(folder: AnyPath) -> set[str]:
         if is_local(folder):
             return {path.name for path in folder.iterdir()}
         folder.fs.invalidate_cache()  # fsspec caches listings
-        found = folder.fs.ls(folder.path, detail=False)
+        paths = folder.fs.ls(folder.path, detail=False)
     except (FileNotFoundError, NotADirectoryError):  # another process may have removed it
         return set()
-    names = (name.rstrip("/") for name in found)
+    names = (name.rstrip("/") for name in paths)
     # Some stores list the folder itself, too.
     return {name.rpartition("/")[2] for name in names if name != folder.path.rstrip("/")}
 
@@ -289,11 +289,11 @@ def sizes_in(folder: AnyPath) -> dict[str, int | None]:
 
     def listed() -> list[dict[str, Any]]:
         store.invalidate_cache()
-        found: list[dict[str, Any]] = store.ls(name, detail=True)
-        return found
+        entries: list[dict[str, Any]] = store.ls(name, detail=True)
+        return entries
 
-    found = with_retries(listed, folder)
-    return {info["name"].rstrip("/").rpartition("/")[2]: info.get("size") for info in found}
+    entries = with_retries(listed, folder)
+    return {info["name"].rstrip("/").rpartition("/")[2]: info.get("size") for info in entries}
 
 
 def reason_of(error: Exception) -> str:

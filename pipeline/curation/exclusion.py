@@ -46,12 +46,12 @@ class Excluded:
 
     def count_shared(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """How many n-grams of each text are those of an excluded one, [D]."""
-        found = hash_ngrams(hash_words(texts), self.size, pad=False)
-        maybe = np.flatnonzero(self._table[found.values >> SHIFT])
-        at = np.minimum(np.searchsorted(self.grams, found.values[maybe]), len(self.grams) - 1)
-        is_shared = np.zeros(len(found.values), np.bool_)
-        is_shared[maybe] = self.grams[at] == found.values[maybe]
-        return Ragged(is_shared, found.offsets).sums
+        ngrams = hash_ngrams(hash_words(texts), self.size, pad=False)
+        maybe = np.flatnonzero(self._table[ngrams.values >> SHIFT])
+        at = np.minimum(np.searchsorted(self.grams, ngrams.values[maybe]), len(self.grams) - 1)
+        is_shared = np.zeros(len(ngrams.values), np.bool_)
+        is_shared[maybe] = self.grams[at] == ngrams.values[maybe]
+        return Ragged(is_shared, ngrams.offsets).sums
 
 
 def grams_of(texts: Sequence[str], size: int) -> UInt64Array:

@@ -37,9 +37,9 @@ def budgets_of(blocks: Sequence[Block]) -> dict[str, int]:
 
     Raises InputError for two budgets of one source, and for one that its text cannot fill.
     """
-    given: dict[str, tuple[int | None, tuple[str, ...]]] = {}
+    numbers: dict[str, tuple[int | None, tuple[str, ...]]] = {}
     for block in blocks:
-        tokens, columns = given.setdefault(block.share, (block.tokens, block.text_columns))
+        tokens, columns = numbers.setdefault(block.share, (block.tokens, block.text_columns))
         if block.share and columns != block.text_columns:
             raise InputError(
                 f"{block.share} is given twice with tokens=, for the columns {','.join(columns)} "
@@ -48,7 +48,7 @@ def budgets_of(blocks: Sequence[Block]) -> dict[str, int]:
             )
         if tokens != block.tokens:
             raise InputError(f"{block.share}: two numbers of tokens; give one.")
-    budgets = {name: tokens for name, (tokens, _) in sorted(given.items()) if tokens is not None}
+    budgets = {name: tokens for name, (tokens, _) in sorted(numbers.items()) if tokens is not None}
     for name, tokens in budgets.items():  # before shards are planned for that many
         size = sum(block.text_bytes for block in blocks if block.share == name)
         _check_uses(f"{name} has about {size:,} bytes of text", size, tokens)
@@ -68,7 +68,7 @@ def choose_mixture(budgets: Mapping[str, int], documents: Documents) -> list[Mix
 
     The last document is the first with which a source gives its tokens; copies count together.
     """
-    found = []
+    chosen = []
     for share, (name, budget) in enumerate(budgets.items()):
         rows = documents[documents["share"] == share]
         rows = rows[np.argsort(rows["hash"])]
@@ -82,7 +82,7 @@ def choose_mixture(budgets: Mapping[str, int], documents: Documents) -> list[Mix
             last = int(rows["hash"][np.searchsorted(reached, rest)])
             more = int(np.searchsorted(rows["hash"], np.uint64(last), "right"))
             rest = int(reached[more - 1])
-        found.append(
+        chosen.append(
             MixedSource(
                 source=name,
                 budget=budget,
@@ -94,7 +94,7 @@ def choose_mixture(budgets: Mapping[str, int], documents: Documents) -> list[Mix
                 last=last,
             )
         )
-    return found
+    return chosen
 
 
 def uses_of(hashes: UInt64Array, source: MixedSource) -> NDArray[np.int64]:

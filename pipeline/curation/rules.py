@@ -155,8 +155,8 @@ def _per(number: float, parts: Sized) -> float:
     return number / max(len(parts), 1)
 
 
-def _share(found: Iterable[object]) -> float:
-    every = list(map(bool, found))
+def _share(flags: Iterable[object]) -> float:
+    every = list(map(bool, flags))
     return _per(sum(every), every)
 
 
@@ -221,9 +221,9 @@ class Quality:
         for rule, threshold in self.thresholds.items():
             if rule != BOILERPLATE:
                 bound, _, name = rule.partition("_")
-                found = float(MEASURES[name](measured))
-                if found < threshold if bound == "min" else found > threshold:
-                    return text, rule, found
+                value = float(MEASURES[name](measured))
+                if value < threshold if bound == "min" else value > threshold:
+                    return text, rule, value
         return text, "", 0.0
 
 

@@ -90,8 +90,8 @@ def hash_words(texts: Sequence[str]) -> Ragged:
     """The 32-bit hash of each word: D rows of uint32."""
     parts = [_parts(without_markup(text)) for text in texts]
     slabs = text_slabs(list(chain.from_iterable(parts)), SLAB_CHARACTERS)
-    found = concatenate(list(map(_hash_slab, slabs)))
-    return Ragged(found.values, found.offsets[offsets_of(list(map(len, parts)))])
+    hashes = concatenate(list(map(_hash_slab, slabs)))
+    return Ragged(hashes.values, hashes.offsets[offsets_of(list(map(len, parts)))])
 
 
 @np.errstate(over="ignore")  # arithmetic modulo 2**64 is the point
@@ -158,10 +158,10 @@ def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.ui
     """
     codes = _codes(texts)
     kinds = _tables()[0][codes]
-    found = np.flatnonzero(kinds & BY_LIBRARY)
-    if len(found):
+    rare = np.flatnonzero(kinds & BY_LIBRARY)
+    if len(rare):
         ends = np.flatnonzero(codes == 0)
-        by_library = set(np.searchsorted(ends, found).tolist())
+        by_library = set(np.searchsorted(ends, rare).tolist())
         codes = _codes([fold(t) if i in by_library else t for i, t in enumerate(texts)])
         kinds = _tables()[0][codes]
     return codes, kinds & ~BY_LIBRARY

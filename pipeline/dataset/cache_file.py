@@ -132,15 +132,15 @@ def read_index(
     paths: Sequence[AnyPath], ends: Sequence[CacheFileEnd], buckets: range
 ) -> list[Entries]:
     """Where each file holds its slices of some consecutive buckets, [buckets, runs] each."""
-    ranges, found = [], []
+    ranges, indexes = [], []
     for path, end in zip(paths, ends, strict=True):
         row = end.runs * ENTRY.itemsize
         ranges.append((path, end.index_start + buckets.start * row, len(buckets) * row))
     for (path, data), (_, _, size), end in zip(read_parts(ranges), ranges, ends, strict=True):
         if len(data) != size:
             raise damaged(path, "its index is cut off")
-        found.append(np.frombuffer(data, ENTRY).reshape(len(buckets), end.runs))
-    return found
+        indexes.append(np.frombuffer(data, ENTRY).reshape(len(buckets), end.runs))
+    return indexes
 
 
 def read_slices(parts: Iterable[tuple[AnyPath, Entries]], bucket: int) -> Iterator[pa.Buffer]:

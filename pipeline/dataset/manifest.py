@@ -160,9 +160,9 @@ def not_a_data_set(folder: AnyPath) -> InputError:
 
 
 def _manifest_of(values: dict[str, Any]) -> Manifest:
-    found, is_packed = values["schema_version"], values["config"]["pairs"] == "packed"
-    if found != (known := schema_version(packed=is_packed)):
-        raise ValueError(f"schema version {found}, this code reads {known}")
+    version, is_packed = values["schema_version"], values["config"]["pairs"] == "packed"
+    if version != (known := schema_version(packed=is_packed)):
+        raise ValueError(f"schema version {version}, this code reads {known}")
     recorded = values.pop("dataset_digest")
     values = {"mixture": []} | values
     check_field_names(Manifest, values)

@@ -123,8 +123,8 @@ def take_from_each(parts: list[Examples], rows: list[NDArray[np.int64]]) -> Exam
         if isinstance(first, Ragged):
             columns[name] = ragged.take_from_each(of_parts, of_arrow)
         else:
-            found = [column[here] for column, here in zip(of_parts, rows, strict=True)]
-            columns[name] = np.concatenate(found)
+            parts_taken = [column[here] for column, here in zip(of_parts, rows, strict=True)]
+            columns[name] = np.concatenate(parts_taken)
     return Examples(**columns)
 
 
@@ -162,8 +162,8 @@ def schema_version(*, packed: bool) -> int:
 
 def stored_version(schema: pa.Schema) -> str:
     """The version in the metadata of a shard's schema; "none" where it has none."""
-    found: bytes = (schema.metadata or {}).get(VERSION_KEY.encode(), b"none")
-    return found.decode(errors="replace")
+    version: bytes = (schema.metadata or {}).get(VERSION_KEY.encode(), b"none")
+    return version.decode(errors="replace")
 
 
 def from_record_batch(batch: pa.RecordBatch) -> Examples:

@@ -190,9 +190,9 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_version(path: AnyPath, schema: pa.Schema) -> None:
-    found = stored_version(schema)
-    if found not in (str(SCHEMA_VERSION), str(PACKED_VERSION)):
+    version = stored_version(schema)
+    if version not in (str(SCHEMA_VERSION), str(PACKED_VERSION)):
         raise InputError(
-            f"{path} has schema version {found[:40]}, this code reads "
+            f"{path} has schema version {version[:40]}, this code reads "
             f"{SCHEMA_VERSION} and {PACKED_VERSION}; build it again with `clozeline shards`."
         )

@@ -96,5 +96,5 @@ def fork_server() -> ForkServer:
 
 def exited(code: int) -> RuntimeError:
     """What is raised for a process that died."""
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return RuntimeError(f"a worker process exited unexpectedly ({how})")
+    ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return RuntimeError(f"a worker process exited unexpectedly ({ending})")

@@ -218,11 +218,11 @@ def run_graph(
 def counters(result: PipelineResult) -> Counter[str]:
     """What the steps have counted, of a runner that has metrics; else nothing."""
     try:
-        found = result.metrics().query()["counters"]
+        results = result.metrics().query()["counters"]
     except NotImplementedError:  # Dask's
         return Counter()
     total = Counter[str]()
-    for one in found:
+    for one in results:
         if one.key.metric.namespace == NAMESPACE:
             total[one.key.metric.name] += one.result or 0  # Spark counts attempts alone
     return total

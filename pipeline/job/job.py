@@ -52,12 +52,12 @@ from clozeline.pipeline.job.out_folder import (
 from clozeline.pipeline.job.progress import (
     LOG,
     Progress,
-    described,
+    costs_of_job,
     error_of_a_worker,
+    facts_of_job,
     last_line,
     log_file,
     logging_to,
-    measured,
     show_progress,
 )
 from clozeline.pipeline.job.tasks import Outcome, Share, TaskShare
@@ -215,8 +215,8 @@ def _run_whole(job: Job, beam_args: Sequence[str], started: float) -> Manifest:
         job = replace(job, context=begin_job(job.context, job.tokenizer))
         progress = Progress(job.blocks if job.options.has_cache else [], job.context)
         outcome = _run(run_graph, job, progress)
-        about = described(job.sources, job.blocks, job.context)
-        about |= measured(progress, list(beam_args), started, outcome.worker_seconds)
+        about = facts_of_job(job.sources, job.blocks, job.context)
+        about |= costs_of_job(progress, list(beam_args), started, outcome.worker_seconds)
         about["counters"] = dict(sorted(outcome.counters.items()))
         add_to_json(job.out_dir / JOB, about)
         remove_leftovers(job.context, keep_cache=job.keep_cache)
@@ -227,7 +227,7 @@ def _run_as_task(job: Job) -> tuple[Manifest, bool]:
     """Do a share of the job; return, when all are done, whether this task has finished it."""
     assert job.options.task
     context, digest = job.context, job_digest(job.context)
-    tasks = {TASKS: digest, **described(job.sources, job.blocks, context)}
+    tasks = {TASKS: digest, **facts_of_job(job.sources, job.blocks, context)}
     prepare = partial(prepare_folders, context, job.tokenizer, tasks=tasks)
     wait = seconds(job.options.wait, name="wait", zero=True)
     with naming_store(context.out_dir), locked_folder(context.out_dir, digest, prepare):
@@ -305,9 +305,9 @@ def _check_without_cache(context: JobContext, beam_args: Sequence[str]) -> None:
         "--deduplicate near": context.config.deduplicate == "near",
         "tokens= of a source": bool(context.budgets),
     }
-    for what, is_given in needs.items():
+    for feature, is_given in needs.items():
         if is_given:
-            raise InputError(f"--token-cache none: {what} need one; leave it out.")
+            raise InputError(f"--token-cache none: {feature} need one; leave it out.")
 
 
 def in_workers(context: JobContext, share: Share | None = None, *, workers: int) -> Outcome:

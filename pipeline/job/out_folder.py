@@ -173,15 +173,15 @@ def _has_tokenizer(context: JobContext) -> bool:
 
 def _other_than_asked(context: JobContext, manifest: Manifest) -> list[str]:
     """What is not as in the data set that this job builds, for a message."""
-    found = differences(
+    changed = differences(
         {**asdict(portable_config(manifest.config)), "tokenizer": manifest.tokenizer_digest},
         {**asdict(portable_config(context.config)), "tokenizer": context.tokenizer_digest},
     )
     if manifest.sources_digest != context.sources_digest:
-        found.append(
+        changed.append(
             "other sources or excluded texts, or another size or time of change of their files"
         )
-    return found
+    return changed
 
 
 def _owned_shards(context: JobContext) -> set[str]:

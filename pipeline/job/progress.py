@@ -154,7 +154,7 @@ def logging_to(path: AnyPath) -> Iterator[TextIO]:
             root.handlers = others
 
 
-def measured(
+def costs_of_job(
     progress: Progress, beam_args: list[str], started: float, worker_seconds: float
 ) -> dict[str, Any]:
     """What the process that runs the job has measured."""
@@ -170,7 +170,7 @@ def measured(
     }
 
 
-def described(
+def facts_of_job(
     sources: Sequence[str], blocks: Sequence[Block], context: JobContext
 ) -> dict[str, Any]:
     """What is known of a job before it begins."""
@@ -194,10 +194,10 @@ def _absolute(source: str) -> str:
 def error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
     """Our own error, which a runner often passes on only as the text of a traceback."""
     text = "".join(traceback.format_exception(error))
-    found = re.findall(PASSED_ON + r": (.*?)(?: \[while running|\n|\Z)", text)
-    if not found:
+    errors_in_text = re.findall(PASSED_ON + r": (.*?)(?: \[while running|\n|\Z)", text)
+    if not errors_in_text:
         return None
-    name, message = found[-1]  # a traceback has the causes first
+    name, message = errors_in_text[-1]  # a traceback has the causes first
     error_class: type[errors.ClozelineError] = getattr(errors, name)
     return error_class(message)
 

@@ -83,9 +83,9 @@ class TaskShare:
 def _without_files(files: Sequence[Sequence[AnyPath]]) -> list[int]:
     """The numbers of the items that miss a file."""
     folders = {path.parent for paths in files for path in paths}
-    found = {folder: names_in(folder) for folder in folders}
+    existing = {folder: names_in(folder) for folder in folders}
     return [
         number
         for number, paths in enumerate(files)
-        if not all(path.name in found[path.parent] for path in paths)
+        if not all(path.name in existing[path.parent] for path in paths)
     ]

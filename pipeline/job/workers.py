@@ -101,10 +101,10 @@ class Worker:
                 os.kill(self.pid, signal.SIGKILL)
                 self._fork_server.wait(self.pid)
 
-    def send(self, what: object) -> None:
+    def send(self, message: object) -> None:
         """Give it the job or the next element; if it is dead, `receive` says so."""
         with suppress(OSError):
-            self.connection.send(what)
+            self.connection.send(message)
 
     def receive(self) -> Any:
         """What it says next. Raises RuntimeError if it failed or the process died."""

@@ -99,7 +99,7 @@ def _followers(data: bytes, kinds: NDArray[np.uint8], marks: Offsets) -> Offsets
 
 
 def chunks_of(
-    data: bytes, found: Candidates
+    data: bytes, candidates: Candidates
 ) -> tuple[pa.LargeBinaryArray, pa.LargeBinaryArray, NDArray[np.bool_], NDArray[np.bool_]]:
     """The chunks, the same in lower case (of ASCII), and two properties of each.
 
@@ -107,8 +107,8 @@ def chunks_of(
     - It is ASCII, and its mark is a token of its own. NLTK's tokens end before `?`, `!` and closing
       brackets, and no token begins with one of the latter, so a period after them is alone.
     """
-    lengths = found.ends - found.starts
-    text = np.frombuffer(data, np.uint8)[slice_indices(found.starts, lengths)]
+    lengths = candidates.ends - candidates.starts
+    text = np.frombuffer(data, np.uint8)[slice_indices(candidates.starts, lengths)]
     offsets = offsets_of(lengths)
     kinds = KIND_OF[text]
     letters = np.diff(offsets_of(kinds == LETTER)[offsets])

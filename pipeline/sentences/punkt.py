@@ -120,8 +120,8 @@ def installed_languages() -> dict[str, Path]:
     import nltk.data
 
     roots = [Path(root, "tokenizers", "punkt_tab") for root in nltk.data.path if root]
-    found = {path.name: path for root in roots for path in root.glob("*/")}
-    return dict(sorted(found.items()))
+    folders = {path.name: path for root in roots for path in root.glob("*/")}
+    return dict(sorted(folders.items()))
 
 
 def train_punkt(texts: Iterable[str], language: str) -> PunktData:

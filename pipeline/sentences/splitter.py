@@ -128,9 +128,9 @@ class SentenceSplitter:
 
     def _breaks(self, data: bytes) -> tuple[Offsets, Offsets]:
         """The end of the sentence before each break, and the start of the one after it."""
-        found = find_candidates(data)
-        breaks = self._is_break(data, found)
-        ends, followers = found.ends[breaks], found.followers[breaks]
+        candidates = find_candidates(data)
+        breaks = self._is_break(data, candidates)
+        ends, followers = candidates.ends[breaks], candidates.followers[breaks]
         strays = np.flatnonzero(IS_STRAY[np.frombuffer(data, np.uint8)[followers]])
         stops = np.append(ends, len(data))[strays + 1]
         for i, stop in zip(strays.tolist(), stops.tolist(), strict=True):
@@ -138,9 +138,9 @@ class SentenceSplitter:
                 ends[i], followers[i] = stray.end(1), stray.end()
         return ends, followers
 
-    def _is_break(self, data: bytes, found: Candidates) -> NDArray[np.bool_]:
+    def _is_break(self, data: bytes, candidates: Candidates) -> NDArray[np.bool_]:
         """Whether a sentence ends at each candidate."""
-        chunks, lowered, is_word, certain = chunks_of(data, found)
+        chunks, lowered, is_word, certain = chunks_of(data, candidates)
         certain &= self._rules.ends_at_lone_marks
         certain |= is_word & ~np.asarray(pc.is_in(lowered, value_set=self._known_words))
         rest = np.flatnonzero(~certain)
@@ -149,32 +149,32 @@ class SentenceSplitter:
         of_rest = rare.indices.to_numpy()
         certain[rest] = np.array([ending is CERTAIN for ending in distinct], bool)[of_rest]
         undecided = np.flatnonzero(~certain)
-        places = zip(*(column[undecided].tolist() for column in found), strict=True)
+        places = zip(*(column[undecided].tolist() for column in candidates), strict=True)
         certain[undecided] = [self._rules.is_end(data, *place) for place in places]
         return certain
 
 
 def cut_further(
-    found: Sentences, rows: NDArray[np.int64], counts: NDArray[np.int64]
+    sentences: Sentences, rows: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[Sentences, NDArray[np.int64]]:
     """These sentences cut at the ends of other scripts, too, and the counts of all then."""
-    parts = {row: spans for row in rows.tolist() if (spans := _parts(found, row))}
+    parts = {row: spans for row in rows.tolist() if (spans := _parts(sentences, row))}
     if not parts:
-        return found, counts
-    lengths = np.ones(len(found), np.int64)
+        return sentences, counts
+    lengths = np.ones(len(sentences), np.int64)
     lengths[list(parts)] = list(map(len, parts.values()))
     offsets = offsets_of(lengths)
-    starts, ends = np.repeat(found.starts, lengths), np.repeat(found.ends, lengths)
+    starts, ends = np.repeat(sentences.starts, lengths), np.repeat(sentences.ends, lengths)
     for row, spans in parts.items():
         at = slice(offsets[row], offsets[row + 1])
         starts[at], ends[at] = np.transpose(spans)
-    return without_gaps(found.data, starts, ends), np.diff(offsets[offsets_of(counts)])
+    return without_gaps(sentences.data, starts, ends), np.diff(offsets[offsets_of(counts)])
 
 
-def _parts(found: Sentences, row: int) -> list[list[int]]:
+def _parts(sentences: Sentences, row: int) -> list[list[int]]:
     """Where the parts of the sentence start and end; nothing if it is not cut."""
-    start, end = int(found.starts[row]), int(found.ends[row])
-    if (data := found.data[start:end]).isascii():
+    start, end = int(sentences.starts[row]), int(sentences.ends[row])
+    if (data := sentences.data[start:end]).isascii():
         return []
     text = data.decode()
     spans = cut_sentence(text)

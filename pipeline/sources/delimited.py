@@ -27,7 +27,7 @@ from clozeline.pipeline.sources.tables import CHOOSE, check_columns, keep_row
 DELIMITERS = {"csv": ",", "tsv": "\t", "tab": "\t", "psv": "|"}
 FILE_NAME = rf"\.({'|'.join(DELIMITERS)})$"
 DECLARED = re.compile(r"""(["']?)sep=([^\w\s"']|\t)\1\s*\Z""", re.IGNORECASE)  # spreadsheets' line
-SHOWN = 40  #: characters of a bad row
+CUT = 40  #: characters of a bad row that are shown
 csv.field_size_limit((1 << 31) - 1)  # --max-document-bytes is the limit
 
 #: The cells of a row, of which an empty one without quotes is None; or what is wrong with it.
@@ -141,7 +141,7 @@ def _parsed(path: str, reader: Iterator[list[str]], taken: list[str]) -> Iterato
         try:
             row = next(reader, None)
         except csv.Error as error:
-            named, shown = f"row {number}" if number else "the header", taken[0].rstrip()[:SHOWN]
+            named, shown = f"row {number}" if number else "the header", taken[0].rstrip()[:CUT]
             raise InputError(
                 f"{path}: {named} has a field that begins with a quotation mark and does not end "
                 f"with one: {escaped(shown)} ... Quote the whole field and double the marks in "

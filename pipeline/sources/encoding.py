@@ -115,9 +115,9 @@ def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
     """
     if or_utf16 and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return
-    found = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
-    if found:
-        raise InputError(f"{path} is {found}; convert it: {conversion(found, path)}")
+    codec = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
+    if codec:
+        raise InputError(f"{path} is {codec}; convert it: {conversion(codec, path)}")
     _check(path, head, BINARY)
     if len(head) >= 64 and head.count(0) * 3 > len(head):
         raise InputError(

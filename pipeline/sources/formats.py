@@ -144,13 +144,13 @@ def list_blocks(
             file = replace(whole, query="")  # one file with ?limit= and without
             if file not in listed or part[:2] > listed[file][:2]:
                 listed[file] = part
-    found = [block for *_, blocks in listed.values() for block in blocks]
-    if not found:
+    blocks = [block for *_, of_file in listed.values() for block in of_file]
+    if not blocks:
         named = ", ".join(sources) or "no source"
         is_table = re.search(r"\.[ct]sv\b", named, re.IGNORECASE)
         why = " (a table has a header and no rows)" if is_table else ""
         raise InputError(f"nothing to read in {named}{why}; give a source that is not empty.")
-    return [replace(block, index=index) for index, block in enumerate(found)]
+    return [replace(block, index=index) for index, block in enumerate(blocks)]
 
 
 def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> None:
@@ -168,7 +168,7 @@ def check_columns_used(text_columns: Sequence[str], blocks: Iterable[Block]) -> 
 
 def _cut(wholes: Sequence[Block], block_bytes: int, limit: int | None) -> dict[Block, list[Block]]:
     """The blocks of each file of a source; with a limit, of those that hold the first documents."""
-    found: dict[Block, list[Block]] = {}
+    by_file: dict[Block, list[Block]] = {}
     for whole in wholes:
         if limit == 0:  # before the next file is opened
             break
@@ -176,8 +176,8 @@ def _cut(wholes: Sequence[Block], block_bytes: int, limit: int | None) -> dict[B
         if limit is not None:
             blocks, limit = _first_documents(blocks, limit)
         if blocks:
-            found[whole] = blocks
-    return found
+            by_file[whole] = blocks
+    return by_file
 
 
 def _first_documents(blocks: Iterable[Block], limit: int) -> tuple[list[Block], int]:
@@ -186,7 +186,7 @@ def _first_documents(blocks: Iterable[Block], limit: int) -> tuple[list[Block], 
     Reads them, since no format knows beforehand which documents are kept. So `text_bytes` are exact
     here, and their sum does not depend on the size of blocks either. The last one is cut short.
     """
-    found: list[Block] = []
+    used: list[Block] = []
     for block in blocks:
         count = text_bytes = 0
         for chunk in read_block(block):
@@ -194,10 +194,10 @@ def _first_documents(blocks: Iterable[Block], limit: int) -> tuple[list[Block], 
             count += len(texts)
             text_bytes += sum(len(text.encode()) for text in texts)
             if count == limit:
-                return [*found, replace(block, documents=count, text_bytes=text_bytes)], 0
+                return [*used, replace(block, documents=count, text_bytes=text_bytes)], 0
         limit -= count
-        found.append(replace(block, text_bytes=text_bytes))
-    return found, limit
+        used.append(replace(block, text_bytes=text_bytes))
+    return used, limit
 
 
 def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Documents]:

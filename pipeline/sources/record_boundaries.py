@@ -91,10 +91,10 @@ class _Window:
         step = STEP
         self._read(at + step - len(self._data))
         while True:
-            found = self._boundary.search(self._data, len(self._data[:at].rstrip(WHITESPACE)))
+            boundary = self._boundary.search(self._data, len(self._data[:at].rstrip(WHITESPACE)))
             # Whitespace at the end of what was read may continue in what was not.
-            if found and (found.end() < len(self._data) or self._ended):
-                return found.end()
+            if boundary and (boundary.end() < len(self._data) or self._ended):
+                return boundary.end()
             if self._ended or self.offset + len(self._data) > limit + LOOKAHEAD:
                 return len(self._data)
             # What a boundary may still inspect does not belong to the document yet.
@@ -132,7 +132,7 @@ class _Window:
 
     def _starts(self, data: bytes) -> list[int]:
         """Where documents start in data that begin with one, and where the data end."""
-        return [0, *(found.end() for found in self._boundary.finditer(data)), len(data)]
+        return [0, *(boundary.end() for boundary in self._boundary.finditer(data)), len(data)]
 
     def _read(self, size: int) -> None:
         while size > 0 and not self._ended:

@@ -55,8 +55,8 @@ def split_options(source: str, *, is_url: bool) -> tuple[str, SourceOptions]:
         rest = [part for part in parts if part.partition("=")[0] not in common]
         name += f"?{'&'.join(rest)}" if rest else ""
         query = "&".join(part for part in parts if part not in rest)
-    elif found := QUERY.search(source):
-        name, query = source[: found.start()], found[1]
+    elif match := QUERY.search(source):
+        name, query = source[: match.start()], match[1]
     else:
         name, query = source, ""
     return name, _parse_options(source, query) if query else SourceOptions()
@@ -138,8 +138,8 @@ def _without_folders(source: str, depth: int) -> str:
     if mark and not (scheme in LOCAL and path.startswith("/")):
         return source
     root = path[: len(mark[2:])]  # of a URL
-    found = re.search(r"\?", path) if scheme == "hf" else QUERY.search(path)
-    folders = path[len(root) : found.start() if found else None].rstrip("/")
+    match = re.search(r"\?", path) if scheme == "hf" else QUERY.search(path)
+    folders = path[len(root) : match.start() if match else None].rstrip("/")
     end = path[len(root) + len(folders) :]
     return scheme + mark + root + "/".join(folders.split("/")[-depth:]) + end
 

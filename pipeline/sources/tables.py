@@ -26,7 +26,7 @@ from clozeline.pipeline.sources.source_query import COMMON, parse_query, whole_n
 #: Advice on how to choose a corpus's text columns.
 CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
 PARQUET_NAME = r"\.parquet$"
-CHECKED = {"page_checksum_verification": True}  #: of the pages that have one
+CHECKSUMS = {"page_checksum_verification": True}  #: of the pages that have one
 #: What a bad file raises; the last one, a column whose name is not UTF-8.
 DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 LIMIT = re.compile("encrypt|decrypt|not supported|not implemented|not built", re.IGNORECASE)
@@ -38,17 +38,17 @@ class MissingColumnError(InputError):
 
 
 def check_columns(
-    source: str, found: Sequence[str], columns: Sequence[str], *, advice: str = ""
+    source: str, existing: Sequence[str], columns: Sequence[str], *, advice: str = ""
 ) -> None:
     """Raises InputError where a column is missing or its name occurs more than once.
 
     Without `advice`, where there are others to choose from, it is a MissingColumnError.
     """
     for name in columns:
-        if found.count(name) != 1:
-            problem = "more than one" if name in found else "no"
-            names = ", ".join(found) + advice if found else "none"
-            kind = MissingColumnError if found else InputError
+        if existing.count(name) != 1:
+            problem = "more than one" if name in existing else "no"
+            names = ", ".join(existing) + advice if existing else "none"
+            kind = MissingColumnError if existing else InputError
             raise kind(f"{source} has {problem} column '{name}'; its columns are {names}")
 
 
@@ -172,7 +172,7 @@ def _opened(
 ) -> Iterator[pq.ParquetFile]:
     """An open file. Raises InputError where it, or a part that is read of it, cannot be read."""
     try:
-        with RawFile(path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
+        with RawFile(path) as stream, pq.ParquetFile(stream, **CHECKSUMS) as table:
             yield table
     except MemoryError:  # Arrow's, too
         raise
@@ -195,8 +195,8 @@ def list_hub_rows(whole: Block, block_bytes: int) -> list[Block]:
     lengths = (pc.binary_length(chunk.cast(pa.large_binary())) for chunk in chunks)
     text_bytes = sum(pc.sum(of_chunk).as_py() or 0 for of_chunk in lengths)
     version = dataset._fingerprint
-    found = replace(whole, text_bytes=text_bytes, version=version)
-    return cut(found, range(len(dataset) + 1), block_bytes)
+    block = replace(whole, text_bytes=text_bytes, version=version)
+    return cut(block, range(len(dataset) + 1), block_bytes)
 
 
 def read_hub_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:

@@ -180,7 +180,7 @@ def read_wikiextractor(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         for document in BOUNDARIES["wikiextractor"].split(data):
             head, _, rest = decode_utf8(document).strip().partition("\n")
             body, end, after = rest.rpartition("</doc>")
-            title = _unescaped(found[1]) if (found := TITLE.search(head)) else ""
+            title = _unescaped(match[1]) if (match := TITLE.search(head)) else ""
             if head and not head.startswith("<doc "):
                 documents.reject(block.path, "text before the first <doc>")
             elif head and not end:

@@ -254,7 +254,7 @@ def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] 
     for block in blocks:
         key = (block.path, block.format, block.version, block.query)
         files.setdefault(key, []).append(block)
-    found = [  # a generated source has parts, which begin somewhere
+    files_read = [  # a generated source has parts, which begin somewhere
         [
             Path(path).name if Path(path).is_absolute() else path,
             *rest,
@@ -263,4 +263,4 @@ def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] 
         ]
         for (path, *rest), parts in files.items()
     ]
-    return json_digest(sorted(found))
+    return json_digest(sorted(files_read))

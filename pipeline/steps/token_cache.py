@@ -184,11 +184,12 @@ class TokenCache:
     ) -> Documents:
         """The bucket's documents that are in a share of these names."""
         rows, shares, _, _ = self._kept(bucket, copies, drops)
-        found = np.zeros(len(shares), DOCUMENT)
-        found["hash"], found["tokens"] = mixture_hashes(rows.high, rows.low), rows.input_ids.lengths
+        documents = np.zeros(len(shares), DOCUMENT)
+        documents["hash"] = mixture_hashes(rows.high, rows.low)
+        documents["tokens"] = rows.input_ids.lengths
         for number, name in enumerate(names):
-            found["share"][shares == name] = number
-        return found[np.isin(shares, names)]
+            documents["share"][shares == name] = number
+        return documents[np.isin(shares, names)]
 
     def _kept(
         self, bucket: int, copies: bool, drops: Rows | None
@@ -197,13 +198,13 @@ class TokenCache:
 
         Of copies, the first share by name counts, and the highest `repeat`.
         """
-        found = list(self._entries(bucket))
-        slices = read_slices([(path, entries) for _, path, entries in found], bucket)
+        parts = list(self._entries(bucket))
+        slices = read_slices([(path, entries) for _, path, entries in parts], bucket)
         rows, starts = from_pieces(slices, self.vocab_size)
-        ends = np.cumsum([int(entries["length"].sum()) for _, _, entries in found])
+        ends = np.cumsum([int(entries["length"].sum()) for _, _, entries in parts])
         numbers = np.searchsorted(ends, starts, "right")  # of the inputs
-        shares = np.array([part.share for part, _, _ in found])[numbers]
-        uses = np.array([part.repeat for part, _, _ in found])[numbers]
+        shares = np.array([part.share for part, _, _ in parts])[numbers]
+        uses = np.array([part.repeat for part, _, _ in parts])[numbers]
         order = np.lexsort((shares, rows.low, rows.high))
         high, low, shares, uses = rows.high[order], rows.low[order], shares[order], uses[order]
         is_first = np.ones(len(order), dtype=bool)

@@ -227,9 +227,9 @@ class Rebuild:
         """Counts of the manifest that differ from the sources', once all shards are compared."""
         rebuilt = self.totals.manifest()
         for field_name in ("counts", "dropped"):
-            recorded, found = (getattr(m, field_name) for m in (self.manifest, rebuilt))
-            for name in sorted({*recorded, *found}):
-                one, two = recorded.get(name, 0), found.get(name, 0)
+            recorded, rebuilt_counts = (getattr(m, field_name) for m in (self.manifest, rebuilt))
+            for name in sorted({*recorded, *rebuilt_counts}):
+                one, two = recorded.get(name, 0), rebuilt_counts.get(name, 0)
                 if one != two:
                     yield f"{field_name} {name} is {one:,}, the sources give {two:,}"
 

@@ -167,9 +167,9 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         different one: other data, tokenizer, seed or length bins (with bins also the batch size).
         """
         for name, known in VERSIONS.items():
-            if (found := state.get(name)) != known:
+            if (value := state.get(name)) != known:
                 raise InputError(
-                    f"the saved loader state has {name} {found}, this code reads {known}; continue "
+                    f"the saved loader state has {name} {value}, this code reads {known}; continue "
                     "with the version of Clozeline that wrote it."
                 )
         if differs := differences(state, self._identity()):

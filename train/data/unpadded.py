@@ -139,11 +139,11 @@ def with_dummy_rows(batch: UnpaddedBatch) -> UnpaddedBatch:
     if batch.row_starts is not None:
         tokens = len(batch) * longest - total
         slots = len(batch) * batch.max_predictions - masks
-        rows, found = max(1, -(-tokens // longest)), len(batch.cu_seqlens) - 1
+        rows, sequences_before = max(1, -(-tokens // longest)), len(batch.cu_seqlens) - 1
         places = PIECES * len(batch)
-        while places < found + rows:
+        while places < sequences_before + rows:
             places *= 2
-        sequences = places - found
+        sequences = places - sequences_before
     place = torch.arange(tokens, device=batch.position_ids.device)
     ends = torch.arange(1, sequences + 1, dtype=torch.int32, device=place.device) * longest + total
     ends, starts = ends.clamp(max=total + tokens), batch.row_starts

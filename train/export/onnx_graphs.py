@@ -25,7 +25,7 @@ from clozeline.pipeline.common.errors import InputError, check_packages
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 TOLERANCE = 1e-4  # largest difference from torch
-CHECKED = ((1, 5), (3, 16), (2, 1024))  # rows and tokens, at most those that the model reads
+CHECKED_SHAPES = ((1, 5), (3, 16), (2, 1024))  # rows and tokens, at most those that the model reads
 
 
 def write_run_graphs(folder: Path, model: BertForPretraining) -> float:
@@ -111,7 +111,7 @@ def _largest_difference(path: Path, graph: _Graph) -> float:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     config, largest = graph.model.config, 0.0
-    for rows, length in CHECKED:
+    for rows, length in CHECKED_SHAPES:
         length = max(graph.shortest, min(length, config.max_position_embeddings))
         batch = _batch(config, rows=rows, length=length)
         found = session.run(None, {name: x.numpy() for name, x in batch.items()})

@@ -165,11 +165,11 @@ def _check_may_continue(start: Start, config: RunConfig, run: RunConfig, state: 
 
 def _check_nothing_given(out: Path, training: PretrainConfig, earlier: PretrainConfig) -> None:
     """Raises InputError for options that a finished run would ignore."""
-    now, there = (
+    after, before = (
         {name: getattr(one, name) for name in (*RECIPE_FIELDS, *KEPT_FIELDS)}
         for one in (training, earlier)
     )
-    if changed := differences(there, now):
+    if changed := differences(before, after):
         raise InputError(
             f"{out} is finished, so these options would have no effect: {'; '.join(changed)}. "
             "Leave them out, give --for or --max-steps for more training, or another --out."

@@ -65,7 +65,7 @@ class Bands:
 @np.errstate(over="ignore")  # arithmetic modulo 2**32 is the point
 def signatures(shingles: Ragged, size: int) -> NDArray[np.uint32]:
     """The minima of each row of 64-bit hashes, uint32 [D, size]; every row has at least one."""
-    found = np.empty((size, len(shingles)), np.uint32)
+    minima = np.empty((size, len(shingles)), np.uint32)
     multipliers, addends = _permutations(size)
     cuts = np.searchsorted(shingles.offsets, np.arange(0, len(shingles.values), SLAB))
     bounds = np.unique([*cuts, len(shingles)]).tolist()
@@ -76,8 +76,8 @@ def signatures(shingles: Ragged, size: int) -> NDArray[np.uint32]:
         for row in range(size):
             np.multiply(hashes, multipliers[row], out=permuted)
             permuted += addends[row]
-            np.minimum.reduceat(permuted, part.offsets[:-1], out=found[row, start:stop])
-    return found.T
+            np.minimum.reduceat(permuted, part.offsets[:-1], out=minima[row, start:stop])
+    return minima.T
 
 
 @np.errstate(over="ignore")

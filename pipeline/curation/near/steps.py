@@ -91,12 +91,12 @@ class NearWriter:
     def _write_words(self, words: Ragged) -> Rows:
         """Write the words of documents; return where they are, [D], in file 0."""
         data, bounds = memoryview(words.values.astype("<u4").tobytes()), 4 * words.offsets
-        found = np.zeros(len(words), DOCUMENT)
-        found["start"], found["length"] = self._offset + bounds[:-1], np.diff(bounds)
-        found["crc32"] = [zlib.crc32(data[start:stop]) for start, stop in pairwise(bounds.tolist())]
+        spans = np.zeros(len(words), DOCUMENT)
+        spans["start"], spans["length"] = self._offset + bounds[:-1], np.diff(bounds)
+        spans["crc32"] = [zlib.crc32(data[start:stop]) for start, stop in pairwise(bounds.tolist())]
         self.words.write(data)
         self._offset += len(data)
-        return found
+        return spans
 
 
 @contextmanager
@@ -194,8 +194,8 @@ def partitioned(rows: Rows, by: str, partitions: int) -> Iterator[tuple[int, Row
     """The rows of each partition of a column of 64-bit hashes."""
     number = uniform_below(rows[by], partitions)
     order = np.argsort(number, kind="stable")
-    found, starts = np.unique(number[order], return_index=True)
-    return zip(found.tolist(), np.split(rows[order], starts[1:]), strict=bool(len(rows)))
+    used, starts = np.unique(number[order], return_index=True)
+    return zip(used.tolist(), np.split(rows[order], starts[1:]), strict=bool(len(rows)))
 
 
 def read_rows(paths: Sequence[AnyPath], partition: int, dtype: np.dtype[Any]) -> Iterator[Rows]:

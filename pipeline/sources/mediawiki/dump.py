@@ -186,8 +186,8 @@ def _page(xml: str) -> Page:
 
 
 def _timestamp(revision: str) -> str:
-    found = TIMESTAMP.search(revision)
-    return found[1] if found else ""
+    match = TIMESTAMP.search(revision)
+    return match[1] if match else ""
 
 
 def _content(xml: str, tag: re.Pattern[str], end_tag: str) -> str:
@@ -210,8 +210,8 @@ def index_name(dump: str) -> str | None:
     a-multistream.xml.bz2              ->  a-multistream-index.txt.bz2
     a-multistream4.xml-p1p99.bz2       ->  a-multistream-index4.txt-p1p99.bz2
     """
-    name, found = MULTISTREAM.subn(r"\1-index\2.txt\3.bz2", dump)
-    return name if found else None
+    name, replaced = MULTISTREAM.subn(r"\1-index\2.txt\3.bz2", dump)
+    return name if replaced else None
 
 
 def read_index(index: IO[bytes], size: int) -> list[int] | None:

@@ -148,8 +148,8 @@ def converted(text: str, language: str = "") -> str:
     -{zh-hans:A; zh-hant:B}-  ->  A,    -{H|zh-cn:A; zh-tw:B}-  ->  (nothing)
     """
     for _ in range(MAX_NESTED):
-        text, found = CONVERSION.subn(lambda rule: _variant(rule[1], language), text)
-        if not found:
+        text, replaced = CONVERSION.subn(lambda rule: _variant(rule[1], language), text)
+        if not replaced:
             break
     return text
 

@@ -88,7 +88,7 @@ UNITS |= {"cumi": "cu mi", "usgal": "US gal", "impgal": "imp gal", "acre": "acre
 THOUSANDS = {"e3": "thousand", "e6": "million", "e9": "billion"}
 SMALLER_UNITS = ("in", "oz", "lb", "ft", "yd", "min", "s")
 
-SHOWN = frozenset((*KEYS, *LITERALS, *MARKS, *MEASURES, *FRACTIONS))
+SHOWING_TEXT = frozenset((*KEYS, *LITERALS, *MARKS, *MEASURES, *FRACTIONS))
 
 # What shows nothing, or a mark: without it, no words are missing.
 NOTE = re.compile(
@@ -115,7 +115,7 @@ def template_name(text: str, start: int, stop: int) -> str:
 
 def is_shown(name: str) -> bool:
     """Whether the template may show something that the page says."""
-    return name in SHOWN or LANGUAGE_NAME.fullmatch(name) is not None
+    return name in SHOWING_TEXT or LANGUAGE_NAME.fullmatch(name) is not None
 
 
 def leaves_a_hole(text: str, start: int, stop: int) -> bool:
