@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.train.cli import main
 from clozeline.train.data.batch import collate
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import RankSlice
@@ -19,6 +17,7 @@ from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.report.read_steps import ReadSteps, parse_steps
 from tests.pipeline.test_curation_job import CONFIG as JOB
 from tests.pipeline.test_curation_job import build, make
+from tests.support.command import output_of
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import articles
 from tests.support.small_training import go_back, preset_of, train
@@ -118,7 +117,7 @@ def test_the_command_shows_examples_and_the_hashes_of_their_documents(tmp_path):
     build(context)
     run = trained(tmp_path / "run", context.out_dir, model=preset_of(context.out_dir))
     shards = f"--shards={context.out_dir}"
-    lines = inspected(run, "--steps=2-3", "-n2", shards).splitlines()
+    lines = output_of("inspect", run, "--steps=2-3", "-n2", shards).splitlines()
     assert lines[0].startswith("step 2: positions 12 to 23, epoch 0, 12 examples of ")
     sources = [line for line in lines if line.startswith("  from ")]
     assert len(sources) == 4
@@ -130,11 +129,4 @@ def test_the_command_shows_examples_and_the_hashes_of_their_documents(tmp_path):
     for wrong in ([run, "--steps=1"], [run, shards], [run, f"--shards={run}", "--steps=1"],
                   [run, shards, "--steps=1", "--document=12"], [context.out_dir, "--steps=1"],
                   [run, shards, "--steps=1", "--seed=5"]):  # fmt: skip
-        inspected(*wrong, exit_code=2)
-
-
-def inspected(*arguments: object, exit_code: int = 0) -> str:
-    """What the command prints."""
-    done = CliRunner().invoke(main, ["inspect", *map(str, arguments)])
-    assert done.exit_code == exit_code, done.output
-    return done.output
+        output_of("inspect", *wrong, code=2)

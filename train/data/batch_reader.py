@@ -101,6 +101,14 @@ class BatchReader:
         """
         return self.order.locate(self._positions(starts, self._slots(starts)).ravel())
 
+    def rows(self, start: int) -> tuple[Located, Examples]:
+        """The rank's rows of the batch at `start`: where they are stored, and with their masks."""
+        if not self._layout.length_bins:
+            self._fetch(start, start + self._slice.batch_size, NO_END)
+        located = self.located(np.array([start]))
+        examples, index = self._gather(located)
+        return located, examples.take(index)
+
     def slabs(
         self, starts: Iterable[int], *, end: int = NO_END
     ) -> Generator[list[LoadedBatch[Any]]]:

@@ -38,6 +38,7 @@ class ShardSet:
         self.pad_id = tokenizer.pad_id
         self.max_seq_length = self.manifest.config.max_seq_length
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
+        self.has_documents = False  # whether `read` keeps the ids of the rows' documents
         self.has_failed = False  # a shard could not be read, maybe ahead of the batch that needs it
         self._check_files()
 
@@ -47,7 +48,7 @@ class ShardSet:
         return [entry.rows for entry in self.entries]
 
     def read(self, shard: int) -> Examples:
-        """The rows of a shard, by its number, without the ids of their documents.
+        """The rows of a shard, by its number; without ids of documents unless `has_documents`.
 
         Raises InputError for a missing shard, CorruptDataError for a damaged one or one that
         differs from the manifest, and StoreError for a store that cannot be read.
@@ -57,6 +58,8 @@ class ShardSet:
         except ClozelineError:
             self.has_failed = True
             raise
+        if self.has_documents:
+            return examples
         # Zeros without memory: documents would be copied, row by row, for nothing.
         nothing = np.broadcast_to(np.uint64(0), len(examples))
         return replace(examples, document_a=nothing, document_b=nothing, piece_documents=None)

@@ -11,7 +11,6 @@ has the data digest of a step, it is compared.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ import numpy as np
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
-from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
-from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.report.inspect import documents_of, example_lines, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState, list_checkpoints, read_state
@@ -54,15 +52,16 @@ class ReadSteps:
             shards,
             batch_size=self.training.batch_size,
             seed=self.training.seed,
+            masked_lm_prob=self.training.masked_lm_prob,
             length_bins=self.training.length_bins,
             prefetch=0,
         )
         if state := self.states[-1].loader:
             self.loader.load_state_dict(state)
         self.shards, self.reader = self.loader.shards, self.loader.reader()
+        self.shards.has_documents = True
         digests = ((line["step"], line.get("data_digest")) for line in read_metrics(run))
         self.digests = {step: digest for step, digest in digests if digest}
-        self._stored = lru_cache(maxsize=8)(self._read)
 
     @property
     def last_step(self) -> int:
@@ -82,7 +81,7 @@ class ReadSteps:
                 f"{self.run}: step {step} cannot be found: it was read with another batch size or "
                 "in an earlier run whose checkpoints are gone."
             )
-        located = self.reader.located(np.array([start]))
+        located, examples = self.reader.rows(start)
         hashes = self.reader.order.hashes(located, start + np.arange(size))
         digest = digest_text(int(hashes.sum()))
         if self.digests.get(step, digest) != digest:
@@ -90,25 +89,7 @@ class ReadSteps:
                 f"{self.run}: at step {step} other examples were read (data digest "
                 f"{self.digests[step]}, here {digest}); was it resumed with another batch size?"
             )
-        return start, located, self._examples(located)
-
-    def _read(self, shard: int) -> Examples:
-        """The rows with the ids of their documents, which the loader does not read."""
-        entry = self.shards.entries[shard]
-        return read_shard(self.shards.folder / entry.name, expected=entry.checksum)
-
-    def _examples(self, located: Located) -> Examples:
-        parts, rate = [], self.training.masked_lm_prob
-        is_redrawn = (located.epochs > 0) | (rate is not None)
-        kinds = 2 * located.shards + is_redrawn
-        order = np.argsort(kinds, kind="stable")
-        for here in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
-            epochs, shards, rows = (x[here] for x in located)
-            part = self._stored(int(shards[0])).take(rows)
-            if is_redrawn[here[0]]:
-                part = self.shards.remasked(part, shards, rows, epochs, masked_lm_prob=rate)
-            parts.append(part)
-        return concatenate_examples(parts).take(np.argsort(order))
+        return start, located, examples
 
 
 def step_lines(run: Path, *, shards: AnyPath, steps: str, number: int, width: int) -> Iterator[str]:
