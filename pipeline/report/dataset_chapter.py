@@ -1,14 +1,12 @@
 """The chapter of a data set: examples, lengths, masks, pairs, and what was dropped.
 
-    work/shards  ->  DatasetSummary: manifest, tokenizer, counts over the rows of each split, ...
-                 ->  Chapter("Data set", ...)
-
-Counts add up: a split's are the sum of its record batches'.
+work/shards  ->  counts over the rows of each split, a record batch at a time
+             ->  Chapter("Data set", ...)
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -20,6 +18,7 @@ from clozeline.pipeline.common.config_checks import check_types, size_in_words
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import refuse_malformed, unsealed
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.dropped import documents_read, mixture_lines
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
@@ -33,7 +32,7 @@ from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, from_record_bat
 from clozeline.pipeline.dataset.shards import read_batches
 from clozeline.pipeline.report.charts import Line, draw_lines
 from clozeline.pipeline.report.inspect import random_examples
-from clozeline.pipeline.report.page import Chapter, Section, Table
+from clozeline.pipeline.report.page import Chapter, Section, Table, table_of
 from clozeline.pipeline.sources.documents import Rejected
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
@@ -51,37 +50,12 @@ class DroppedDocument:
     value: float  # what decided
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetSummary:
-    manifest: Manifest
-    tokenizer: Tokenizer
-    counts: dict[str, Counter[str]]  # by split, those of `count_rows`
-    lengths: dict[str, NDArray[np.int64]]  # by split, rows by number of tokens, [S + 1]
-    rejected: list[Rejected]
-    dropped: list[DroppedDocument]
-
-
 @lru_cache(maxsize=1)
 def dataset_chapter(folder: AnyPath, digest: str) -> Chapter:
     """What all rows of a data set are like; read once for each dataset digest.
 
     Raises InputError if the folder is not a data set, or a file of it cannot be read.
     """
-    summary = summarize_dataset(folder)
-    manifest, tokenizer = summary.manifest, summary.tokenizer
-    shown = list(random_examples(folder, manifest, tokenizer, number=EXAMPLES_SHOWN, seed=0))
-    sentence = "Random training examples, those of clozeline inspect with --seed 0."
-    examples = Section(heading="Examples", sentence=sentence, examples=shown)
-    sections = [_statistics(summary), _dropped(summary)]
-    return Chapter(
-        name="Data set",
-        figures=list(_figures(summary)),
-        sections=[examples, *sections] if shown else sections,
-    )
-
-
-def summarize_dataset(folder: AnyPath) -> DatasetSummary:
-    """Read the whole data set, a record batch at a time. Raises InputError as `dataset_chapter`."""
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.digest != manifest.tokenizer_digest:
@@ -89,23 +63,38 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
             f"{folder / TOKENIZER} is not the tokenizer of the shards; restore it, or build them "
             "again with `clozeline shards --overwrite`."
         )
-    longest = manifest.config.max_seq_length
-    counts: dict[str, Counter[str]] = {TRAIN: Counter(), VALIDATION: Counter()}
-    lengths = {split: np.zeros(longest + 1, np.int64) for split in counts}
-    for entry in manifest.shards:
+    sections = [_statistics(folder, manifest, tokenizer), _dropped(folder, manifest)]
+    if shown := list(random_examples(folder, manifest, tokenizer, number=EXAMPLES_SHOWN, seed=0)):
+        sentence = "Random training examples, those of clozeline inspect with --seed 0."
+        sections.insert(0, Section(heading="Examples", sentence=sentence, examples=shown))
+    return Chapter(
+        name="Data set",
+        figures=[
+            ("training examples", f"{manifest.num_examples(TRAIN):,}"),
+            ("validation examples", f"{manifest.num_examples(VALIDATION):,}"),
+            ("documents read", f"{documents_read(manifest.counts, manifest.dropped):,}"),
+            ("vocabulary", f"{manifest.vocab_size:,}"),
+            ("shards", f"{len(manifest.shards):,}"),
+            ("size on disk", size_in_words(sum(shard.bytes for shard in manifest.shards))),
+            ("dataset digest", manifest.dataset_digest),
+            ("tokenizer digest", manifest.tokenizer_digest),
+        ],
+        sections=sections,
+    )
+
+
+def count_split(
+    folder: AnyPath, manifest: Manifest, tokenizer: Tokenizer, split: str
+) -> tuple[Counter[str], NDArray[np.int64]]:
+    """The counts of all rows of a split, and its rows by number of tokens, [S + 1]."""
+    counts: Counter[str] = Counter()
+    lengths = np.zeros(manifest.config.max_seq_length + 1, np.int64)
+    for entry in manifest.of_split(split):
         for batch in read_batches(folder / entry.name, expected=entry.checksum):
             examples = from_record_batch(batch)
-            counts[entry.split] += count_rows(examples, tokenizer)
-            of_rows = examples.input_ids.lengths
-            lengths[entry.split] += np.bincount(of_rows, minlength=longest + 1)
-    return DatasetSummary(
-        manifest=manifest,
-        tokenizer=tokenizer,
-        counts=counts,
-        lengths=lengths,
-        rejected=list(_records(folder / REJECTED, Rejected)),
-        dropped=list(_records(folder / DROPPED, DroppedDocument)),
-    )
+            counts += count_rows(examples, tokenizer)
+            lengths += np.bincount(examples.input_ids.lengths, minlength=len(lengths))
+    return counts, lengths
 
 
 def _records(path: AnyPath, kind: type[Record]) -> Iterator[Record]:
@@ -148,46 +137,31 @@ def count_rows(examples: Examples, tokenizer: Tokenizer) -> Counter[str]:
     return Counter({name: int(count) for name, count in counts.items()})
 
 
-def _figures(summary: DatasetSummary) -> Iterator[tuple[str, str]]:
-    manifest = summary.manifest
-    yield "training examples", f"{manifest.num_examples(TRAIN):,}"
-    yield "validation examples", f"{manifest.num_examples(VALIDATION):,}"
-    yield "documents read", f"{documents_read(manifest.counts, manifest.dropped):,}"
-    yield "vocabulary", f"{manifest.vocab_size:,}"
-    yield "shards", f"{len(manifest.shards):,}"
-    yield "size on disk", size_in_words(sum(shard.bytes for shard in manifest.shards))
-    yield "dataset digest", manifest.dataset_digest
-    yield "tokenizer digest", manifest.tokenizer_digest
-
-
-def _statistics(summary: DatasetSummary) -> Section:
+def _statistics(folder: AnyPath, manifest: Manifest, tokenizer: Tokenizer) -> Section:
     """A column for each split that has rows, and the chart of their lengths."""
-    longest = summary.manifest.config.max_seq_length
-    splits = {split: rows for split, rows in summary.counts.items() if rows["rows"]}
-    columns = [_statistics_of(rows, summary) for rows in splits.values()]
-    rows = [(name, *(column[name] for column in columns)) for name in columns[0]] if columns else []
-    lines = []
-    for number, split in enumerate(splits):
-        up_to = np.cumsum(summary.lengths[split]) / splits[split]["rows"]
-        lines.append(Line(x=np.arange(longest + 1), y=up_to, label=split, number=number))
-    chart = lines and draw_lines(
-        "lengths",
-        lines,
-        caption="fraction of the examples with at most so many tokens",
-        x_label="tokens per example",
-        percent=True,
-    )
+    columns: dict[str, dict[str, str]] = {}
+    lines: list[Line] = []
+    for split in (TRAIN, VALIDATION):
+        counts, lengths = count_split(folder, manifest, tokenizer, split)
+        if rows := counts["rows"]:
+            columns[split] = _statistics_of(counts, manifest.config, tokenizer)
+            x, y = np.arange(len(lengths)), np.cumsum(lengths) / rows
+            lines.append(Line(x=x, y=y, label=split, number=len(lines)))
+    charts = []
+    if lines:
+        caption = "fraction of the examples with at most so many tokens"
+        label = "tokens per example"
+        charts.append(draw_lines("lengths", lines, caption=caption, x_label=label, percent=True))
     return Section(
         heading="Statistics",
         sentence="Counted over all examples, [CLS] and [SEP] included.",
-        charts=[chart] if chart else [],
-        tables=[Table(heads=("statistic", *splits), rows=rows)],
+        charts=charts,
+        tables=[table_of("statistic", columns)],
     )
 
 
-def _statistics_of(rows: Counter[str], summary: DatasetSummary) -> dict[str, str]:
+def _statistics_of(rows: Counter[str], config: DataConfig, tokenizer: Tokenizer) -> dict[str, str]:
     """The statistics of a split by name."""
-    config, tokenizer = summary.manifest.config, summary.tokenizer
     tokens, negative = rows["tokens"], config.negative_pairs
     masked = rows["masked"] + rows["random"] + rows["kept"]
     shown = {
@@ -224,9 +198,9 @@ def _percent(part: int, whole: int) -> str:
     return f"{part / whole:.2%}" if whole else "-"
 
 
-def _dropped(summary: DatasetSummary) -> Section:
+def _dropped(folder: AnyPath, manifest: Manifest) -> Section:
     """What was read, dropped and rejected, by reason, with samples."""
-    manifest, rejected = summary.manifest, summary.rejected
+    rejected = list(_records(folder / REJECTED, Rejected))
     read = documents_read(manifest.counts, manifest.dropped)
     by_number = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
     listed = [(entry.where, entry.reason) for entry in rejected[:REJECTED_SHOWN]]
@@ -241,7 +215,7 @@ def _dropped(summary: DatasetSummary) -> Section:
             _count_table("dropped, by reason", by_number),
             Table(heads=("rejected", "reason"), rows=listed, is_numeric=False),
             Table(heads=("source with a budget of tokens",), rows=budgets, is_numeric=False),
-            _samples(summary.dropped),
+            _samples(_records(folder / DROPPED, DroppedDocument)),
         ],
     )
 
@@ -250,7 +224,7 @@ def _count_table(what: str, counts: Mapping[str, int]) -> Table:
     return Table(heads=(what, "count"), rows=[(name, f"{n:,}") for name, n in counts.items()])
 
 
-def _samples(dropped: list[DroppedDocument]) -> Table:
+def _samples(dropped: Iterable[DroppedDocument]) -> Table:
     """Samples of what curation dropped, each with the value that decided.
 
     That is what a rule measured, or the number of n-grams shared with excluded texts.

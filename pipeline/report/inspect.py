@@ -30,7 +30,6 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import join_bytes
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
-INDENT = " " * 11
 SPACES = re.compile("  +")  # a word mark alone, then a token that has its own
 
 
@@ -77,10 +76,8 @@ def shown_example(
     tokens, length_a = list(_tokens(example, tokenizer)), int(example.length_a[0])
     if example.piece_lengths is not None:
         lengths = example.piece_lengths.values.tolist()
-        kind, names = (
-            counted(len(lengths), "piece"),
-            [f"piece {n + 1}" for n in range(len(lengths))],
-        )
+        kind = counted(len(lengths), "piece")
+        names = [f"piece {n + 1}" for n in range(len(lengths))]
     else:
         kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
         kind, names = kinds[int(example.next_sentence_label[0])], ["A", "B"]
@@ -123,13 +120,6 @@ def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> I
     """A summary of the data set, then `number` random examples, as lines of text."""
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    yield from _summary(manifest)
-    for example in random_examples(folder, manifest, tokenizer, number=number, seed=seed):
-        yield ""
-        yield from example_lines(example, width=width)
-
-
-def _summary(manifest: Manifest) -> Iterator[str]:
     config, read = manifest.config, manifest.counts
     yield (
         f"{manifest.num_examples(TRAIN):,} training and "
@@ -144,6 +134,9 @@ def _summary(manifest: Manifest) -> Iterator[str]:
         yield f"dropped: {dropped}"
     yield from unmasked_lines(manifest)
     yield from mixture_lines(manifest)
+    for example in random_examples(folder, manifest, tokenizer, number=number, seed=seed):
+        yield ""
+        yield from example_lines(example, width=width)
 
 
 def example_lines(example: ShownExample, *, width: int) -> Iterator[str]:
@@ -175,6 +168,6 @@ def _join(texts: list[str]) -> str:
 
 def _paragraph(label: str, text: str, width: int) -> list[str]:
     wrapped = textwrap.wrap(
-        text, width=max(width, 40), initial_indent=f"  {label:<9}", subsequent_indent=INDENT
+        text, width=max(width, 40), initial_indent=f"  {label:<9}", subsequent_indent=" " * 11
     )
     return wrapped or [f"  {label}"]

@@ -6,10 +6,9 @@ Text is escaped wherever it comes from; only charts, which `charts.py` draws, ar
 are. A page can be served to the browsers of this machine alone, made again whenever it is loaded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.resources import files
 from typing import Any, Final
 
 from clozeline.pipeline.common.errors import InputError, escaped
@@ -51,23 +50,27 @@ class Chapter:
     sections: Sequence[Section]
 
 
+def table_of(head: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
+    """A row for each name in the columns, which have heads; "-" where a column has no such name."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [(name, *(column.get(name, "-") for column in columns.values())) for name in names]
+    return Table(heads=(head, *columns), rows=rows)
+
+
 def html_page(title: str, chapters: Sequence[Chapter]) -> str:
     """The whole page. Equal chapters give equal text."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
+        loader=PackageLoader("clozeline.pipeline.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not markup
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    template, style = (
-        files("clozeline.pipeline.report").joinpath(name).read_text("utf-8")
-        for name in ("page.html.jinja", "page.css")
-    )
-    page = environment.from_string(template)
-    return page.render(title=title, chapters=chapters, style=style) + "\n"
+    return environment.get_template("page.html.jinja").render(title=title, chapters=chapters)
 
 
 def check_page_file(path: AnyPath) -> None:

@@ -15,14 +15,14 @@ from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import REPORT, read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.dataset_chapter import count_rows, summarize_dataset
+from clozeline.pipeline.report.dataset_chapter import count_rows, count_split
 from clozeline.pipeline.report.page import Chapter, Section, Table, html_page, printable
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.pipeline.test_inspect import example
 from tests.support.command import invoke, refused
 from tests.support.small import lists, make_examples, small_tokenizer
-from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_data import SMALL, random_examples, write_data_set
 from tests.support.small_jobs import python
 
 TOKENIZER = small_tokenizer()
@@ -146,7 +146,7 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, page):
     for column, split in enumerate(found["statistic"]):
         rows = rows_of(small_folder, split)
         tokens = sum(len(ids) for ids, *_ in rows)
-        counted = summarize_dataset(small_folder).lengths[split]
+        _, counted = count_split(small_folder, read_manifest(small_folder), TOKENIZER, split)
         lengths = Counter(len(ids) for ids, *_ in rows)
         assert {int(n): int(counted[n]) for n in np.flatnonzero(counted)} == lengths
         masked = Counter()
@@ -261,6 +261,14 @@ def test_what_does_not_exist_has_no_chart(html, hostile, tmp_path):
         assert "nan" not in text
     write_data_set(tmp_path / "none", train=(0,))
     assert Parsed(report_of(tmp_path / "none")).tags.keys().isdisjoint({"svg", "article"})
+
+
+def test_a_split_without_pairs_has_no_numbers_of_them(tmp_path):
+    make = {"train": random_examples, "validation": one_span}
+    rows = {"train": (20,), "validation": (5,)}
+    write_data_set(tmp_path, make=lambda rows, **of: make[of["split"]](rows, **of), **rows)
+    page = Parsed(report_of(tmp_path))
+    assert [page.row(name)[1] for name in ("examples", "B follows A", "no B")] == ["5", "-", "-"]
 
 
 def one_span(rows, *, split, shard, config, of):

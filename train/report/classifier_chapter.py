@@ -4,6 +4,7 @@ Read from report.json and predictions.csv alone, as `clozeline finetune` wrote t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import numpy as np
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import refuse_malformed
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.page import Chapter, Section, Table
+from clozeline.pipeline.report.page import Chapter, Section, Table, table_of
 from clozeline.train.artifacts.classifier_folder import (
     PREDICTIONS,
     REPORT,
@@ -66,14 +67,12 @@ def sections_of(
 
 
 def _classes(scores: Scores) -> Section:
-    columns = (scores.precision, scores.recall, scores.f1)
-    by_class = dict(zip(scores.names, np.transpose(columns), strict=True))
+    names, means = [*scores.names, *scores.means], scores.means.values()
+    of_classes = np.transpose((scores.precision, scores.recall, scores.f1))
     support = [*scores.confusion.sum(1), scores.examples, scores.examples]
     rows = [
         (name, *(f"{score:.4f}" for score in of_row), f"{count:,}")
-        for (name, of_row), count in zip(
-            [*by_class.items(), *scores.means.items()], support, strict=True
-        )
+        for name, of_row, count in zip(names, [*of_classes, *means], support, strict=True)
     ]
     heads = ("class", "precision", "recall", "F1", "support")
     return Section(
@@ -131,19 +130,12 @@ def _label_efficiency(points: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Table:
-    starts = list(dict.fromkeys(point["start"] for point in points))
-    cells = {
-        (point["examples"], point["start"]): point["also"][source]
-        if source
-        else point["accuracies"]
-        for point in points
-    }
-    rows = [
-        (f"{size:,}", *(mean_in_words(cells[size, start], ".4f") for start in starts))
-        for size in sorted({point["examples"] for point in points})
-    ]
-    heads = ("rows", *(SHOWN[start] for start in starts))
-    return Table(title=f"on {source or 'the test rows'}", heads=heads, rows=rows)
+    columns: dict[str, dict[str, str]] = {}
+    for point in points:
+        accuracies = point["also"][source] if source else point["accuracies"]
+        column = columns.setdefault(SHOWN[point["start"]], {})
+        column[f"{point['examples']:,}"] = mean_in_words(accuracies, ".4f")
+    return replace(table_of("rows", columns), title=f"on {source or 'the test rows'}")
 
 
 def _curves(points: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -171,16 +163,10 @@ def _calibration(predictions: Sequence[Predicted], *, classes: int) -> Section:
     index = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     bins = [index == number for number in np.unique(index)]
     x, y = ([column[rows].mean() for rows in bins] for column in (confidence, is_right))
-    shares = [rows.mean() for rows in bins]
+    shares, diagonal = [rows.mean() for rows in bins], [1 / classes, 1]
     lines = [
         Line(x=x, y=y, label="test rows", marker="o"),
-        Line(
-            x=[1 / classes, 1],
-            y=[1 / classes, 1],
-            label="perfectly calibrated",
-            number=1,
-            style="--",
-        ),
+        Line(x=diagonal, y=diagonal, label="perfectly calibrated", number=1, style="--"),
     ]
     caption = "accuracy of the predictions in each bin of confidence"
     chart = draw_lines("calibration", lines, caption=caption, x_label="confidence", percent=True)

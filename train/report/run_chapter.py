@@ -4,8 +4,7 @@ A run may be in any state: complete, still training or killed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +13,9 @@ from numpy.typing import NDArray
 
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.report.charts import Line, draw_lines
-from clozeline.pipeline.report.page import Chapter, Section, Table
+from clozeline.pipeline.report.page import Chapter, Section, table_of
 from clozeline.train.artifacts.run import SUMMARY, RunConfig, read_run
-from clozeline.train.monitoring.health import HealthWarning, find_warnings
+from clozeline.train.monitoring.health import find_warnings
 from clozeline.train.monitoring.metrics import read_metrics
 
 LONGEST_NAME = 20  # characters
@@ -65,30 +64,29 @@ class RunHistory:
         columns = columns[np.isfinite(columns[:, 1])]
         return columns[:, 0], columns[:, 1]
 
-    def last(self, name: str, number: int = 10) -> float | None:
-        """The mean of a metric's newest values, since one is noisy; None if there are none."""
+    def last(self, name: str, form: str, number: int = 10) -> str:
+        """The mean of a metric's newest values, since one is noisy; "-" if there are none."""
         values = self.points(name)[1]
-        return float(values[-number:].mean()) if len(values) else None
+        return format(values[-number:].mean(), form) if len(values) else "-"
 
-    @cached_property
-    def warnings(self) -> list[HealthWarning]:
-        """The health warnings that the logged metrics give rise to."""
+    def warnings(self) -> list[str]:
+        """The last health warning of each cause that the logged metrics give rise to."""
         training = self.config.training
         total_steps = None if training.budget else training.max_steps
-        return find_warnings(self.lines, total_steps=total_steps)
+        found = find_warnings(self.lines, total_steps=total_steps)
+        last = {warning.cause: warning for warning in found}
+        return [f"{self.name}, {warning}" for warning in last.values()]
 
     def settings(self) -> dict[str, str]:
         """Everything that determines the run, by name, as text."""
         parts = self.config.to_dict()
-        flat = {
-            f"{part}: {name.rstrip('_')}": _value(value)
+        values = {
+            f"{part}: {name.rstrip('_')}": value
             for part in ("training", "model", "data")
             for name, value in parts[part].items()
         }
-        return flat | {
-            name: _value(parts[name])
-            for name in ("dataset_digest", "tokenizer_digest", "started_from")
-        }
+        values |= {x: parts[x] for x in ("dataset_digest", "tokenizer_digest", "started_from")}
+        return {name: "none" if value is None else str(value) for name, value in values.items()}
 
 
 def run_chapter(folders: Sequence[Path]) -> Chapter:
@@ -97,8 +95,8 @@ def run_chapter(folders: Sequence[Path]) -> Chapter:
     if len(runs) > 1:
         return Chapter(name="Runs", figures=[], sections=list(_sections(runs)))
     figures, config = _results(runs[0]), runs[0].config
-    figures |= {"dataset digest": config.dataset_digest}
-    figures |= {"tokenizer digest": config.tokenizer_digest}
+    figures["dataset digest"] = config.dataset_digest
+    figures["tokenizer digest"] = config.tokenizer_digest
     measured = [(name, value) for name, value in figures.items() if value != "-"]
     return Chapter(name="Run", figures=measured, sections=list(_sections(runs)))
 
@@ -114,64 +112,39 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _results(run: RunHistory) -> dict[str, str]:
     """How far the run got and what it reached; "-" for what was not measured."""
-
-    def last(name: str, form: str, number: int = 10) -> str:
-        value = run.last(name, number)
-        return "-" if value is None else format(value, form)
-
     speeds, training = run.points("tokens_per_second")[1], run.config.training
     return {
         "state": "complete" if run.is_complete else "not complete",
         "last logged step": f"{run.step:,} of {training.for_ or f'{training.max_steps:,}'}",
         "parameters": f"{count_parameters(run.config.model):,}",
-        "masked-LM loss": last("mlm_loss", ".3f"),
-        "masked-LM loss, held out": last("heldout/mlm_loss", ".3f", 1),
-        "unigram loss, held out": last(UNIGRAM, ".3f", 1),
-        "masked-LM accuracy": last("mlm_accuracy", ".1%"),
-        "masked-LM accuracy, held out": last("heldout/mlm_accuracy", ".1%", 1),
-        "NSP accuracy": last("nsp_accuracy", ".1%"),
-        "NSP accuracy, held out": last("heldout/nsp_accuracy", ".1%", 1),
+        "masked-LM loss": run.last("mlm_loss", ".3f"),
+        "masked-LM loss, held out": run.last("heldout/mlm_loss", ".3f", 1),
+        "unigram loss, held out": run.last(UNIGRAM, ".3f", 1),
+        "masked-LM accuracy": run.last("mlm_accuracy", ".1%"),
+        "masked-LM accuracy, held out": run.last("heldout/mlm_accuracy", ".1%", 1),
+        "NSP accuracy": run.last("nsp_accuracy", ".1%"),
+        "NSP accuracy, held out": run.last("heldout/nsp_accuracy", ".1%", 1),
         "tokens/s, median": f"{np.median(speeds):,.0f}" if len(speeds) else "-",
-        "MFU": last("mfu", ".1%"),
+        "MFU": run.last("mfu", ".1%"),
     }
 
 
 def _sections(runs: Sequence[RunHistory]) -> Iterator[Section]:
     """In the order of the page."""
-    warnings = [
-        f"{run.name}, step {warning.step:,}: {warning.words}"
-        for run in runs
-        for warning in {warning.cause: warning for warning in run.warnings}.values()
-    ]
-    if warnings:
+    if warnings := [warning for run in runs for warning in run.warnings()]:
         sentence = "What the metrics warn of: the last warning of each cause."
         yield Section(heading="Health", sentence=sentence, warnings=warnings)
     if len(runs) > 1:
         sentence = "Training metrics are means over the last ten logged steps."
-        table = _table("metric", runs, [_results(run) for run in runs])
+        table = table_of("metric", {run.name: _results(run) for run in runs})
         yield Section(heading="Results", sentence=sentence, tables=[table])
     yield _curves(runs)
     if len(runs) > 1:
-        table = _table("setting", runs, [run.settings() for run in runs], differing=True)
+        table = table_of("setting", {run.name: run.settings() for run in runs})
+        rows = [row for row in table.rows if len({*row[1:]}) > 1]
+        table = replace(table, rows=rows, is_numeric=False)
         sentence = "All other settings are equal." if table.rows else "All settings are equal."
         yield Section(heading="Differences", sentence=sentence, tables=[table])
-
-
-def _table(
-    head: str,
-    runs: Sequence[RunHistory],
-    columns: Sequence[Mapping[str, str]],
-    *,
-    differing: bool = False,
-) -> Table:
-    """A row for each name; of settings those that differ."""
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [(name, *(column.get(name, "-") for column in columns)) for name in names]
-    return Table(
-        heads=(head, *(run.name for run in runs)),
-        rows=[row for row in rows if not differing or len({*row[1:]}) > 1],
-        is_numeric=not differing,
-    )
 
 
 def _curves(runs: Sequence[RunHistory]) -> Section:
@@ -219,7 +192,3 @@ def _averaged(points: Points) -> Points:
     starts = np.arange(0, len(steps), -(-len(steps) // POINTS))
     counts = np.diff(np.append(starts, len(steps)))
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
-
-
-def _value(value: Any) -> str:
-    return "none" if value is None else str(value)
