@@ -11,7 +11,7 @@ import sys
 from clozeline.pipeline.common.signals import outside_imports, receive_delayed
 
 #: Commands that keep their work, as their `kept` says; asked before they are imported.
-RESUMABLE = ("shards", "pretrain", "finetune")
+RESUMABLE = ("shards", "pretrain", "finetune", "benchmark")
 STOPPED = 75  #: as `pipeline.common.errors` has it
 
 

@@ -32,7 +32,7 @@ from clozeline.pipeline.commandline.config_options import (
     read_config,
 )
 from clozeline.pipeline.commandline.removed_options import removed_option
-from clozeline.pipeline.common.errors import STOPPED, causes
+from clozeline.pipeline.common.errors import STOPPED, causes, initials
 from clozeline.pipeline.common.folders import KINDS, kind_of
 from clozeline.pipeline.common.paths import AnyPath
 
@@ -41,11 +41,6 @@ OUTPUT, GENERAL = "Output", "General"
 REQUIRED = "Required"  #: shown first in the short help
 ALL = "clozeline.help_all"  #: key in click's meta
 WIDTH = 100
-
-
-def _initials(option: str) -> str:
-    """--learning-rate  ->  --lr"""
-    return "--" + "".join(word[:1] for word in option.strip("-").split("-"))
 
 
 class Command(click.Command):
@@ -94,7 +89,7 @@ class Command(click.Command):
             if message := removed_option(str(ctx.info_name), error.option_name):
                 raise click.UsageError(message, ctx) from error
             options = (name for param in self.params for name in param.opts)
-            if meant := [name for name in options if _initials(name) == error.option_name]:
+            if meant := [name for name in options if initials(name) == error.option_name]:
                 words = f"{error.message} Did you mean '{meant[0]}'?"
                 raise click.UsageError(words, ctx) from error
             raise

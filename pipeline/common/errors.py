@@ -12,6 +12,7 @@ A broken invariant of our own is an `AssertionError` and ends with its traceback
 import difflib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -203,8 +204,15 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 
     `cutoff` is how similar they have to be, from 0 to 1 (`difflib.get_close_matches`).
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    known = list(known)
+    short = [name for name in known if initials(name) == word]
+    near = short or difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else "."
+
+
+def initials(name: str) -> str:
+    """--learning-rate  ->  --lr;  learning_rate  ->  lr"""
+    return re.sub("(?<=[a-z])[a-z]+|(?<=[a-z])[-_]", "", name)
 
 
 def own_version() -> str:

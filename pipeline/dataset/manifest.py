@@ -81,7 +81,7 @@ class Manifest:
     #: What was left out, by reason.
     dropped: dict[str, int] = field(default_factory=dict)
     #: Occurrences of each token in the training examples before masking, [V].
-    token_counts: list[int] = field(default_factory=list)
+    token_counts: list[int] = field(default_factory=list, repr=False)
     #: Sources with a budget of tokens; left out of the file where there are none.
     mixture: list[MixedSource] = field(default_factory=list)
     #: Names, sizes and times of the source files.

@@ -123,6 +123,8 @@ def spooled(
                 line = json.dumps(_columns(element, text_columns, number)).encode() + b"\n"
                 digest.update(line)
                 file.write(line)
+            if not file.tell():
+                raise InputError("there is no document, or `keep` leaves none; give some.")
         path = written.rename(Path(folder).parent / f"clozeline-{digest.hexdigest()}.jsonl")
     seconds = int(digest.hexdigest()[:7], 16)
     os.utime(path, (seconds, seconds))
@@ -149,8 +151,8 @@ def _columns(element: Any, names: Sequence[str], number: int) -> dict[str, str]:
         return dict.fromkeys(names, "") | {names[0]: element}
     if isinstance(element, Mapping) and all(isinstance(element.get(n), str) for n in names):
         return {name: element[name] for name in names}
-    has = f"has {', '.join(map(str, element))}" if isinstance(element, Mapping) else "has none"
+    keys = f" with {', '.join(map(str, element))}" if isinstance(element, Mapping) else ""
     raise InputError(
-        f"documents: number {number} is {type(element).__name__} and {has}; give texts, or dicts "
-        f"with text in {', '.join(names)}."
+        f"documents: number {number} is of type {type(element).__name__}{keys}; give texts, or "
+        f"dicts with text in {', '.join(names)}."
     )

@@ -10,7 +10,7 @@ import numpy as np
 from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
-from clozeline.pipeline.common.errors import InputError, check_packages
+from clozeline.pipeline.common.errors import InputError, as_input_error, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import check_kind
 from clozeline.pipeline.common.paths import (
@@ -143,19 +143,20 @@ def make_tokenizer(
         >>> made.tokenizer.vocab_size
         400
 
-    Raises InputError for a vocabulary that cannot be used, and if there is no text to learn from;
-    ValueError for options that do not go together.
+    Raises InputError for a vocabulary that cannot be used, for options that do not go together, and
+    if there is no text to learn from.
     """
     check_packages("a tokenizer", "nltk", "regex")
-    options = TokenizerOptions(
-        vocab=path_of(vocab) if vocab else None,
-        vocab_size=vocab_size,
-        model=model,
-        cased=cased,
-        strip_accents=strip_accents,
-        language=language,
-        text_columns=text_columns,
-    )
+    with as_input_error():
+        options = TokenizerOptions(
+            vocab=path_of(vocab) if vocab else None,
+            vocab_size=vocab_size,
+            model=model,
+            cased=cased,
+            strip_accents=strip_accents,
+            language=language,
+            text_columns=text_columns,
+        )
     out, names = path_of(out), list(each_given(sources))
     with naming_store(out):
         _check_out(out, overwrite=overwrite)

@@ -245,7 +245,7 @@ def test_a_classifier_has_no_masked_lm_head_to_prompt(done):
     ("lines", "message"),
     [
         ("[a]; train = 'x'", r"tasks.toml, \[a\]: give test tables, each once"),
-        ("[a]; train = 'x'; test = 'y'; headline = 'z'", "headline'; give a table"),
+        ("[a]; train = 'x'; test = 'y'; headline = 'z'", "headline is not a key of a task; g"),
         ("[a]; train = 'x'; test = 'y'; metrics = 'f2'", r"\[a\]: .* metrics out of accuracy"),
         ("[a]; train = 'x'; test = 'y'; metrics = ['f1', 'pearson']", "two are not mixed"),
         ("[a]; train = 'x'; test = 'y'; start = 'b'", "start is 'b'; name a classification"),

@@ -204,6 +204,12 @@ def test_what_words_tell_is_learned(texts, labels, accuracy, tmp_path):
     assert scores.examples == 20 * len(texts)
 
 
+def test_the_baseline_names_labels_that_may_be_one_class(tmp_path, capsys):
+    source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "+ "] * 20)
+    baseline(source, source)
+    assert "'+' (20 rows) and '+ ' (20 rows) differ only" in capsys.readouterr().err
+
+
 def test_both_texts_of_a_pair_are_read(tmp_path):
     labels = ["+", "-"] * 20
     source = write(tmp_path / "x.parquet", ["the food"] * 40, labels, pairs=[GOOD, BAD] * 20)

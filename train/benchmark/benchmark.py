@@ -16,7 +16,7 @@ folder per task; a regression keeps its results only. Finished tasks are kept.
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -104,6 +104,8 @@ def read_tasks(path: Path) -> list[Task]:
             table = {"test": [], "metrics": "accuracy", **values}
             for key in ("test", "metrics"):  # a single one, or a list
                 table[key] = tuple(table[key]) if isinstance(table[key], list) else (table[key],)
+            if others := values.keys() - {field.name for field in fields(Task)}:
+                raise ValueError(f"{min(others)} is not a key of a task")
             task = Task(name=name, **table)
             above = {one.name for one in tasks if not one.is_regression}
             if task.start is not None and task.start not in above:

@@ -21,7 +21,11 @@ from clozeline.train.store.local_folder import Folder
 TASK = ("text", "text_pair", "label", "label_efficiency", "prompt", "label_words")
 
 
-@click.command(cls=Command, example="clozeline benchmark work/run tasks.toml --out work/tasks")
+@click.command(
+    cls=Command,
+    example="clozeline benchmark work/run tasks.toml --out work/tasks",
+    kept="Trained models are kept; run the same command again to continue.",
+)
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("tasks", metavar="TASKS.toml", type=LocalPath())
 @grouped_option(

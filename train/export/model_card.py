@@ -25,14 +25,10 @@ tags:
 Made with Clozeline {version}.
 """
 FILL = """\
-from transformers import pipeline
-
 fill = pipeline("fill-mask", model="{folder}")
 print(fill("The {mask} of the town."))
 """
 CLASSIFY = """\
-from transformers import pipeline
-
 classify = pipeline("text-classification", model="{folder}", truncation=True)
 print(classify({example}))
 """
@@ -100,7 +96,7 @@ def _card(task: str, title: str, trained: Values, scores: Values, usage: str) ->
     sections = {
         "Training": _table(trained),
         "Evaluation": _table(scores) if scores else "Not evaluated.\n",
-        "Usage": f"```python\n{usage}```\n",
+        "Usage": f"```python\nfrom transformers import pipeline\n\n{usage}```\n",
     }
     text = HEAD.format(task=task, title=title, version=own_version())
     return text + "".join(f"\n## {name}\n\n{part}" for name, part in sections.items())

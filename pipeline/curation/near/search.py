@@ -104,7 +104,7 @@ class NearSearch:
 
     folder: AnyPath
     tokenized: tuple[str, ...]  #: the names of the token cache files, one for each block
-    similarity: float  #: least Jaccard similarity of near-duplicates
+    similarity: float  #: minimum Jaccard similarity to count as near-duplicates
     partitions: int  #: of the band keys, and of the ids
     buckets: Buckets
 
