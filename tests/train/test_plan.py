@@ -38,10 +38,7 @@ KEPT = {"log_every", "save_every", "keep", "unpadded"}
 
 
 def plan(shards, out, *, world=ALONE, **changes):
-    chosen = {name: changes.pop(name, None) for name in ("preset", "dropout")}
-    options = changes.pop("options", {})
-    start = find_start(Start(out=out, **changes), world)
-    return make_plan(read_manifest(shards), start, world, options=options, **chosen)
+    return make_plan(read_manifest(shards), find_start(Start(out=out, **changes), world), world)
 
 
 @pytest.fixture

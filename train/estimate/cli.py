@@ -68,14 +68,12 @@ def estimate(
 
     kinds = [gpu_named(name) for name in gpu.split(",")]
     manifest = read_manifest(shards) if shards else ASSUMED
-    preset, dropout = options.pop("preset"), options.pop("dropout")
-    changes = options.pop("set_")
+    given = {"preset": options.pop("preset"), "dropout": options.pop("dropout")}
     options["precision"] = options["precision"] or "bf16"
+    start = Start(out=Path(), changes=options.pop("set_"), options=options, **given)
     estimates = []
     for number in dict.fromkeys(map(int, gpus.split(","))):
-        world, start = World(0, number, CUDA), Start(out=Path())
-        chosen = {"preset": preset, "dropout": dropout, "changes": changes}
-        plan = make_plan(manifest, start, world, options=options, **chosen)
+        plan = make_plan(manifest, start, World(0, number, CUDA))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
         [phase] = find_phases(shards or Path("SHARDS"), manifest, training)

@@ -166,7 +166,6 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
     origin = _origin(run)
     _check_options(run, origin, options)
-    cools_down = options["schedule"] == COOL_DOWN
     for name in KEPT_FIELDS:  # in which a continued run has values of its own
         if _source_of(name) is ParameterSource.DEFAULT:
             del options[name]
@@ -178,12 +177,10 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
         from clozeline.train.pretraining.pretrain import train_run
         from clozeline.train.pretraining.start import ASSUMED, Start, find_start, make_plan
 
-        choices: dict[str, Any] = {"resume": run.resume, "overwrite": run.overwrite}
-        start = find_start(Start(out=out, origin=origin, cools_down=cools_down, **choices), world)
-        chosen: dict[str, Any] = {"preset": run.preset, "changes": run.set_, "options": options}
-        plan = world.broadcast_from_main(
-            lambda: make_plan(manifest or ASSUMED, start, world, dropout=run.dropout, **chosen)
-        )
+        own = {name: getattr(run, name) for name in ("preset", "dropout", "resume", "overwrite")}
+        given = Start(out=out, origin=origin, changes=run.set_, options=options, **own)
+        start = find_start(given, world)
+        plan = world.broadcast_from_main(lambda: make_plan(manifest or ASSUMED, start, world))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if run.print_recipe or not shards:
             _print_recipe(run, shards, plan, training, world)
@@ -266,9 +263,8 @@ def _stoppable() -> Iterator[None]:
         with handled((signal.SIGTERM,), receive):
             yield
     except SystemExit as end:
-        if (
-            end.code == STOPPED and os.environ.get("RANK", "0") == "0"
-        ):  # torch may not be imported yet
+        # torch may not be imported yet
+        if end.code == STOPPED and os.environ.get("RANK", "0") == "0":
             click.echo("Stopped. Add `--resume` to continue.")
         raise
 

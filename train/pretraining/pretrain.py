@@ -78,7 +78,6 @@ def pretrain(
     """
     _check_call(fields, masking)
     training = with_fields(training, fields) if training else None
-    cools_down = fields.get("schedule") == COOL_DOWN
     with join_world() as world, ExitStack() as stack:
 
         def opened(given: GivenPath, step: int | None = None, *, writes: bool = False) -> Path:
@@ -88,14 +87,14 @@ def pretrain(
         folder = opened(out, writes=True)
         stack.enter_context(locked_run(folder, world))
         origin = Origin.parse(str(from_), opened) if from_ else None
-        how: dict[str, Any] = {"origin": origin, "cools_down": cools_down}
-        given = Start(out=folder, resume=resume, overwrite=overwrite, **how)
-        start = find_start(given, world)
-        model, training = _planned(
-            shards := path_of(shards), start, world, model, training or fields, dropout
-        )
+        chosen: dict[str, Any] = {"dropout": dropout, "options": {} if training else fields}
+        if isinstance(model, str):
+            chosen["preset"] = model
+        given = Start(out=folder, resume=resume, overwrite=overwrite, origin=origin, **chosen)
+        start, shards = find_start(given, world), path_of(shards)
+        model, training = _planned(shards, start, world, model, training)
         run: dict[str, Any] = {"training": training, "masking": masking}
-        if cools_down and from_:  # a resumed run cools down further by what is recorded
+        if given.cools_down and from_:  # a resumed run cools down further by what is recorded
             run["options"] = {"pretrain": {"from": str(from_), "schedule": COOL_DOWN}}
         return train_run(shards, start, world, model=model, **run)
 
@@ -105,19 +104,14 @@ def _planned(
     start: Start,
     world: World,
     model: BertConfig | str | None,
-    training: PretrainConfig | Mapping[str, Any],
-    dropout: float | None,
+    training: PretrainConfig | None,
 ) -> tuple[BertConfig, PretrainConfig]:
     """The model and the training config: each as it is given, else as the command chooses it."""
-    if isinstance(model, BertConfig) and isinstance(training, PretrainConfig):
+    if isinstance(model, BertConfig) and training:
         return model, training
-    numbers = {} if isinstance(training, PretrainConfig) else training
-    preset = model if isinstance(model, str) else None
-    chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": numbers}
     manifest = read_manifest(shards)
-    plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
-    if not isinstance(training, PretrainConfig):
-        training = PretrainConfig(**{**numbers, **plan.values})
+    plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world))
+    training = training or PretrainConfig(**{**start.options, **plan.values})
     return (model if isinstance(model, BertConfig) else plan.model), training
 
 

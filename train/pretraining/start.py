@@ -1,6 +1,6 @@
 """Where a run begins, with which model and numbers: all that is decided before anything is written.
 
-    given     --out, --resume, --from, ...     Start(out=work/run, origin=work/old@8000)
+    given     --out, --from, --preset, ...     Start(out=work/run, origin=work/old@8000)
     start     the runs among these             Start(..., existing=RunConfig, other=RunConfig)
     numbers   the model, and each number       Plan(model=BertConfig,
               with its source                       settings={"batch_size": (256, "given")})
@@ -94,10 +94,20 @@ class Start:
     resume: bool = False
     overwrite: bool = False
     origin: Origin | None = None  # --from
-    cools_down: bool = False  # --schedule cool-down: the run of `origin` continues from its step
+    preset: str | None = None
+    changes: Sequence[str] = ()  # --set
+    dropout: float | None = None
+    #: Fields of PretrainConfig, None where the user gave nothing.
+    options: Mapping[str, Any] = field(default_factory=dict)
     #: Found by `find_start`: the run in `out` that is continued, and the run of `origin`.
     existing: RunConfig | None = None
     other: RunConfig | None = None
+
+    @property
+    def cools_down(self) -> bool:
+        """Whether the run of `origin` continues from its step, with --schedule cool-down."""
+        is_given = self.options.get("schedule") == COOL_DOWN
+        return is_given or cool_down_origin(self.existing) is not None
 
     @property
     def model_folder(self) -> Path | None:
@@ -127,11 +137,9 @@ def find_start(given: Start, world: World) -> Start:
             raise InputError(f"--from and --out are both {out}; give the new run another --out.")
         has_run = (out / RUN).exists() and (given.resume or bool(list_checkpoints(out)))
         existing = read_run(out) if has_run and not given.overwrite else None
-        cooled_from = cool_down_origin(existing)
         return replace(
             given,
-            origin=origin or cooled_from,
-            cools_down=given.cools_down or cooled_from is not None,
+            origin=origin or cool_down_origin(existing),
             existing=existing,
             other=_run_of(origin) if origin else None,
         )
@@ -200,24 +208,13 @@ class Plan:
         return lines
 
 
-def make_plan(
-    manifest: Manifest,
-    start: Start,
-    world: World,
-    *,
-    preset: str | None,
-    dropout: float | None,
-    options: Mapping[str, Any],
-    changes: Sequence[str] = (),
-) -> Plan:
-    """The plan of a run; `options` has fields of PretrainConfig, None where the user gave nothing.
-
-    Raises InputError for an unknown preset, and for folders that cannot be used.
-    """
+def make_plan(manifest: Manifest, start: Start, world: World) -> Plan:
+    """The plan of a run. Raises InputError for an unknown preset, and for unusable folders."""
+    options, dropout = start.options, start.dropout
     if start.cools_down:
         check_cool_down(start.origin, options)  # of a resumed run, too
     given = {x: options[x] for x in RECIPE_FIELDS if options.get(x) not in (None, COOL_DOWN)}
-    model, attention_dropout = _model(manifest, preset, changes, dropout, start), 0.0
+    model, attention_dropout = _model(manifest, start), 0.0
     if dropout is None and start.existing:
         model = with_dropout_of(start.existing.model, model)
     elif dropout is None and not start.cools_down and world.device.type == "cuda":
@@ -226,7 +223,7 @@ def make_plan(
     settings = _inherited(start)
     if settings is None:
         settings = resolve(
-            _recipe(start, preset or DEFAULT_PRESET, model),
+            _recipe(start, model),
             given,
             model=model,
             examples=manifest.num_examples("train"),
@@ -240,7 +237,7 @@ def make_plan(
         settings = with_decay(settings, given, start.origin)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    inherited = _kept_fields(start, options)
+    inherited = _kept_fields(start)
     return Plan(
         model=model,
         settings=settings,
@@ -251,17 +248,12 @@ def make_plan(
     )
 
 
-def _model(
-    manifest: Manifest,
-    preset: str | None,
-    changes: Sequence[str],
-    dropout: float | None,
-    start: Start,
-) -> BertConfig:
+def _model(manifest: Manifest, start: Start) -> BertConfig:
     """The preset; if none is given, the architecture of what training starts from.
 
     The positions are those of the run that is continued or started from, whatever its preset.
     """
+    preset, changes, dropout = start.preset, start.changes, start.dropout
     if start.model_folder:
         if preset or changes:
             raise InputError(
@@ -288,11 +280,11 @@ def _model(
     )
 
 
-def _recipe(start: Start, preset: str, model: BertConfig) -> Recipe:
+def _recipe(start: Start, model: BertConfig) -> Recipe:
     if start.model_folder:
         return CONTINUED
     with suppress(ValueError):
-        return recipe_of(preset)
+        return recipe_of(start.preset or DEFAULT_PRESET)
     return recipe_like(model)
 
 
@@ -324,12 +316,12 @@ def _inherited(start: Start) -> dict[str, Setting] | None:
     }
 
 
-def _kept_fields(start: Start, options: Mapping[str, Any]) -> dict[str, Any]:
+def _kept_fields(start: Start) -> dict[str, Any]:
     """What a continued run keeps where `options` leaves it out, unless it is the default.
 
     For a cool-down, what belongs to the order of the data and its masks.
     """
-    run, names = start.existing, [*KEPT_FIELDS]
+    run, names, options = start.existing, [*KEPT_FIELDS], start.options
     if run and options.get("max_steps") is not None:  # steps end the run now
         names.remove("for_")
     elif not run and start.cools_down:
