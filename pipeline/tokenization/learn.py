@@ -6,19 +6,19 @@ wordpiece   BERT's (Devlin et al. 2018): BertNormalizer, words and marks, "##" i
 bpe         byte-level BPE (Radford et al. 2019), as ModernBERT has it (Warner et al. 2024): NFC,
             GPT-2's words, no unknown characters
 
-The most frequent pair of neighbours is merged first (Sennrich et al. 2016). In WordPiece **ties go
-to the pair of the older tokens**: the library's trainer numbers "##..." in the order of a hash
-table, which is another one in each process, and so breaks ties. Its trainer of Unigram adds scores
-in such an order, too; published Unigram vocabularies can be adopted.
+The most frequent pair of neighbours is merged first (Sennrich et al. 2016). The library's trainer of
+WordPiece numbers "##..." in the order of a hash table, which is another one in each process, and so
+breaks ties. That of BPE sorts its alphabet, and **ties go to the pair of the older tokens**; so it
+learns WordPiece, too, from words in which each token is a letter of its own. The trainer of Unigram
+adds scores in the order of a hash table; published Unigram vocabularies can be adopted.
 """
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import chain
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
@@ -30,9 +30,8 @@ from clozeline.pipeline.tokenization.tokenizer import PunktJson, Tokenizer, name
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec, read_spec
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, normalization_of
 
-Pair = tuple[int, int]
-
-MIN_COUNT = 2  #: a pair that is rarer is not merged, as by default in the library
+MIN_COUNT = 2  #: a pair that is rarer is not merged; the default for BPE is 0
+AT_ONCE = 1000  #: times that a word is in one text: the library needs much memory for a long one
 
 # The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
 MIN_ALPHABET = 1000
@@ -135,76 +134,32 @@ def learn_wordpiece(words: Mapping[str, int], *, vocab_size: int, alphabet: int)
     kept = {word: number for word, number in words.items() if known.issuperset(word)}
     inside = {character for word in kept for character in word[1:]}
     tokens = [*sorted(known), *(CONTINUATION + character for character in sorted(inside))]
-    merges = Merges(kept, tokens)
-    while len(tokens) < vocab_size and merges.merge_next():
-        pass
+    # BERT's pre-tokenizer leaves no "#" beside others, so no two rows of letters spell one token.
+    letters = map(chr, chain(range(0x21, 0xD800), range(0xE000, 0x110000)))  # all after the space
+    letter_of = dict(zip(tokens, letters, strict=False))
+    spelled = [
+        "".join(map(letter_of.__getitem__, (word[0], *(CONTINUATION + c for c in word[1:]))))
+        for word in kept
+    ]
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_COUNT,
+        initial_alphabet=list(letter_of.values()),
+        show_progress=False,
+    )
+    library.train_from_iterator(_repeated(spelled, kept.values()), trainer)
+    token_of = {letter: token for token, letter in letter_of.items()}
+    ids = library.get_vocab()
+    for merged in sorted(ids, key=ids.__getitem__)[len(tokens) :]:
+        first, *others = map(token_of.__getitem__, merged)
+        tokens.append(first + "".join(part.removeprefix(CONTINUATION) for part in others))
     return tokens
 
 
-class Merges:
-    """The pairs of neighbours in W words, as numbers of tokens, and where they are.
-
-    Merged pairs are appended to `tokens`, unless another pair became the same token before.
-    """
-
-    def __init__(self, words: Mapping[str, int], tokens: list[str]) -> None:
-        self._tokens = tokens
-        self._ids = ids = {token: i for i, token in enumerate(tokens)}
-        self._words = [[ids[w[0]], *(ids[CONTINUATION + c] for c in w[1:])] for w in words]
-        self._numbers = list(words.values())
-        self._counts: dict[Pair, int] = defaultdict(int)
-        #: Words that have the pair, or had it when they were added.
-        self._rows: dict[Pair, list[int]] = defaultdict(list)
-        for row, (word, number) in enumerate(zip(self._words, self._numbers, strict=True)):
-            for pair in pairwise(word):
-                self._counts[pair] += number
-                self._rows[pair].append(row)
-        self._queue = [(-number, pair) for pair, number in self._counts.items()]
-        heapify(self._queue)
-
-    def merge_next(self) -> bool:
-        """Merge the most frequent pair everywhere; False if none is left that is not rare."""
-        while self._queue:
-            number, pair = heappop(self._queue)
-            now = self._counts[pair]
-            if now < MIN_COUNT:
-                continue
-            if now == -number:
-                self._merge(pair)
-                return True
-            heappush(self._queue, (-now, pair))  # it has become rarer since it was queued
-        return False
-
-    def _merge(self, pair: Pair) -> None:
-        left, right = (self._tokens[i] for i in pair)
-        merged = left + right.removeprefix(CONTINUATION)
-        if (new := self._ids.setdefault(merged, len(self._tokens))) == len(self._tokens):
-            self._tokens.append(merged)
-        changed: set[Pair] = set()
-        for row in dict.fromkeys(self._rows.pop(pair)):
-            self._merge_in(row, pair, new, changed)
-        del self._counts[pair]  # which is 0 now, but not on the way through "aaa"
-        for other in changed:
-            heappush(self._queue, (-self._counts[other], other))
-
-    def _merge_in(self, row: int, pair: Pair, new: int, changed: set[Pair]) -> None:
-        """Merge a pair in one word, from left to right, and count its neighbours anew."""
-        word, number, counts = self._words[row], self._numbers[row], self._counts
-        at = 0
-        while at < len(word) - 1:
-            if (word[at], word[at + 1]) != pair:
-                at += 1
-                continue
-            word[at : at + 2] = [new]
-            beside = []
-            if at:
-                counts[word[at - 1], pair[0]] -= number
-                beside.append((word[at - 1], new))
-            if at + 1 < len(word):
-                counts[pair[1], word[at + 1]] -= number
-                beside.append((new, word[at + 1]))
-            for other in beside:
-                counts[other] += number
-                self._rows[other].append(row)
-                changed.add(other)
-            at += 1
+def _repeated(words: Sequence[str], numbers: Iterable[int]) -> Iterator[str]:
+    """Texts in which each word occurs as often as its number says."""
+    for word, number in zip(words, numbers, strict=True):
+        for done in range(0, number, AT_ONCE):
+            yield f"{word} " * min(AT_ONCE, number - done)
