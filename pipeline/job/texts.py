@@ -126,9 +126,8 @@ class KeyByShard(OnTexts):
 
     def _shard_of(self, text: str) -> int:
         """The first shard for a text that is too short: it counts and drops it."""
-        if not (clean := clean_texts([text], self.context.config.min_characters)):
-            return 0
-        return int(self.context.buckets.of(*hash_documents(clean))[0])
+        clean, *_ = clean_texts([text], self.context.config.min_characters)
+        return int(self.context.buckets.of(*hash_documents(clean))[0]) if clean else 0
 
     def _text_of(self, element: Any) -> str:
         text = element.text if isinstance(element, Document) else element

@@ -27,8 +27,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manife
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import join_bytes
-from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
+from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, join_bytes
 
 SPACES = re.compile("  +")  # a word mark alone, then a token that has its own
 

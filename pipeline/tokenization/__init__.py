@@ -7,8 +7,8 @@ of other models 1.5 times in new text and 8 times in words seen before. In the o
 meets them:
 
 - before: `train_tokenizer` is the command, with its `options`; `accents` says what stripping them
-  loses; `learn` makes a vocabulary of text, or `vocabulary` and `tokenizer_spec` read one;
-  `tokenizer` is all of it, loaded;
+  loses; `learn` makes a vocabulary of text, or `read_vocabulary` reads one; `vocabulary` is what
+  both give, and `tokenizer` all of it, loaded;
 - for each block: `documents` takes text to sentences, ids and the bytes that the other steps read;
   `encoder` finds the ids.
 """

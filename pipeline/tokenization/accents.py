@@ -17,8 +17,10 @@ Persian and many Indic scripts write words with zero-width joiners, which BERT's
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from clozeline.pipeline.tokenization.vocabulary import Normalization
 
 #: A vocabulary keeps marks by default if at least this share of the letters would be lost. English
 #: Wikipedia loses 0.003 % in foreign names, Bulgarian 0.5 %, Arabic 5 %, Hindi 23 %.
@@ -61,24 +63,23 @@ class Sample(NamedTuple):
             return f"merge {merged / words:.0%} of the words with other common words"
         return None
 
-    def dotless_make(self) -> str | None:
-        """What lower-casing changes where I has a small letter of its own, as in Turkish."""
-        if self.characters["\u0131"] <= MAX_LOST * self.characters.total():
-            return None
-        number = self.characters["I"] + self.characters["\u0130"]
-        return f"{number:,} letters I and İ become the wrong small letter in this language"
-
-    def joiners_make(self) -> str | None:
-        """How many words have zero-width joiners, in scripts other than Latin and Greek."""
-        others = [w for w in self.words if not w.isascii() and _script(w[0]) not in ACCENTED]
-        joined = [word for word in others if not set(JOINERS).isdisjoint(word)]
-        if not joined:
-            return None
-        most = max(joined, key=lambda word: (self.words[word], word))
-        number = sum(map(self.words.__getitem__, joined))
-        return (
-            f"{number:,} of {self.words.total():,} words have zero-width joiners, such as {most!r}"
-        )
+    def dropped_by(self, flags: Normalization) -> Iterator[str]:
+        """Notes of zero-width joiners, in scripts other than Latin and Greek, and of Turkish I."""
+        joined = [w for w in self.words if {*JOINERS} & {*w} and _script(w[0]) not in ACCENTED]
+        if joined and flags.clean_text:
+            most = max(joined, key=lambda word: (self.words[word], word))
+            number = sum(map(self.words.__getitem__, joined))
+            yield (
+                f"{number:,} of {self.words.total():,} words have zero-width joiners, such as "
+                f"{most!r}, which WordPiece drops; --model bpe keeps them."
+            )
+        has_dotless = self.characters["\u0131"] > MAX_LOST * self.characters.total()
+        if has_dotless and flags.lowercase:
+            number = self.characters["I"] + self.characters["\u0130"]
+            yield (
+                f"{number:,} letters I and İ become the wrong small letter in this language; "
+                "--cased keeps them."
+            )
 
 
 def count_merged(words: Counter[str]) -> int:

@@ -71,7 +71,7 @@ def tokenize_documents(
         ["It was old. So it fell.\nNobody saw it."]  ->  1 document, sentences of 4, 4 and 4 tokens,
                                                          paragraphs of 2 and 1 sentences
     """
-    joined, paragraphs_in, counts = _cleaned(texts, min_characters)
+    joined, paragraphs_in, counts = clean_texts(texts, min_characters)
     encoded = list(map(str.encode, joined))
     high, low = hash_encoded(encoded)
     cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
@@ -107,13 +107,8 @@ def lines_of(text: str) -> list[str]:
     return [line for line in map(str.strip, text.split("\n")) if line]
 
 
-def clean_texts(texts: Sequence[str], min_characters: int) -> list[str]:
-    """The texts as documents have them, whose hashes are those of the documents."""
-    return _cleaned(texts, min_characters)[0]
-
-
-def _cleaned(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
-    """Documents of the paragraphs that are long enough, how many each has, and the counts."""
+def clean_texts(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
+    """The texts of documents, which are what is hashed, the paragraphs of each, and the counts."""
     documents: list[str] = []
     paragraphs_in: list[int] = []
     dropped: Counter[str] = Counter()

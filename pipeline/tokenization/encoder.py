@@ -12,8 +12,8 @@ its tokenizer, so each sentence is encoded by itself, and the NULs say where it 
 follows no whitespace begins one, whatever is beside it: in GPT-2's pattern (Radford et al. 2019) of
 byte-level BPE, and in Metaspace. No Unicode normalization form joins a space with a neighbour, or
 moves a mark across it. So a sentence is cut before its spaces, and a word that was seen before is
-not encoded again. Sentences with a space that follows whitespace stay whole, those with an added
-token that could reach across a cut, and all where the steps are others.
+not encoded again. Sentences with a space that follows whitespace stay whole, and all of them where
+the steps are others, or an added token could reach across a cut.
 
     "No, no."  ->  [No,][ no.]
 
@@ -22,7 +22,6 @@ documents (`documents.py`).
 """
 
 import json
-import re
 import sys
 import unicodedata
 from array import array
@@ -40,7 +39,7 @@ from clozeline.pipeline.common.errors import JobFailedError, one_line
 from clozeline.pipeline.common.ragged import Offsets, text_slabs
 from clozeline.pipeline.sentences.splitter import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from clozeline.pipeline.tokenization.vocabulary import TokenizerSpec
 
 Ids = NDArray[np.uint32]
 
@@ -51,10 +50,8 @@ CUT_STEPS: tuple[dict[str, Any], ...] = (
     {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False},
     {"type": "Metaspace", "replacement": "\u2581", "split": True},
 )
-CUT = re.compile(r"\S ")
 NOT_CUT = f"[{''.join(filter(str.isspace, map(chr, range(0x3001))))}] "  # in one that stays whole
 SLAB_CHARACTERS = 1 << 20  # cut at once: the working set stays in the processor's cache
-MAX_PATTERN = 10_000  # characters: above that, RE2 is slower than to encode all sentences whole
 MEMO_BYTES = 128 << 20  # of words, which bounds memory; ids do not depend on it
 ENTRY_BYTES = 150  # of a word in the memo, besides its text and ids
 
@@ -69,7 +66,7 @@ class SentenceEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._compiled: Any = _wordpiece(tokenizer) if tokenizer.spec is None else None
-        self._whole = _stays_whole(tokenizer.spec) if tokenizer.spec else None
+        self._is_cut = bool(tokenizer.spec and _can_be_cut(tokenizer.spec))
         self._ids: dict[str, bytes] = {}  # of each word; cleared when full
         self._size = 0
 
@@ -82,7 +79,7 @@ class SentenceEncoder:
         """
         if self._compiled is None:
             listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
-            if self._whole is None or any(NUL in sentence for sentence in listed):
+            if not self._is_cut or any(NUL in sentence for sentence in listed):
                 return self._encode_by_library(listed)
             return _joined([self._encode_words(s) for s in text_slabs(listed, SLAB_CHARACTERS)])
         spans = sentences if isinstance(sentences, Sentences) else Sentences.of(sentences)
@@ -119,11 +116,7 @@ class SentenceEncoder:
         texts = pa.array(sentences, pa.large_string())
         cut = pc.replace_substring(texts, " ", f"{NUL} ")
         is_whole = pc.match_substring_regex(texts, NOT_CUT)
-        if self._whole:
-            form = pc.utf8_normalize(texts, "NFKD")
-            is_whole = pc.or_(is_whole, pc.match_substring_regex(form, self._whole))
-        texts = pc.if_else(is_whole, texts, cut)
-        rows = pc.split_pattern(texts, NUL)
+        rows = pc.split_pattern(pc.if_else(is_whole, texts, cut), NUL)
         words = rows.values.dictionary_encode()
         distinct = words.dictionary.to_pylist()
         if self._size > MEMO_BYTES:
@@ -148,26 +141,17 @@ def _joined(parts: list[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets]:
     return np.concatenate(ids), np.concatenate(lengths)
 
 
-def _stays_whole(spec: TokenizerSpec) -> str | None:
-    """A pattern of the added tokens that could reach across a cut; a sentence with one stays whole.
-
-    It is matched in the sentence's NFKD: whatever text normalization turns into such a token, its
-    NFKD contains that of the token, without combining marks at the ends, whose order may change.
-    Returns "" if there are no such tokens, and None if sentences of this model cannot be cut.
-    """
+def _can_be_cut(spec: TokenizerSpec) -> bool:
+    """Whether the steps of this model are known, and no added token reaches across a cut."""
     values = json.loads(spec.library().to_str())  # in full: a file may leave out what is usual
     normalizer, step = values["normalizer"] or {}, values["pre_tokenizer"] or {}
-    is_known = any(known.items() <= step.items() for known in CUT_STEPS)
-    if not is_known or normalizer.get("type") not in FORMS:
-        return None
-    found = []
     for token in values["added_tokens"]:
-        text = pc.utf8_normalize(token["content"], "NFKD").as_py()
+        text = unicodedata.normalize("NFKD", token["content"])  # spaces of every form
         is_after_space = token["single_word"] and text.startswith(" ")
-        if not token["special"] and (token["rstrip"] or is_after_space or CUT.search(text)):
-            found.append(re.escape(text.strip("".join(filter(unicodedata.combining, text)))))
-    pattern = f"({'|'.join(found)})" if found else ""
-    return pattern if len(pattern) <= MAX_PATTERN else None
+        if not token["special"] and (token["rstrip"] or is_after_space or " " in text.lstrip()):
+            return False
+    is_known = any(known.items() <= step.items() for known in CUT_STEPS)
+    return is_known and normalizer.get("type") in FORMS
 
 
 def _separated(sentences: Sentences) -> bytes:

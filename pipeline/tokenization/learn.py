@@ -6,11 +6,11 @@ wordpiece   BERT's (Devlin et al. 2018): BertNormalizer, words and marks, "##" i
 bpe         byte-level BPE (Radford et al. 2019), as ModernBERT has it (Warner et al. 2024): NFC,
             GPT-2's words, no unknown characters
 
-The most frequent pair of neighbours is merged first (Sennrich et al. 2016). The library's trainer of
-WordPiece numbers "##..." in the order of a hash table, which is another one in each process, and so
-breaks ties. That of BPE sorts its alphabet, and **ties go to the pair of the older tokens**; so it
-learns WordPiece, too, from words in which each token is a letter of its own. The trainer of Unigram
-adds scores in the order of a hash table; published Unigram vocabularies can be adopted.
+The most frequent pair of neighbours is merged first (Sennrich et al. 2016), of equal ones that of
+the older tokens, since the library's trainer of BPE sorts its alphabet. It learns WordPiece, too,
+from words in which each token is a letter: the library's own trainer numbers "##..." in the order
+of a hash table, which is another one in each process. That of Unigram adds scores in such an order;
+published Unigram vocabularies can be adopted.
 """
 
 import json
@@ -26,9 +26,14 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.documents import lines_of
 from clozeline.pipeline.tokenization.options import Model
+from clozeline.pipeline.tokenization.read_vocabulary import read_spec
 from clozeline.pipeline.tokenization.tokenizer import PunktJson, Tokenizer, named_tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec, read_spec
-from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, normalization_of
+from clozeline.pipeline.tokenization.vocabulary import (
+    CONTINUATION,
+    SPECIAL_TOKENS,
+    Normalization,
+    TokenizerSpec,
+)
 
 MIN_COUNT = 2  #: a pair that is rarer is not merged; the default for BPE is 0
 AT_ONCE = 1000  #: times that a word is in one text: the library needs much memory for a long one
@@ -63,7 +68,7 @@ def learn_vocabulary(
     lines = _lines(texts)
     if model != "wordpiece":
         return named_tokenizer("the training text", *_learn_bpe(lines, vocab_size), punkt)
-    normalization = normalization_of(cased=cased, strip_accents=strip_accents)
+    normalization = Normalization.of(cased=cased, strip_accents=strip_accents)
     words = count_words(lines, normalizers.BertNormalizer(**asdict(normalization)))
     room = vocab_size - len(SPECIAL_TOKENS)
     learned = learn_wordpiece(words, vocab_size=room, alphabet=alphabet)
@@ -79,7 +84,9 @@ def _lines(texts: Iterable[str]) -> Iterator[list[str]]:
         yield lines
 
 
-def _learn_bpe(lines: Iterator[list[str]], vocab_size: int) -> tuple[list[str], TokenizerSpec]:
+def _learn_bpe(
+    lines: Iterator[list[str]], vocab_size: int
+) -> tuple[list[str], Normalization | TokenizerSpec]:
     letters = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(letters) + len(SPECIAL_TOKENS) + 1:
         raise InputError(

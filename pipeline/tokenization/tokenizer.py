@@ -5,9 +5,8 @@
 
 A tokenizer consists of a list of tokens (id = index in the list), four normalizer flags and,
 optionally, the sentence splitter's parameters. The library's tokenizer is always built from these
-alone, whatever file a vocabulary comes from, and the digest covers exactly these. So a WordPiece
-`tokenizer.json` with settings that differ from BERT's is refused. One of another model, such as
-ModernBERT's byte-level BPE, takes the place of the flags as a whole (see `tokenizer_spec.py`).
+alone, whatever file a vocabulary comes from, and the digest covers exactly these. A tokenizer.json
+of another kind, such as ModernBERT's, takes the place of the flags as a whole (`vocabulary.py`).
 
 Text never becomes a special token. By default the library turns text that spells "[MASK]" into
 one, and it saves this setting neither in `tokenizer.json` nor in a pickle; here it is set in the
@@ -36,26 +35,24 @@ from clozeline.pipeline.common.paths import (
     read_file,
     write_together,
 )
-from clozeline.pipeline.tokenization.tokenizer_spec import (
-    SPECIAL_TOKENS,
-    TokenizerSpec,
-    is_wordpiece,
-    join_bytes,
-    shown_token,
-    token_texts,
-)
+from clozeline.pipeline.tokenization.read_vocabulary import read_json_object, read_tokenizer_json
 from clozeline.pipeline.tokenization.vocabulary import (
-    CONTINUATION,
+    FLAGS,
+    SPECIAL_NAMES,
+    SPECIAL_TOKENS,
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
     Normalization,
+    TokenizerSpec,
+    canonical_json,
     check_tokens,
-    read_json_object,
-    read_tokenizer_json,
-    transformers_files,
+    join_bytes,
+    shown_token,
+    token_texts,
     wordpiece_library,
 )
 
+ANY_TOKENIZER = "PreTrainedTokenizerFast"  # of `transformers`: does what tokenizer.json says
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 #: In the order in which they appear: without the last, a folder is not a tokenizer.
@@ -81,8 +78,8 @@ class Tokenizer:
         spec             the TokenizerSpec, or None
         mask_token       how a user writes a mask, such as "[MASK]" or "<mask>"
         knows_words      whether tokens say where a word begins, which whole-word masking needs
-        mark             what tokens inside of words, or those at their start, begin with, or ""
         needs_space      whether the first token of a text depends on a space before it
+        texts            list[str] [V]    what each token adds to a text, see `token_texts`
 
         >>> tokenizer = load_tokenizer("work/tokenizer")
         >>> len(tokenizer), tokenizer.decode(tokenizer.encode("The North of it."))
@@ -97,38 +94,31 @@ class Tokenizer:
         normalization: Normalization | TokenizerSpec,
         punkt: dict[str, Any] | None = None,
     ) -> None:
+        self.spec = normalization if isinstance(normalization, TokenizerSpec) else None
         if isinstance(normalization, Normalization):
             check_tokens(tokens)
+            self.library = wordpiece_library(tokens, normalization)
+        else:
+            self.library = normalization.library()
         self.tokens = list(tokens)
         self.vocab_size = len(tokens)
         self.normalization = normalization
         self.punkt: dict[str, Any] | None = json.loads(canonical_json(punkt))
-        self.spec = spec = normalization if isinstance(normalization, TokenizerSpec) else None
-        self.special_tokens = spec.special_tokens if spec else SPECIAL_TOKENS
+        self.special_tokens = normalization.special_tokens
         self.mask_token = self.special_tokens[-1]
-        word_mark = spec.word_mark if spec else None
-        has_continuations = spec is None or is_wordpiece(spec.values)
-        self.mark = CONTINUATION if has_continuations else word_mark or ""
-        self.knows_words, self.needs_space = bool(self.mark), bool(word_mark)
+        self.needs_space = normalization.word_mark is not None
+        self.knows_words = self.needs_space or bool(normalization.continuation)
+        self.texts = token_texts(tokens, normalization)
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.is_special = _flags(token in self.special_tokens for token in tokens)
-        reserved = {*self.special_tokens, *(spec.added(special=True) if spec else ())}
-        self.is_reserved = _flags(token in reserved for token in tokens)
-        if has_continuations:
-            continues = _flags(token.startswith(CONTINUATION) for token in tokens)
-        else:
-            begins = _flags(token.startswith((self.mark, " ")) for token in tokens)
-            continues = ~begins & self.knows_words
-        self.is_continuation = continues & ~self.is_reserved
+        self.is_reserved = _flags(token in normalization.reserved for token in tokens)
+        self._reserved_ids = frozenset(np.flatnonzero(self.is_reserved).tolist())
+        self.is_continuation = _flags(not text.startswith(" ") for text in self.texts)
         is_unused = _flags(token.startswith("[unused") for token in tokens)
         self.replacement_ids = np.flatnonzero(~self.is_reserved & ~is_unused).astype(np.uint32)
         if not len(self.replacement_ids):
             raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
-        if isinstance(normalization, TokenizerSpec):
-            self.library = normalization.library()
-        else:
-            self.library = wordpiece_library(self.tokens, normalization)
         self.digest = self._digest()
 
     def __len__(self) -> int:
@@ -164,18 +154,9 @@ class Tokenizer:
         return text.removeprefix(" ")
 
     @cached_property
-    def texts(self) -> list[str]:
-        """What each token adds to a text, [V]; see `token_texts`."""
-        return token_texts(self.tokens, self.is_continuation.tolist(), self.spec)
-
-    @cached_property
     def shown_tokens(self) -> list[str]:
         """The tokens as people read them, [V]: "##..." continues a word, whatever the model."""
         return list(map(shown_token, self.texts))
-
-    @cached_property
-    def _reserved_ids(self) -> frozenset[int]:
-        return frozenset(np.flatnonzero(self.is_reserved).tolist())
 
     def after_space(self, text: str) -> str:
         """The text as it is within a document: some models' first token depends on a space."""
@@ -186,11 +167,10 @@ class Tokenizer:
         # The fast form leaves out offsets.
         found = self.library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [text.ids for text in found]
-        if self.spec:
-            for row in rows:
-                # Text that spells one is unknown where the model finds no other pieces.
-                if not self._reserved_ids.isdisjoint(row):
-                    row[:] = [self.unk_id if i in self._reserved_ids else i for i in row]
+        for row in rows if self.spec else ():
+            # Text that spells one is unknown where the model finds no other pieces.
+            if not self._reserved_ids.isdisjoint(row):
+                row[:] = [self.unk_id if i in self._reserved_ids else i for i in row]
         return rows
 
     def save(
@@ -210,14 +190,7 @@ class Tokenizer:
         else, unless `overwrite` replaces it.
         """
         folder = path_of(folder)
-        texts = self._own_files() | transformers_files(
-            self.special_tokens,
-            None if isinstance(self.normalization, TokenizerSpec) else asdict(self.normalization),
-            max_seq_length=max_seq_length,
-            has_segments=has_segments,
-            cuts_start=cuts_start,
-        )
-        contents = {name: texts[name].encode() for name in TOKENIZER_FILES if name in texts}
+        contents = self._files(max_seq_length, has_segments, cuts_start)
         contents[SUMS] = sums_of(contents)
         names = {name for name in names_in(folder) if not name.startswith(".")}
         is_used = TOKENIZER_JSON in names or not names <= set(TOKENIZER_FILES)
@@ -235,15 +208,37 @@ class Tokenizer:
         make_folder(folder)
         write_together(folder, changed, removed=first_to_last)
 
-    def _own_files(self) -> dict[str, str]:
-        # Not the library's own save: it reports a full disk as a bare Exception.
-        spec = self.spec.text if self.spec else self.library.to_str(pretty=True)
-        texts = {TOKENIZER_JSON: spec}
-        if self.spec is None:
-            texts[VOCAB_TXT] = "".join(f"{token}\n" for token in self.tokens)
-        if self.punkt is not None:
-            texts[PUNKT_JSON] = canonical_json(self.punkt) + "\n"
-        return texts
+    def _files(
+        self, max_seq_length: int | None, has_segments: bool, cuts_start: bool
+    ) -> dict[str, bytes]:
+        """The content of each file but the sums.
+
+        In `transformers`, text that spells [MASK] becomes the token, unless the tokenizer is loaded
+        with `split_special_tokens`.
+        """
+        flags = self.normalization
+        is_bert = isinstance(flags, Normalization) and flags.clean_text
+        special = dict(zip(SPECIAL_NAMES, self.special_tokens, strict=True))
+        config = {
+            "tokenizer_class": "BertTokenizer" if is_bert else ANY_TOKENIZER,
+            "model_max_length": max_seq_length,
+            "truncation_side": "left" if cuts_start else None,
+            "clean_up_tokenization_spaces": True,
+            **{option: getattr(flags, name) for name, option in FLAGS.items() if is_bert},
+            **special,
+            # Without segments, the model gets no token_type_ids.
+            "model_input_names": None if has_segments else ["input_ids", "attention_mask"],
+        }
+        given = {name: value for name, value in config.items() if value is not None}
+        texts = {
+            VOCAB_TXT: None if self.spec else "".join(f"{token}\n" for token in self.tokens),
+            PUNKT_JSON: None if self.punkt is None else f"{canonical_json(self.punkt)}\n",
+            TOKENIZER_CONFIG: json.dumps(given, indent=2) + "\n",
+            SPECIAL_TOKENS_MAP: json.dumps(special, indent=2) + "\n",
+            # Not the library's own save: it reports a full disk as a bare Exception.
+            TOKENIZER_JSON: self.spec.text if self.spec else self.library.to_str(pretty=True),
+        }
+        return {name: text.encode() for name, text in texts.items() if text is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
@@ -289,11 +284,6 @@ def named_tokenizer(
         return Tokenizer(tokens, normalization, punkt)
     except ValueError as error:  # also for a number in Punkt's parameters that is NaN
         raise InputError(f"{origin}: {error}") from error
-
-
-def canonical_json(value: Any) -> str:
-    """Equal values give equal text: sorted keys, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
-from clozeline.pipeline.common.config_checks import counted
+from clozeline.pipeline.common.config_checks import check_keywords, counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError, as_input_error, check_packages
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -38,7 +38,12 @@ from clozeline.pipeline.sources.formats import (
 )
 from clozeline.pipeline.tokenization.accents import Sample
 from clozeline.pipeline.tokenization.learn import MIN_ALPHABET, learn_vocabulary
-from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
+from clozeline.pipeline.tokenization.options import TokenizerOptions
+from clozeline.pipeline.tokenization.read_vocabulary import (
+    read_tokenizer_json,
+    read_vocab_txt,
+    vocab_txt_flags,
+)
 from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
     TOKENIZER_JSON,
@@ -47,13 +52,7 @@ from clozeline.pipeline.tokenization.tokenizer import (
     Tokenizer,
     named_tokenizer,
 )
-from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
-from clozeline.pipeline.tokenization.vocabulary import (
-    Normalization,
-    read_tokenizer_json,
-    read_vocab_txt,
-    vocab_txt_flags,
-)
+from clozeline.pipeline.tokenization.vocabulary import Normalization, TokenizerSpec
 
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.
@@ -127,14 +126,8 @@ def make_tokenizer(
     sources: GivenPath | Iterable[GivenPath] = (),
     *,
     out: GivenPath,
-    vocab: GivenPath | None = None,
-    vocab_size: int | None = None,
-    model: Model = TokenizerOptions.model,
-    cased: bool | None = TokenizerOptions.cased,
-    strip_accents: bool | None = TokenizerOptions.strip_accents,
-    language: str = TokenizerOptions.language,
-    text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
     overwrite: bool = False,
+    **fields: Any,
 ) -> Made:
     """Write a tokenizer folder: learned from `sources` (`vocab_size`) or adopted (`vocab`).
 
@@ -143,20 +136,13 @@ def make_tokenizer(
         >>> made.tokenizer.vocab_size
         400
 
-    Raises InputError for a vocabulary that cannot be used, for options that do not go together, and
-    if there is no text to learn from.
+    Options are fields of TokenizerOptions, as keywords. Raises InputError for a vocabulary that
+    cannot be used, for options that do not go together, and if there is no text to learn from.
     """
     check_packages("a tokenizer", "nltk", "regex")
+    check_keywords(make_tokenizer, fields, TokenizerOptions)
     with as_input_error():
-        options = TokenizerOptions(
-            vocab=path_of(vocab) if vocab else None,
-            vocab_size=vocab_size,
-            model=model,
-            cased=cased,
-            strip_accents=strip_accents,
-            language=language,
-            text_columns=text_columns,
-        )
+        options = TokenizerOptions(**fields)
     out, names = path_of(out), list(each_given(sources))
     with naming_store(out):
         _check_out(out, overwrite=overwrite)
@@ -169,8 +155,9 @@ def make_tokenizer(
 def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     adopted = None
     if options.vocab is not None:  # a bad one ends it here
-        flags = {"cased": options.cased, "strip_accents": options.strip_accents}
-        adopted = adopt_vocabulary(options.vocab, **flags)
+        adopted = adopt_vocabulary(
+            options.vocab, cased=options.cased, strip_accents=options.strip_accents
+        )
     blocks = _mixed(sources, options.text_columns) if sources else []
     check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks)
@@ -193,10 +180,7 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
         accents = f"accents {'stripped' if own.strip_accents else 'kept'}{reason}"
         if adopted and loss and own.strip_accents:
             warning = f"the vocabulary strips accents; in the sources, that will {loss}."
-        if own.clean_text and (joined := sample.joiners_make()):
-            notes.append(f"{joined}, which WordPiece drops; --model bpe keeps them.")
-        if own.lowercase and (dotless := sample.dotless_make()):
-            notes.append(f"{dotless}; --cased keeps them.")
+        notes += sample.dropped_by(own)
     return Made(tokenizer, origin, accents, warning, notes)
 
 

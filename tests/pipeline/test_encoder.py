@@ -265,7 +265,7 @@ def test_a_job_with_other_ids_names_the_document_and_both_lists_and_leaves_no_da
     last = done.stderr.splitlines()[-1]
     said = re.search(r"document (\w{16}): .* set: \[1, (.+)\] instead of \[\d+, (.+)\];", last)
     assert said[2] == said[3]
-    first = clean_texts(texts[:1], DataConfig().min_characters)
+    first, *_ = clean_texts(texts[:1], DataConfig().min_characters)
     assert int(said[1], 16) == hash_documents(first)[0][0]
     assert not (tmp_path / "out" / "manifest.json").exists()
 

@@ -14,9 +14,13 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.report.dataset_chapter import count_rows
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, SPECIAL_TOKENS
 from clozeline.pipeline.tokenization.train_tokenizer import adopt_vocabulary
-from clozeline.pipeline.tokenization.vocabulary import Normalization, wordpiece_library
+from clozeline.pipeline.tokenization.vocabulary import (
+    BYTES,
+    SPECIAL_TOKENS,
+    Normalization,
+    wordpiece_library,
+)
 from clozeline.pipeline.verify.row_checks import ShardRows, check_masks
 from clozeline.train.artifacts.huggingface import read_tokenizer
 from tests.support.command import invoke
@@ -187,9 +191,33 @@ def test_words_are_known_as_before_tokens_were_added(tmp_path):
     ours = adopt_vocabulary(extended(tmp_path, ["fission"]), cased=None)
     shown = dict(zip(ours.tokens, ours.shown_tokens, strict=True))
     assert ours.knows_words
-    assert ours.mark == "##"
     assert all(shown[token] == token for token in ("##s", "fission", "the"))
     assert ours.is_continuation.tolist() == [token.startswith("##") for token in ours.tokens]
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("normalizer", {"type": "NFC"}),
+        ("pre_tokenizer", {"type": "Whitespace"}),
+        ("model", {"max_input_chars_per_word": 3}),
+        ("model", {"continuing_subword_prefix": "@@"}),
+    ],
+)
+def test_a_wordpiece_with_other_steps_has_the_ids_of_the_library(part, change, tmp_path):
+    path = extended(tmp_path, [])
+    values = json.loads(path.read_text())
+    values[part] = {**values[part], **change} if part == "model" else change
+    text = json.dumps(values)
+    path.write_text(text.replace("##", "@@") if "@@" in text else text)
+    ours = adopt_vocabulary(path, cased=None)
+    texts = ["Cells. fis\u00e9 the cells", "cellsion b."]
+    library = tokenizers.Tokenizer.from_file(str(path))
+    expected = [text.ids for text in library.encode_batch(texts, add_special_tokens=False)]
+    assert SentenceEncoder(ours).encode(texts)[0].tolist() == [*chain.from_iterable(expected)]
+    shown = dict(zip(ours.tokens, ours.shown_tokens, strict=True))
+    assert [t for t in ours.tokens if shown[t] != t] == [t for t in ours.tokens if "@@" in t]
+    assert [shown[token] for token in ours.tokens if token[2:] == "ion"] == ["##ion"]
 
 
 PIECES = ["un", "##aff", "##able", "caf", "##es", "##és", "don", "'", "t", "the", "Cat", "cat", "!"]

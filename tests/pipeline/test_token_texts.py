@@ -13,8 +13,12 @@ from clozeline.pipeline.common.json_files import check_sums
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.report.inspect import example_lines, shown_example
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import BYTES, join_bytes, shown_token
-from clozeline.pipeline.tokenization.vocabulary import TOKENIZER_CONFIG
+from clozeline.pipeline.tokenization.vocabulary import (
+    BYTES,
+    TOKENIZER_CONFIG,
+    join_bytes,
+    shown_token,
+)
 from clozeline.train.export.export import export
 from clozeline.train.inference.fill import fill_text
 from tests.pipeline.test_encoder import HOSTILE
@@ -79,7 +83,7 @@ def test_a_wordpiece_is_shown_as_it_is_written():
 def test_no_spelling_of_the_vocabulary_is_shown(name):
     tokenizer = MODELS[name]
     for token, shown in zip(tokenizer.tokens, tokenizer.shown_tokens, strict=True):
-        assert tokenizer.mark not in shown, token
+        assert tokenizer.spec.word_mark not in shown, token
     those = [i for i in range(tokenizer.vocab_size) if tokenizer.is_special[i]]
     assert [tokenizer.shown_tokens[i] for i in those] == [tokenizer.tokens[i] for i in those]
     by_id = dict(zip(tokenizer.tokens, tokenizer.shown_tokens, strict=True))

@@ -23,20 +23,19 @@ from clozeline.model.huggingface.weight_files import read_json
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError, as_input_error
 from clozeline.pipeline.common.json_files import check_sums
+from clozeline.pipeline.tokenization.read_vocabulary import (
+    flags_of,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
 from clozeline.pipeline.tokenization.tokenizer import (
+    ANY_TOKENIZER,
     TOKENIZER_JSON,
     VOCAB_TXT,
     Tokenizer,
     named_tokenizer,
 )
-from clozeline.pipeline.tokenization.vocabulary import (
-    ANY_TOKENIZER,
-    TOKENIZER_CONFIG,
-    Normalization,
-    flags_of,
-    read_tokenizer_json,
-    read_vocab_txt,
-)
+from clozeline.pipeline.tokenization.vocabulary import TOKENIZER_CONFIG, Normalization
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.config import Truncate
 

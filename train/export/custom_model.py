@@ -21,8 +21,8 @@ from torch import Tensor
 from clozeline.model.config import BertConfig, Pooling
 from clozeline.model.huggingface.convert import SavedModel, part_of, write_model
 from clozeline.pipeline.common.json_files import write_json
-from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, Tokenizer
-from clozeline.pipeline.tokenization.vocabulary import ANY_TOKENIZER, TOKENIZER_CONFIG
+from clozeline.pipeline.tokenization.tokenizer import ANY_TOKENIZER, TOKENIZER_JSON, Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import TOKENIZER_CONFIG
 
 CODE: Final = "modeling_clozeline.py"
 AUTO_MAP: Final = {

@@ -29,7 +29,7 @@ from clozeline.pipeline.common.json_files import SUMS, json_values, write_json, 
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.config import PairScheme
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from clozeline.pipeline.tokenization.vocabulary import TokenizerSpec
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.artifacts.huggingface import PARTS
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder

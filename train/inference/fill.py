@@ -16,8 +16,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.tokenizer_spec import join_bytes
-from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, join_bytes
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.labelled.encoding import ids_with_masks

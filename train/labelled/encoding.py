@@ -294,7 +294,7 @@ def _word_id(word: str, tokenizer: Tokenizer) -> int:
 def _around_masks(text: str, tokenizer: Tokenizer) -> list[str]:
     """The text before, between and after the masks, without the spaces that belong to a mask."""
     parts = text.split(tokenizer.mask_token)
-    before, after = tokenizer.spec.mask_strips if tokenizer.spec else (False, False)
+    before, after = tokenizer.normalization.mask_strips
     if before:
         parts[:-1] = [part.rstrip() for part in parts[:-1]]
     if after:
