@@ -25,7 +25,6 @@ import json
 import sys
 import unicodedata
 from array import array
-from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -36,7 +35,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import JobFailedError, one_line
-from clozeline.pipeline.common.ragged import Offsets, text_slabs
+from clozeline.pipeline.common.ragged import Offsets
 from clozeline.pipeline.sentences.splitter import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import TokenizerSpec
@@ -51,7 +50,6 @@ CUT_STEPS: tuple[dict[str, Any], ...] = (
     {"type": "Metaspace", "replacement": "\u2581", "split": True},
 )
 NOT_CUT = f"[{''.join(filter(str.isspace, map(chr, range(0x3001))))}] "  # in one that stays whole
-SLAB_CHARACTERS = 1 << 20  # cut at once: the working set stays in the processor's cache
 MEMO_BYTES = 128 << 20  # of words, which bounds memory; ids do not depend on it
 ENTRY_BYTES = 150  # of a word in the memo, besides its text and ids
 
@@ -77,15 +75,15 @@ class SentenceEncoder:
 
         Raises UnicodeEncodeError for a lone surrogate in a string, as the library does.
         """
-        if self._compiled is None:
-            listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
-            if not self._is_cut or any(NUL in sentence for sentence in listed):
-                return self._encode_by_library(listed)
-            return _joined([self._encode_words(s) for s in text_slabs(listed, SLAB_CHARACTERS)])
         spans = sentences if isinstance(sentences, Sentences) else Sentences.of(sentences)
-        if NUL.encode() in spans.data:  # documents have none
-            return self._encode_by_library(spans.to_list())
-        return _joined([self._encode_compiled(slab) for slab in spans.slabs()])
+        encode = self._encode_by_library
+        if NUL.encode() not in spans.data:  # documents have none
+            if self._compiled:
+                encode = self._encode_compiled
+            elif self._is_cut:
+                encode = self._encode_words
+        ids, lengths = zip(*map(encode, spans.slabs()), strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
 
     def check(self, sentences: list[str] | Sentences, ids: Ids, *, name: str) -> None:
         """Compare the ids of these sentences, concatenated, with those of `tokenizers`.
@@ -112,8 +110,8 @@ class SentenceEncoder:
         lengths = np.diff(np.concatenate([[-1], ends, [len(ids)]])) - 1
         return np.delete(ids, ends), lengths
 
-    def _encode_words(self, sentences: Sequence[str]) -> tuple[Ids, Offsets]:
-        texts = pa.array(sentences, pa.large_string())
+    def _encode_words(self, sentences: Sentences) -> tuple[Ids, Offsets]:
+        texts = pa.array(sentences.to_list(), pa.large_string())
         cut = pc.replace_substring(texts, " ", f"{NUL} ")
         is_whole = pc.match_substring_regex(texts, NOT_CUT)
         rows = pc.split_pattern(pc.if_else(is_whole, texts, cut), NUL)
@@ -130,15 +128,10 @@ class SentenceEncoder:
         offsets = np.frombuffer(ends, np.int64)[rows.offsets] // np.uint32().itemsize
         return np.frombuffer(data, np.uint32, offsets[-1]), np.diff(offsets)
 
-    def _encode_by_library(self, sentences: list[str]) -> tuple[Ids, Offsets]:
-        rows = self.tokenizer.encode_batch(sentences)
+    def _encode_by_library(self, sentences: Sentences) -> tuple[Ids, Offsets]:
+        rows = self.tokenizer.encode_batch(sentences.to_list())
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths
-
-
-def _joined(parts: list[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets]:
-    ids, lengths = zip(*parts, strict=True)
-    return np.concatenate(ids), np.concatenate(lengths)
 
 
 def _can_be_cut(spec: TokenizerSpec) -> bool:
