@@ -109,22 +109,17 @@ def lines_of(text: str) -> list[str]:
 
 def clean_texts(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
     """The texts of documents, which are what is hashed, the paragraphs of each, and the counts."""
-    documents: list[str] = []
-    paragraphs_in: list[int] = []
-    dropped: Counter[str] = Counter()
-    characters = 0
-    for text in texts:
-        lines = lines_of(text)
-        kept = [line for line in lines if len(line) >= min_characters]
-        dropped["short_paragraph"] += len(lines) - len(kept)
-        if not kept:
-            dropped["short_document"] += 1
-            continue
-        documents.append("\n".join(kept))
-        paragraphs_in.append(len(kept))
-        characters += sum(map(len, kept))
-    read = Counter(characters=characters, paragraphs=sum(paragraphs_in))
-    return documents, paragraphs_in, Counts(read, dropped)
+    lines_in = list(map(lines_of, texts))
+    long = [[line for line in lines if len(line) >= min_characters] for lines in lines_in]
+    kept = list(filter(None, long))
+    paragraphs_in = list(map(len, kept))
+    paragraphs = sum(paragraphs_in)
+    dropped = Counter(
+        short_paragraph=sum(map(len, lines_in)) - paragraphs, short_document=len(long) - len(kept)
+    )
+    characters = sum(len(line) for lines in kept for line in lines)
+    read = Counter(characters=characters, paragraphs=paragraphs)
+    return list(map("\n".join, kept)), paragraphs_in, Counts(read, dropped)
 
 
 def _checked(high: UInt64Array) -> list[int]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,26 +90,24 @@ class Corpus:
         total = min(limit, sum(block.text_bytes for block in self.blocks))
         read, label = 0, f"reading text for {reading_for}"
         with ProgressBar(desc=label, total=total, unit="B", unit_scale=True) as bar:
-            for text in chain.from_iterable(self._chunks()):
+            for text in self._documents():
                 size = len(text.encode())
                 yield text if read + size <= limit else _begin(text, limit - read)
                 read += size
                 bar.update(min(read, total) - bar.n)  # sizes of blocks are estimates
                 if read >= limit:
                     break
+        if self.rejected and not read:
+            raise all_rejected(len(self.rejected), *next(iter(self.rejected.items())))
         read = min(read, limit)
         if read >= LONG_TEXT:
             print_progress(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...")
 
-    def _chunks(self) -> Iterator[Sequence[str]]:
-        is_any = False
+    def _documents(self) -> Iterator[str]:
         for block in self.blocks:
             for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
                 self.rejected.update((entry.where, entry.reason) for entry in chunk.rejected)
-                is_any = is_any or bool(chunk.texts)
-                yield chunk.texts
-        if self.rejected and not is_any:
-            raise all_rejected(len(self.rejected), *next(iter(self.rejected.items())))
+                yield from chunk.texts
 
 
 def _begin(text: str, size: int) -> str:

@@ -192,13 +192,12 @@ def token_texts(tokens: Sequence[str], of: Normalization | TokenizerSpec) -> lis
 
 def shown_token(text: str) -> str:
     """The text of a token as a person reads it alone; "##..." continues a word, in all models."""
-    inside = text.removeprefix(" ")
-    bare = inside.lstrip(" ")
-    if not bare and text:
-        return SPACE * len(text)
-    begin = "" if text != inside else CONTINUATION
-    spaces = SPACE * (len(inside) - len(bare))
-    return begin + spaces + escaped(join_bytes(bare))
+    bare = text.lstrip(" ")
+    spaces = len(text) - len(bare)
+    if spaces and not bare:
+        return SPACE * spaces
+    begin = SPACE * (spaces - 1) if spaces else CONTINUATION
+    return begin + escaped(join_bytes(bare))
 
 
 def join_bytes(text: str) -> str:
