@@ -20,6 +20,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 
 #: A vocabulary keeps marks by default if at least this share of the letters would be lost. English
@@ -28,6 +30,7 @@ MAX_LOST = 0.001
 #: The same, of the running words that merge with another common word: 60 % in Vietnamese, 6 % in
 #: French and Romanian, 2 % in Spanish, 0.1 % in English.
 MAX_MERGED = 0.1
+ALPHABET_COVERS = 0.9995  #: of the characters
 COMMON = 0.1  #: of the frequency of the most frequent word of the same form
 JOINERS = "\u200c\u200d"
 ACCENTED = ("LATIN", "GREEK")
@@ -52,6 +55,11 @@ class Sample(NamedTuple):
             sample.characters.update(composed)
             sample.words.update(word.findall(composed.lower()))
         return sample
+
+    def alphabet(self) -> int:
+        """How many characters cover nearly all of the texts."""
+        covered = np.cumsum([number for _, number in self.characters.most_common()])
+        return int(np.searchsorted(covered, ALPHABET_COVERS * self.characters.total())) + 1
 
     def accents_make(self) -> str | None:
         """What stripping accents would do, where they make letters or words."""

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from clozeline.pipeline.commandline.hub_model import hub_folder, is_hub_name
 from clozeline.pipeline.common.config_checks import check_keywords, counted
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
@@ -47,7 +45,6 @@ from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
     TOKENIZER_JSON,
     VOCAB_TXT,
-    PunktJson,
     Tokenizer,
     named_tokenizer,
 )
@@ -57,7 +54,6 @@ from clozeline.pipeline.tokenization.vocabulary import Normalization, TokenizerS
 # the published English parameters than 1 MB.
 PUNKT_TEXT_BYTES = 2_000_000
 SAMPLE_BYTES = 2_000_000  # read to decide whether accents are letters, and to count the alphabet
-ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
 MOST_BYTES = 200_000_000  #: of text that a vocabulary is learned from
 LONG_TEXT = 1 << 20  # bytes; with less, the work after reading takes no time
@@ -161,13 +157,24 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     punkt, origin = _find_or_train_punkt(corpus, options.language)
     sample = Sample.of(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet") if blocks else ())
     loss, reason, warning = sample.accents_make(), "", None
+    if not (adopted or blocks):
+        raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
     if adopted:
         tokenizer = Tokenizer(adopted.tokens, adopted.normalization, punkt.to_json())
     else:
+        assert options.vocab_size is not None
         keep = loss if options.strip_accents is None and not options.cased else None
         reason = f" (stripping them would {keep})" if keep else ""
-        tokenizer = _learn(corpus, sample, options, keep_accents=bool(keep), punkt=punkt.to_json())
-        if tokenizer.vocab_size < (options.vocab_size or 0):
+        tokenizer = learn_vocabulary(
+            corpus.texts(MOST_BYTES, reading_for="the vocabulary"),
+            model=options.model,
+            vocab_size=options.vocab_size,
+            cased=bool(options.cased),
+            strip_accents=False if keep else options.strip_accents,
+            punkt=punkt.to_json(),
+            alphabet=max(MIN_ALPHABET, sample.alphabet()),
+        )
+        if tokenizer.vocab_size < options.vocab_size:
             warning = f"the text gives only {tokenizer.vocab_size:,} tokens; give more of it."
     accents, notes = "with its own normalizer", []
     for where, why in list(corpus.rejected.items())[:1]:
@@ -224,30 +231,6 @@ def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]
     note = f" (nltk's punkt_tab has {there}, not {language})" if there else ""
     texts = corpus.texts(PUNKT_TEXT_BYTES, reading_for="Punkt")
     return train_punkt(texts, language), f"trained on the sources{note}"
-
-
-def _learn(
-    corpus: Corpus,
-    sample: Sample,
-    options: TokenizerOptions,
-    *,
-    keep_accents: bool,
-    punkt: PunktJson,
-) -> Tokenizer:
-    assert options.vocab_size is not None
-    if not corpus.blocks:
-        raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
-    covered = np.cumsum([number for _, number in sample.characters.most_common()])
-    covering = int(np.searchsorted(covered, ALPHABET_COVERS * sample.characters.total())) + 1
-    return learn_vocabulary(
-        corpus.texts(MOST_BYTES, reading_for="the vocabulary"),
-        model=options.model,
-        vocab_size=options.vocab_size,
-        cased=bool(options.cased),
-        strip_accents=False if keep_accents else options.strip_accents,
-        punkt=punkt,
-        alphabet=max(MIN_ALPHABET, covering),
-    )
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:
