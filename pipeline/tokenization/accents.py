@@ -18,7 +18,6 @@ Persian and many Indic scripts write words with zero-width joiners, which BERT's
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,24 +36,19 @@ ACCENTED = ("LATIN", "GREEK")
 ACCENTS = ("COMBINING", "VARIATION")
 
 
-class Sample(NamedTuple):
-    """What is counted in texts, composed (NFC)."""
+class Sample:
+    """What is counted in some texts, composed (NFC)."""
 
-    characters: Counter[str]
-    words: Counter[str]  #: in lower case: letters, with marks and zero-width joiners
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> "Sample":
-        """The characters and words of some texts."""
+    def __init__(self, texts: Iterable[str]) -> None:
         import regex
 
         word = regex.compile(rf"\p{{L}}[\p{{L}}\p{{M}}{JOINERS}]*")
-        sample = cls(Counter(), Counter())
+        self.characters: Counter[str] = Counter()
+        self.words: Counter[str] = Counter()  #: in lower case
         for text in texts:
             composed = unicodedata.normalize("NFC", text)
-            sample.characters.update(composed)
-            sample.words.update(word.findall(composed.lower()))
-        return sample
+            self.characters.update(composed)
+            self.words.update(word.findall(composed.lower()))
 
     def alphabet(self) -> int:
         """How many characters cover nearly all of the texts."""

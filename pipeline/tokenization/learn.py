@@ -115,9 +115,8 @@ def count_words(lines: Iterable[Sequence[str]], normalizer: normalizers.Normaliz
     A chunk between spaces is cut once: a space ends a word whatever is beside it.
     """
     chunks: Counter[str] = Counter()
-    for some in lines:
-        for line in some:
-            chunks.update(line.split(" "))
+    for line in chain.from_iterable(lines):
+        chunks.update(line.split(" "))
     pre_tokenize = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     words: Counter[str] = Counter()
     for chunk, number in chunks.items():

@@ -155,7 +155,7 @@ def _learn_or_adopt(sources: Sequence[str], options: TokenizerOptions) -> Made:
     check_columns_used(options.text_columns, blocks)
     corpus = Corpus(blocks)
     punkt, origin = _find_or_train_punkt(corpus, options.language)
-    sample = Sample.of(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet") if blocks else ())
+    sample = Sample(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet") if blocks else ())
     loss, reason, warning = sample.accents_make(), "", None
     if not (adopted or blocks):
         raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")

@@ -33,7 +33,7 @@ def corpus(folder, code):
 
 
 def characters_of(texts):
-    return Sample.of(texts).characters
+    return Sample(texts).characters
 
 
 def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it():
