@@ -196,28 +196,18 @@ def test_words_are_known_as_before_tokens_were_added(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "change"),
-    [
-        ("normalizer", {"type": "NFC"}),
-        ("pre_tokenizer", {"type": "Whitespace"}),
-        ("model", {"max_input_chars_per_word": 3}),
-        ("model", {"continuing_subword_prefix": "@@"}),
-    ],
+    ("part", "other"),
+    [("BertPreTokenizer", "Whitespace"), ('per_word": 100', 'per_word": 3'), ("##", "@@")],
 )
-def test_a_wordpiece_with_other_steps_has_the_ids_of_the_library(part, change, tmp_path):
+def test_a_wordpiece_with_other_steps_has_the_ids_of_the_library(part, other, tmp_path):
     path = extended(tmp_path, [])
-    values = json.loads(path.read_text())
-    values[part] = {**values[part], **change} if part == "model" else change
-    text = json.dumps(values)
-    path.write_text(text.replace("##", "@@") if "@@" in text else text)
-    ours = adopt_vocabulary(path, cased=None)
+    path.write_text(path.read_text().replace(part, other))
+    ours, library = adopt_vocabulary(path, cased=None), tokenizers.Tokenizer.from_file(str(path))
     texts = ["Cells. fis\u00e9 the cells", "cellsion b."]
-    library = tokenizers.Tokenizer.from_file(str(path))
     expected = [text.ids for text in library.encode_batch(texts, add_special_tokens=False)]
     assert SentenceEncoder(ours).encode(texts)[0].tolist() == [*chain.from_iterable(expected)]
-    shown = dict(zip(ours.tokens, ours.shown_tokens, strict=True))
-    assert [t for t in ours.tokens if shown[t] != t] == [t for t in ours.tokens if "@@" in t]
-    assert [shown[token] for token in ours.tokens if token[2:] == "ion"] == ["##ion"]
+    inside = ours.tokens.index("##ion".replace(part, other))
+    assert (ours.shown_tokens[inside], ours.is_continuation[inside]) == ("##ion", True)
 
 
 PIECES = ["un", "##aff", "##able", "caf", "##es", "##és", "don", "'", "t", "the", "Cat", "cat", "!"]
