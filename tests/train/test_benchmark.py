@@ -275,6 +275,6 @@ def test_targets_keep_digits_that_float32_does_not_have(run, tmp_path):
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     source = str(tmp_path / "rows.csv")
     job = read_job(run, source, source, [], CONFIG, is_regression=True)
-    assert job.test_labels["test"].tolist() == seconds
-    assert pearson(job.labels, np.arange(20)) == pytest.approx(1)
-    assert job.labels.std() == pytest.approx(1)
+    assert job.tests["test"].labels.tolist() == seconds
+    assert pearson(job.train.labels, np.arange(20)) == pytest.approx(1)
+    assert job.train.labels.std() == pytest.approx(1)

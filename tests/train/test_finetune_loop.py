@@ -19,10 +19,12 @@ from clozeline.train.finetuning.finetune import (
     rows_per_step,
     train_classifier,
 )
+from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.encoding import Encoded
 from tests.support.small_models import SMALL
 
 ALONE = World(0, 1, torch.device("cpu"))
+TRIAL = Trial(learning_rate=3e-3, epochs=8)
 
 
 @contextmanager
@@ -62,7 +64,7 @@ def test_a_telling_token_is_learned_in_either_precision(precision):
     model = small_model(**sizes, hidden_dropout_prob=0.1)
     config = FinetuneConfig(batch_size=8, precision=precision)
     with tqdm(disable=True) as progress:
-        how = {"seed": 3, "progress": progress, "world": ALONE, "learning_rate": 3e-3, "epochs": 8}
+        how = {"seed": 3, "progress": progress, "world": ALONE, "trial": TRIAL}
         losses = train_classifier(model, rows, labels, config, **how)
     assert len(losses) == 8
     assert losses[-1] < losses[0] / 2
@@ -80,7 +82,8 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_rows(kind):
     model = small_model()
     config = FinetuneConfig(batch_size=8, precision="fp32")
     with tqdm(disable=True) as progress:
-        how = {"seed": 3, "progress": progress, "world": ALONE, "learning_rate": 0.0, "epochs": 2}
+        trial = Trial(learning_rate=0.0, epochs=2)
+        how = {"seed": 3, "progress": progress, "world": ALONE, "trial": trial}
         losses = train_classifier(model, rows, labels, config, **how)
     logits = torch.from_numpy(predict_logits(model, rows))
     expected = float(loss_sum(logits, torch.from_numpy(labels))) / 20
@@ -129,6 +132,6 @@ def step_gradients(world, rows, labels, pooling="mean", dropout=0.0):
         )
     how = FinetuneConfig(batch_size=8, precision="fp32")
     with tqdm(disable=True) as progress:
-        fixed = {"learning_rate": 1e-3, "epochs": 1, "seed": 3, "progress": progress}
+        fixed = {"trial": Trial(learning_rate=1e-3, epochs=1), "seed": 3, "progress": progress}
         train_classifier(model, rows, labels, how, world=world, **fixed)
     return found

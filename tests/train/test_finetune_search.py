@@ -28,8 +28,7 @@ from clozeline.train.finetuning.search import (
     best_of,
     candidate_rates,
     final_split,
-    fixed_trial,
-    for_all_rows,
+    is_searched,
     most_epochs,
     rate_note,
     search,
@@ -48,7 +47,7 @@ TWO_CLASSES = np.arange(400) % 2
 
 
 def searched(rate, best=9, labels=TWO_CLASSES, **config):
-    """The trials of a model that is the better the nearer rate and epochs are to the best ones."""
+    """What is chosen and tried for a model that is best at this rate and number of epochs."""
 
     def evaluate(trial):
         miss = abs(np.log(trial.learning_rate / rate)) + abs(trial.epochs - best) / 4
@@ -62,8 +61,7 @@ def searched(rate, best=9, labels=TWO_CLASSES, **config):
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("epochs", [6, 12])
 def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(rate, epochs):
-    tried = searched(rate, epochs)
-    best = best_of(tried)
+    best, tried = searched(rate, epochs)
     assert (best.learning_rate, best.epochs) == (rate, epochs)
     assert best.loss == min(trial.loss for trial in tried)
     assert [trial.epochs for trial in tried] == [12] * (len(tried) - 1) + [6]
@@ -72,17 +70,17 @@ def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(rate, e
 
 def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever():
     def rates(rate):
-        return [trial.learning_rate for trial in searched(rate, best=12)]
+        return [trial.learning_rate for trial in searched(rate, best=12)[1]]
 
     assert rates(1e-3) == [*RATES, 1e-3]
     assert rates(1e-5) == pytest.approx([2.7e-5, 9e-5, *RATES, 2.7e-5])
     assert rates(9e-3) == pytest.approx([*RATES, 9e-3, 2.7e-2, 9e-3])
-    assert best_of(searched(9e-3)).learning_rate == pytest.approx(9e-3)
+    assert searched(9e-3)[0].learning_rate == pytest.approx(9e-3)
 
 
 def test_what_the_config_fixes_is_not_searched_and_a_sample_is_searched_for_the_rate_alone():
     def tried(**config):
-        return [(trial.learning_rate, trial.epochs) for trial in searched(1e-3, **config)]
+        return [(trial.learning_rate, trial.epochs) for trial in searched(1e-3, **config)[1]]
 
     assert tried(learning_rate=7e-4) == [(7e-4, 12), (7e-4, 6)]
     assert tried(epochs=3) == [(rate, 3) for rate in RATES]
@@ -91,21 +89,20 @@ def test_what_the_config_fixes_is_not_searched_and_a_sample_is_searched_for_the_
 
 
 def test_where_nothing_is_left_to_choose_nothing_is_searched():
-    rows = SEARCH_ROWS
-    fixed = FinetuneConfig(learning_rate=5e-4, epochs=6)
-    half = FinetuneConfig(learning_rate=5e-4)
-    assert fixed_trial(fixed, rows) == Trial(learning_rate=5e-4, epochs=6)
-    assert [fixed_trial(config, rows) for config in (half, FinetuneConfig())] == [None, None]
-    trial = fixed_trial(half, rows + 1)  # of a sample only the rate is searched
-    assert trial == for_all_rows(trial, rows + 1, half) == Trial(learning_rate=5e-4, epochs=4)
+    fixed, half = {"learning_rate": 5e-4, "epochs": 6}, {"learning_rate": 5e-4}
+    assert searched(1e-3, **fixed) == (Trial(**fixed), [])
+    sample = np.arange(SEARCH_ROWS + 1) % 2
+    trial, tried = searched(1e-3, labels=sample, **half)  # of a sample only the rate is searched
+    assert (trial, tried) == (Trial(learning_rate=5e-4, epochs=4), [])
     assert trial.line() == "learning rate 0.0005, 4 epochs"
+    for rows, options in ((SEARCH_ROWS, half), (SEARCH_ROWS, {}), (SEARCH_ROWS + 1, {})):
+        assert is_searched(rows, FinetuneConfig(**options))
 
 
 def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own():
-    config, trial = FinetuneConfig(), Trial(learning_rate=1e-3, epochs=4)
-    assert for_all_rows(trial, 1000, config) == trial
-    assert for_all_rows(trial, 60_000, config) == replace(trial, epochs=3)
-    assert [most_epochs(n, config) for n in (100, 1000, 10_000, 100_000)] == [12, 6, 4, 3]
+    best, tried = searched(1e-3, labels=np.arange(20_001) % 2)
+    assert best == replace(best_of(tried), epochs=3)
+    assert [most_epochs(n, FinetuneConfig()) for n in (100, 1000, 10_000, 100_000)] == [12, 6, 4, 3]
 
 
 def test_wider_models_get_lower_rates():
@@ -142,7 +139,7 @@ def test_a_diverged_model_has_the_worst_results_that_json_has_a_number_for():
     worst = trial.with_results(np.array([[np.nan, 0]], np.float32), np.array([1]))
     text = json.dumps(asdict(worst), allow_nan=False)
     assert Trial(**json.loads(text)) == worst
-    assert best_of([worst, *searched(1e-3)]) != worst
+    assert best_of([worst, *searched(1e-3)[1]]) != worst
 
 
 @pytest.mark.parametrize("size", [2, 7, FEW_ROWS, FEW_ROWS + 1, SEARCH_ROWS, SEARCH_ROWS + 1, 9001])

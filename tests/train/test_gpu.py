@@ -23,6 +23,7 @@ from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.evaluation.evaluate import evaluate_model
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import predict_logits, train_classifier
+from clozeline.train.finetuning.search import Trial
 from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step
@@ -144,7 +145,7 @@ def test_three_updates_of_an_optimizer_are_those_of_the_cpu(name, gpu):
 def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, optimizer, gpu):
     rows, labels = some_rows(64)
     config = FinetuneConfig(precision="fp32", optimizer=optimizer)
-    schedule = {"learning_rate": 1e-3, "epochs": 1, "seed": 0}
+    schedule = {"trial": Trial(learning_rate=1e-3, epochs=1), "seed": 0}
 
     def predicted(device):
         model = BertForClassification(small_model().config, 2, pooling=pooling).to(device)

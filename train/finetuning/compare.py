@@ -171,9 +171,9 @@ def _train(
 
 def _fit_bag_of_words(job: Job, key: ModelKey) -> Result:
     rows = job.subset(key.examples, seed=key.seed)
-    texts = job.truncated[""].take(rows).joined()
-    predict = fit_bag_of_words(texts, job.labels[rows], source=job.train.source)
-    return scored(job, key, {name: predict(job.truncated[name].joined()) for name in job.tests})
+    texts = [job.train.truncated[row] for row in rows]
+    predict = fit_bag_of_words(texts, job.train.labels[rows], source=job.train.read.source)
+    return scored(job, key, {name: predict(test.truncated) for name, test in job.tests.items()})
 
 
 def _classifier_key(job: Job) -> ModelKey | None:
@@ -194,7 +194,7 @@ def _write_classifier(
     [result] = [result for result in results if result.key == _classifier_key(job)]
     weights = folder.read_tensors(result.key)
     logits = weights.pop(TEST_LOGITS).numpy()
-    model = new_model(job, "pretrained", job.config.seed)
+    model = new_model(job, result.key)
     model.load_state_dict(weights)
     classifier = Classifier(
         model=model,
@@ -206,9 +206,9 @@ def _write_classifier(
         prompt=job.config.prompt,
         truncate=job.start.truncate,
     )
-    texts, labels = job.tests[TEST].texts.joined(), job.test_labels[TEST]
-    predictions = predictions_csv(job.names, labels, softmax(logits), texts)
-    counts = Counter(job.train.labels)
+    test, counts = job.tests[TEST], Counter(job.train.read.labels)
+    texts = test.read.texts.joined()
+    predictions = predictions_csv(job.names, test.labels, softmax(logits), texts)
     report = {
         **sources,
         **report_of(results, result),
@@ -243,10 +243,10 @@ def _stored_report(out: Path, job: Job, overwrite: bool) -> FinetuneReport | Non
 
 def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
-    is_cut = job.rows.is_cut
-    notes = [*label_notes(job.train), *rate_note(job.start.model, job.config)]
+    is_cut = job.train.rows.is_cut
+    notes = [*label_notes(job.train.read), *rate_note(job.start.model, job.config)]
     for test in job.tests.values():
-        notes += same_number_notes(test, job.names)
+        notes += same_number_notes(test.read, job.names)
     if is_cut.mean() >= MANY_CUT:
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "

@@ -12,7 +12,6 @@ are numbers gives a model with one output. All processes of a world train the mo
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,14 +33,12 @@ from clozeline.train.engine.precision import (
 from clozeline.train.engine.schedule import schedule_factor
 from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.finetuning.job import TEST, Job
-from clozeline.train.finetuning.results import ModelKey, ModelName, Result
+from clozeline.train.finetuning.results import ModelKey, Result
 from clozeline.train.finetuning.search import (
     Trial,
-    best_of,
     candidate_rates,
     final_split,
-    fixed_trial,
-    for_all_rows,
+    is_searched,
     search,
     selection_folds,
 )
@@ -65,15 +62,13 @@ def train_model(
     DivergedError if the weights or logits are not finite.
     """
     run = Training(job, key, world)
-    count = len(run.labels)
-    trial, tried = fixed_trial(job.config, count), tuple[Trial, ...]()
     if first is not None:
         trial, tried = first.chosen, first.tried
-    elif trial is None:
-        with run.progress("search") as progress:
+    else:
+        rows, config = len(run.labels), job.config
+        with run.progress("search", is_shown=is_searched(rows, config)) as progress:
             evaluate = partial(run.on_held_out_rows, progress=progress)
-            tried = tuple(search(evaluate, count, job.config, candidate_rates(job.start.model)))
-        trial = for_all_rows(best_of(tried), count, job.config)
+            trial, tried = search(evaluate, rows, config, candidate_rates(job.start.model))
     trained, held = final_split(run.labels, seed=job.config.seed)
     with run.progress() as progress:
         model, losses = run.train(trial, trained, progress)
@@ -83,7 +78,7 @@ def train_model(
     with run.progress("test rows", unit="row") as progress:
         # In float32, as `clozeline predict` and exported models compute.
         predict = partial(predict_logits, model, world=world, progress=progress)
-        answers = {name: predict(encoded) for name, encoded in job.test_rows.items()}
+        answers = {name: predict(table.rows) for name, table in job.tests.items()}
     is_finite = all(weights.isfinite().all() for weights in model.state_dict().values())
     if not (is_finite and all(np.isfinite(logits).all() for logits in answers.values())):
         raise DivergedError(
@@ -100,7 +95,7 @@ class Training:
     def __init__(self, job: Job, key: ModelKey, world: World) -> None:
         subset = job.subset(key.examples, seed=key.seed)
         self.job, self.key, self.world = job, key, world
-        self.rows, self.labels = job.rows.take(subset), job.labels[subset]
+        self.rows, self.labels = job.train.rows.take(subset), job.train.labels[subset]
 
     def on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
         """The trial with its results over the held-out rows of all folds."""
@@ -114,7 +109,7 @@ class Training:
         self, trial: Trial, chosen: Rows, progress: tqdm
     ) -> tuple[BertForClassification, list[float]]:
         """A model, and its training loss in each epoch."""
-        model = new_model(self.job, self.key.start, self.key.seed).to(self.world.device)
+        model = new_model(self.job, self.key).to(self.world.device)
         if self.job.label_ids and self.key.start == "pretrained":
             # No class is ahead before the training, however frequent its words are.
             count = min(len(chosen), MOST_CENTRED_ON)
@@ -126,8 +121,7 @@ class Training:
             self.rows.take(chosen),
             self.labels[chosen],
             self.job.config,
-            learning_rate=trial.learning_rate,
-            epochs=trial.epochs,
+            trial=trial,
             seed=self.key.seed,
             progress=progress,
             world=self.world,
@@ -138,10 +132,10 @@ class Training:
         precision = self.job.config.precision
         return predict_logits(model, self.rows.take(rows), precision=precision, world=self.world)
 
-    def progress(self, part: str | None = None, *, unit: str = "step") -> tqdm:
+    def progress(self, part: str = "", *, unit: str = "step", is_shown: bool = True) -> tqdm:
         """Shown by one of the processes."""
         title = f"{self.key.title}, {part}" if part else self.key.title
-        is_shown = self.world.is_main and is_watched()
+        is_shown &= self.world.is_main and is_watched()
         return ProgressBar(desc=title, unit=unit, mininterval=0.5, disable=not is_shown)
 
 
@@ -150,28 +144,28 @@ def scored(
     key: ModelKey,
     predicted: Mapping[str, Labels],
     trial: Trial | None = None,
-    tried: tuple[Trial, ...] = (),
+    tried: Sequence[Trial] = (),
 ) -> Result:
     """The result of a model from its predictions for each test set, by name."""
-    scores: dict[str, Any] = {
-        name: Scores.of(job.names, job.test_labels[name], values)
+    scores = {
+        name: Scores.of(job.names, job.tests[name].labels, values)
         if job.names
-        else Correlations.of(job.test_labels[name], values)
+        else Correlations.of(job.tests[name].labels, values)
         for name, values in predicted.items()
     }
     return Result(key=key, scores=scores.pop(TEST), also=scores, trial=trial, tried=tried)
 
 
-def new_model(job: Job, start: ModelName, seed: int) -> BertForClassification:
+def new_model(job: Job, key: ModelKey) -> BertForClassification:
     """An untrained classifier; what is not pretrained is drawn from the seed."""
     model = BertForClassification(
         job.start.model,
         len(job.names) or 1,
         pooling=job.start.pooling,
-        mask_position=job.encoder.mask_position,
-        seed=seed,
+        mask_position=job.train.encoder.mask_position,
+        seed=key.seed,
     )
-    if start == "pretrained":
+    if key.start == "pretrained":
         load_encoder(model, job.start.continued_weights)
         start_at_words(model, job.start.weights, job.label_ids)
     return model
@@ -193,8 +187,7 @@ def train_classifier(
     labels: Labels,
     config: FinetuneConfig,
     *,
-    learning_rate: float,
-    epochs: int,
+    trial: Trial,
     seed: int,
     progress: tqdm,
     world: World,
@@ -202,7 +195,7 @@ def train_classifier(
     """Train in place, on the model's device; one tick of `progress` per step.
 
     Returns the mean loss of the rows in each epoch, with dropout. The learning rate warms up to
-    `learning_rate` and decays to 0 over the epochs. The loss is cross-entropy for classes and
+    that of the trial and decays to 0 over its epochs. The loss is cross-entropy for classes and
     squared error for real numbers (float `labels`). The order of rows depends on the seed only, and
     so does dropout in one process. The processes of the world share the rows of each step, and end
     with the same weights.
@@ -213,8 +206,8 @@ def train_classifier(
     targets = torch.from_numpy(labels)
     size, lengths = rows_per_step(len(rows), config.batch_size), rows.lengths
     epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
-    batches = [batch for epoch in range(epochs) for batch in epoch_batches(epoch=epoch)]
-    losses = torch.zeros(epochs, device=device)
+    batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
+    losses = torch.zeros(trial.epochs, device=device)
     model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
@@ -222,20 +215,22 @@ def train_classifier(
         done = (step + 0.5) / len(batches)
         factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * factor
+            group["lr"] = trial.learning_rate * factor
         own = batch[world.rank :: world.size]
         if len(own):
             with autocast(precision, device):
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
             loss = loss_sum(logits.float(), targets[own].to(device))
             (loss / len(batch)).backward()
-            losses[step * epochs // len(batches)] += loss.detach()
-        _sum_gradients(model, world)
+            losses[step * trial.epochs // len(batches)] += loss.detach()
+        if world.size > 1:
+            _sum_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         progress.update()
-    _copy_from_main(model, world)
+    for parameter in model.parameters():  # processors may round differently
+        world.broadcast(parameter.detach())
     return [loss / len(rows) for loss in world.sum(losses).tolist()]
 
 
@@ -244,17 +239,9 @@ def _sum_gradients(model: nn.Module, world: World) -> None:
 
     DistributedDataParallel waits for a backward pass of each process.
     """
-    if world.size == 1:
-        return
     for parameter in model.parameters():
         own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         parameter.grad = world.sum(own.contiguous())
-
-
-def _copy_from_main(model: nn.Module, world: World) -> None:
-    """Give all processes rank 0's weights; their processors may round differently."""
-    for parameter in model.parameters():
-        world.broadcast(parameter.detach())
 
 
 def rows_per_step(rows: int, batch_size: int | Auto) -> int:

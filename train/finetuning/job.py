@@ -1,7 +1,7 @@
-"""What a fine-tuning needs: a pretrained model, labelled rows and a config, all read.
+"""What a fine-tuning needs: a pretrained model, labelled tables and a config, all read.
 
 read_job(RUN, "train.csv", "test.csv", [], config)  ->  Job(start, train, {"test": ...}, config)
-job.rows, job.labels                                ->  token ids and classes of the training rows
+job.train.rows, job.train.labels                    ->  token ids and classes of the training rows
 job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training rows": "ab12.."}
 """
 
@@ -27,7 +27,6 @@ from clozeline.train.labelled.rows import (
     Labelled,
     Labels,
     Rows,
-    Texts,
     balanced_order,
     hold_out,
     read_labelled,
@@ -38,45 +37,38 @@ from clozeline.train.labelled.rows import (
 TEST = "test"  # the name of the test rows that decide the score
 
 
+@dataclass(frozen=True)
+class Table:
+    """Labelled rows as the compared models read them."""
+
+    read: Labelled
+    labels: Labels
+    encoder: Encoder
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def rows(self) -> Encoded:
+        """Token ids, for a classifier."""
+        return self.encoder.encode(self.read.texts)
+
+    @cached_property
+    def truncated(self) -> list[str]:
+        """The part of each text that is in `rows`, for bag-of-words."""
+        return self.encoder.truncate(self.read.texts).joined()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Everything that the results depend on."""
 
     start: Pretrained
-    train: Labelled
-    tests: dict[str, Labelled]  # by name: TEST, and others by their source
+    train: Table
+    tests: dict[str, Table]  # by name: TEST, and others by their source
     names: tuple[str, ...]  # of the classes; none: a regression
     config: FinetuneConfig
-    encoder: Encoder
     label_ids: list[list[int]]  # the words from which each class starts, if any
-
-    @cached_property
-    def rows(self) -> Encoded:
-        """The training rows."""
-        return self.encoder.encode(self.train.texts)
-
-    @cached_property
-    def labels(self) -> Labels:
-        """Those of the training rows; standardized for a regression (no correlation changes)."""
-        labels = self._labels(self.train)
-        if self.names:
-            return labels
-        deviation: float = labels.std() or 1.0
-        return np.asarray((labels - labels.mean()) / deviation, dtype=np.float32)
-
-    @cached_property
-    def test_rows(self) -> dict[str, Encoded]:
-        return {name: self.encoder.encode(test.texts) for name, test in self.tests.items()}
-
-    @cached_property
-    def test_labels(self) -> dict[str, Labels]:
-        return {name: self._labels(test) for name, test in self.tests.items()}
-
-    @cached_property
-    def truncated(self) -> dict[str, Texts]:
-        """What the model reads of each text: of the training rows "", and of each test set."""
-        texts = {"": self.train.texts} | {name: test.texts for name, test in self.tests.items()}
-        return {name: self.encoder.truncate(of_rows) for name, of_rows in texts.items()}
 
     def subset(self, size: int, *, seed: int) -> Rows:
         """The training rows of a model, int64 [size]: balanced, and nested in larger subsets."""
@@ -84,7 +76,7 @@ class Job:
             return np.arange(size)
         # All rows have one order, so that all seeds hold the same ones out.
         seed = self.config.seed if size == len(self.train) else seed
-        return balanced_order(self.labels, seed=seed)[:size]
+        return balanced_order(self.train.labels, seed=seed)[:size]
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
@@ -97,15 +89,10 @@ class Job:
             "pretrained": values_digest(start.weights),
             **({} if trained is None else {"trained_positions": trained}),
             "tokenizer": start.tokenizer.digest,
-            "training rows": self.train.digest(),
+            "training rows": self.train.read.digest(),
             "tests": list(self.tests),  # so that leaving one out is another job
-            **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
+            **{f"{name} rows": table.read.digest() for name, table in self.tests.items()},
         }
-
-    def _labels(self, rows: Labelled) -> Labels:
-        if self.names:
-            return class_ids(rows, self.names)
-        return np.array(rows.labels, dtype=np.float64)  # float32 would make 2,000,000,001 even
 
 
 def read_job(
@@ -139,25 +126,33 @@ def read_job(
             f"--label-efficiency asks for {largest:,} rows, but there are {len(train):,} training "
             "rows; give fewer."
         )
-    tests = {TEST: test} | {
+    read = {"": train, TEST: test} | {
         source: read_named(source, **columns, is_test=True) for source in also_test
     }
-    for rows in tests.values() if names else ():
-        class_ids(rows, names)  # raises for a label of no training row
+    labels = {name: _labels(rows, names) for name, rows in read.items()}
+    if is_regression:  # standardized: no correlation changes
+        deviation = labels[""].std() or 1.0
+        labels[""] = ((labels[""] - labels[""].mean()) / deviation).astype(np.float32)
+    encoder = Encoder(
+        start.tokenizer,
+        max_seq_length=start.max_seq_length,
+        prompt=config.prompt,
+        truncate=start.truncate,
+    )
+    tables = {name: Table(rows, labels[name], encoder) for name, rows in read.items()}
     return Job(
         start=start,
-        encoder=Encoder(
-            start.tokenizer,
-            max_seq_length=start.max_seq_length,
-            prompt=config.prompt,
-            truncate=start.truncate,
-        ),
-        label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
-        train=train,
-        tests=tests,
+        train=tables.pop(""),
+        tests=tables,
         names=names,
         config=config,
+        label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
     )
+
+
+def _labels(rows: Labelled, names: tuple[str, ...]) -> Labels:
+    """Classes, or without names numbers, of which float32 would make 2,000,000,001 even."""
+    return class_ids(rows, names) if names else np.array(rows.labels, dtype=np.float64)
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:

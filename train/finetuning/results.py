@@ -67,7 +67,7 @@ class Result:
     scores: Any  # Scores of classes, or Correlations of a regression
     also: dict[str, Any] = field(default_factory=dict)
     trial: Trial | None = None  # as it was trained; None: bag-of-words, which has nothing to choose
-    tried: tuple[Trial, ...] = ()  # those of the search, of the first seed
+    tried: Sequence[Trial] = ()  # those of the search, of the first seed
 
     @property
     def chosen(self) -> Trial:

@@ -19,7 +19,7 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -110,11 +110,9 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
     return next(epochs for limit, epochs in EPOCHS if rows <= limit)
 
 
-def fixed_trial(config: FinetuneConfig, rows: int) -> Trial | None:
-    """The trial of a config that leaves nothing to choose; on a sample only the rate is."""
-    if config.learning_rate == "auto" or (config.epochs == "auto" and rows <= SEARCH_ROWS):
-        return None
-    return Trial(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
+def is_searched(rows: int, config: FinetuneConfig) -> bool:
+    """Whether the config leaves something to choose; on a sample only the rate is."""
+    return config.learning_rate == "auto" or (config.epochs == "auto" and rows <= SEARCH_ROWS)
 
 
 def search(
@@ -122,33 +120,32 @@ def search(
     rows: int,
     config: FinetuneConfig,
     rates: Sequence[float],
-) -> list[Trial]:
-    """Try each learning rate, and further ones while the best is at the edge of those tried.
+) -> tuple[Trial, list[Trial]]:
+    """The trial for the final training, and those on held-out rows by which it was chosen.
 
-    Then try half as many epochs, unless only a sample of the rows is searched. What the config
-    fixes is kept. `evaluate` trains and returns the trial with its results.
+    Tries each learning rate, and further ones while the best is at the edge of those tried, then
+    half as many epochs; on a sample of the rows only the rates. What the config fixes is kept: it
+    may leave nothing to try. `evaluate` trains and returns the trial with its results.
     """
-    is_sampled, searches_epochs = rows > SEARCH_ROWS, config.epochs == "auto"
-    epochs = SEARCH_EPOCHS if is_sampled and searches_epochs else most_epochs(rows, config)
+    is_sampled, most = rows > SEARCH_ROWS, most_epochs(rows, config)
+    if not is_searched(rows, config):
+        return Trial(learning_rate=float(config.learning_rate), epochs=most), []
+    epochs = SEARCH_EPOCHS if is_sampled and config.epochs == "auto" else most
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
     tried = [evaluate(Trial(learning_rate=rate, epochs=epochs)) for rate in rates]
     while (beyond := _beyond_the_edge(tried)) is not None:
         tried.append(evaluate(Trial(learning_rate=beyond, epochs=epochs)))
         tried.sort(key=lambda trial: trial.learning_rate)
-    if searches_epochs and not is_sampled:
-        best = best_of(tried)
-        tried.append(evaluate(Trial(learning_rate=best.learning_rate, epochs=-(-epochs // 2))))
-    return tried
+    if config.epochs == "auto" and not is_sampled:
+        half = replace(best_of(tried), epochs=-(-epochs // 2))
+        tried.append(evaluate(half))
+    best = best_of(tried)
+    return replace(best, epochs=most) if is_sampled else best, tried
 
 
-def best_of(tried: Iterable[Trial]) -> Trial:
-    """The trial with the lowest loss on held-out rows."""
+def best_of(tried: Sequence[Trial]) -> Trial:
+    """The one with the lowest loss on held-out rows."""
     return min(tried, key=lambda trial: trial.loss)
-
-
-def for_all_rows(trial: Trial, rows: int, config: FinetuneConfig) -> Trial:
-    """The trial for the final training; a search on a sample has decided the rate alone."""
-    return trial if rows <= SEARCH_ROWS else replace(trial, epochs=most_epochs(rows, config))
 
 
 def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
