@@ -12,6 +12,7 @@ There is no authentication and no TLS: put a proxy that has both in front of it.
 """
 
 import argparse
+from itertools import chain
 from threading import Lock
 
 import uvicorn
@@ -22,9 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clozeline import InputError, load_classifier
-from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.train.finetuning.classifier import Classifier
-from clozeline.train.labelled.rows import Texts
 
 MOST_BYTES = 1_000_000  # of a request
 
@@ -33,9 +32,9 @@ def app(classifier: Classifier) -> Starlette:
     """The application: `POST /classify`, and `GET /health` for those who start and watch it."""
     lock = Lock()
 
-    def predictions(rows: list[list[str]]) -> list[dict]:
+    def predictions(texts: list) -> list[dict]:
         with lock:
-            found = classifier.classify(Texts.of(rows)).tolist() if rows else []
+            found = classifier.classify(texts).tolist()
         by_name = [dict(zip(classifier.names, row, strict=True)) for row in found]
         labels = [max(row, key=row.get) for row in by_name]
         return [
@@ -48,11 +47,10 @@ def app(classifier: Classifier) -> Starlette:
             return JSONResponse({"error": f"send at most {MOST_BYTES:,} bytes"}, 413)
         try:
             texts = (await request.json())["texts"]
-            rows = [[text] if isinstance(text, str) else list(text) for text in texts]
-            if not all(row and all(isinstance(part, str) for part in row) for row in rows):
+            parts = [[text] if isinstance(text, str) else list(text) for text in texts]
+            if isinstance(texts, str) or not all(isinstance(x, str) for x in chain(*parts)):
                 raise TypeError
-            rows = [[fix_unicode(part) for part in row] for row in rows]
-            return JSONResponse({"predictions": await run_in_threadpool(predictions, rows)})
+            return JSONResponse({"predictions": await run_in_threadpool(predictions, texts)})
         except (InputError, LookupError, TypeError, ValueError, RecursionError) as error:
             reason = str(error) if isinstance(error, InputError) else ""
             reason = reason or 'send JSON of the form {"texts": ["...", ...]}'

@@ -129,7 +129,7 @@ def test_every_column_can_be_named(tmp_path):
     for query, column in zip(queries, ["a+b"] * 2 + ["a b"] * 2 + ["a&b", "50%"], strict=True):
         assert read(f"{source}?text={query}").texts == [row[column]]
         named = read_named(f"{source}?text={query}&limit=1", text="?", text_pair="?", label="label")
-        assert (named.texts.first, named.labels) == ([row[column]], ["1"])
+        assert (named.texts, named.labels) == ([(row[column],)], ["1"])
 
 
 def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_out():

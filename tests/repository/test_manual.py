@@ -27,7 +27,6 @@ from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.labelled.rows import Texts
 from tests.repository.test_architecture import ROOMS
 from tests.support.printed_commands import PAGES, blocks, commands, parse
 from tests.support.small_huggingface import quiet_transformers
@@ -331,7 +330,7 @@ def test_the_readme_leads_to_a_classifier_a_page_and_a_model_that_transformers_o
         )
     with torch.no_grad():
         theirs = model.eval()(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)
-    ours = torch.as_tensor(load_classifier(home / "work/classifier").classify(Texts([text])))
+    ours = torch.as_tensor(load_classifier(home / "work/classifier").classify(text))
     torch.testing.assert_close(theirs, ours.to(theirs.dtype), atol=1e-4, rtol=0)
 
 

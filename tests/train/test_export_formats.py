@@ -16,7 +16,7 @@ from clozeline.train.export import onnx_graphs
 from clozeline.train.export.custom_model import save_custom_model
 from clozeline.train.export.onnx_graphs import write_run_graphs
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.labelled.rows import Texts, read_named
+from clozeline.train.labelled.rows import read_named
 from clozeline.train.labelled.scores import softmax
 from tests.support.command import output_of, refused
 from tests.support.small import small_tokenizer
@@ -116,7 +116,7 @@ def test_an_exported_classifier_predicts_the_same(classifier, exported, tmp_path
     ours = load_classifier(classifier)
     values = json.loads((out / "onnx.json").read_bytes())
     assert (values["names"], values["truncate"]) == (list(ours.names), "middle")
-    found = in_onnxruntime(out, ours.encoder.encode(Texts([*TEXTS])))
+    found = in_onnxruntime(out, ours.encoder.encode([(text,) for text in TEXTS]))
     np.testing.assert_allclose(found, ours.classify(TEXTS), atol=1e-4)
     assert "is an ONNX folder of `clozeline export`" in refused("predict", out, "the cat")
 
@@ -144,7 +144,7 @@ def test_pairs_of_empty_texts_have_the_same_probabilities(classifier, tmp_path):
     pairs = tmp_path / "pairs"
     output_of("finetune", classifier.parent / "run", tmp_path / "rows.csv", "--text", "first",
               "--text-pair", "second", "--no-baseline", "--epochs", 1, "--out", pairs)  # fmt: skip
-    texts = Texts(["", "the cat", "", " ", "the cat"], ["", "", "the dog", " ", "the dog"])
+    texts = [("", ""), ("the cat", ""), ("", "the dog"), (" ", " "), ("the cat", "the dog")]
     ours = load_classifier(pairs)
     wanted = ours.classify(texts)
     # " " is empty, too; the rows of a batch may differ in the last digit.
@@ -158,9 +158,8 @@ def test_pairs_of_empty_texts_have_the_same_probabilities(classifier, tmp_path):
 def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path):
     (tmp_path / "rows.csv").write_text("review,more,label\na b,c,yes\n")
     columns = {"text": "first", "text_pair": "second", "label": "label"}
-    for query, second in (("text=review", None), ("text=review&text_pair=more", ["c"])):
-        found = read_named(f"{tmp_path}/rows.csv?{query}", **columns)
-        assert (found.texts.first, found.texts.second) == (["a b"], second)
+    for query, text in (("text=review", ("a b",)), ("text=review&text_pair=more", ("a b", "c"))):
+        assert read_named(f"{tmp_path}/rows.csv?{query}", **columns).texts == [text]
 
 
 @pytest.mark.parametrize(("bias", "difference"), [(9.0, r"\d.\de\+00"), (torch.nan, "nan")])

@@ -21,7 +21,6 @@ from clozeline.train.labelled.encoding import Encoder, evaluation_batches, train
 from clozeline.train.labelled.labels import class_ids, class_names, label_notes, same_number_notes
 from clozeline.train.labelled.rows import (
     Labelled,
-    Texts,
     hold_out,
     read_labelled,
     read_texts,
@@ -41,15 +40,15 @@ def write(path, **columns):
 
 
 def labelled(labels):
-    return Labelled(Texts([f"text {i}" for i in range(len(labels))]), labels, "somewhere")
+    return Labelled([(f"text {i}",) for i in range(len(labels))], labels, "somewhere")
 
 
 def test_columns_are_read_by_name_and_labels_are_text(tmp_path):
     source = write(tmp_path / "x.parquet", stars=[1, 10], title=["A", ""], content=["b", "c"])
     rows = read_labelled(source, text="title", text_pair="content", label="stars")
-    assert rows.texts == Texts(["A", ""], ["b", "c"])
+    assert rows.texts == [("A", "b"), ("", "c")]
     assert rows.labels == ["1", "10"]
-    assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
+    assert read_texts(source, text="content", text_pair=None) == [("b",), ("c",)]
 
 
 def test_a_missing_column_is_answered_with_the_options_of_the_command(tmp_path):
@@ -65,11 +64,11 @@ def test_a_missing_column_is_answered_with_the_options_of_the_command(tmp_path):
 def test_several_columns_become_one_text_as_in_sources(tmp_path):
     source = write(tmp_path / "x.parquet", label=[1], title=["A"], content=["b\nc"], about=["d"])
     joined = read_labelled(source, text="title,content", text_pair=None, label="label")
-    assert joined.texts == Texts(["A\nb\nc"])
+    assert joined.texts == [("A\nb\nc",)]
     pair = read_texts(source, text="title,content", text_pair="about")
-    assert pair == Texts(["A\nb\nc"], ["d"])
+    assert pair == [("A\nb\nc", "d")]
     (block,) = list_blocks([f"{source}?text=title,content"])
-    assert [text for part in read_block(block) for text in part.texts] == joined.texts.first
+    assert [(text,) for part in read_block(block) for text in part.texts] == joined.texts
 
 
 @pytest.mark.parametrize(
@@ -198,14 +197,14 @@ def test_classes_are_places_among_the_names_and_another_is_named_with_its_row():
 def test_held_out_rows_and_the_others_are_all_rows_with_their_labels(size, seed):
     classes = 3 if size > 30 else 1  # or a class might lose all of its rows
     rows = labelled([str(i % classes) for i in range(size)])
-    label_of = dict(zip(rows.texts.first, rows.labels, strict=True))
+    label_of = dict(zip(rows.texts, rows.labels, strict=True))
     train, test = hold_out(rows, seed=seed)
     for part in (train, test):
-        assert part.labels == [label_of[text] for text in part.texts.first]
-    parts = [train.texts.first, test.texts.first]
-    assert sorted(parts[0] + parts[1]) == sorted(rows.texts.first)
+        assert part.labels == [label_of[text] for text in part.texts]
+    parts = [train.texts, test.texts]
+    assert sorted(parts[0] + parts[1]) == sorted(rows.texts)
     assert len(test) == max(1, round(size / 10))
-    assert parts == [[text for text in rows.texts.first if text in part] for part in parts]
+    assert parts == [[text for text in rows.texts if text in part] for part in parts]
 
 
 def test_a_class_of_one_row_is_trained_on_and_one_row_cannot_be_held_out():
@@ -226,7 +225,7 @@ def test_a_smaller_sample_begins_a_larger_one():
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
 def test_without_its_middle_a_quarter_of_what_is_kept_is_the_start(rows, max_seq_length, is_pair):
-    texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
+    texts = rows if is_pair else [row[:1] for row in rows]
     end, start, middle = (
         Encoder(TOKENIZER, max_seq_length=max_seq_length, truncate=truncate).encode(texts)
         for truncate in ("end", "start", "middle")
@@ -258,7 +257,7 @@ def test_rows_are_those_of_the_library(rows, max_seq_length, is_pair, sides):
     library.enable_truncation(max_seq_length, strategy="longest_first", direction=direction)
     asked: list[Any] = rows if is_pair else [a for a, _ in rows]
     wanted = library.encode_batch(asked)
-    texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
+    texts = rows if is_pair else [row[:1] for row in rows]
     found = Encoder(TOKENIZER, max_seq_length=max_seq_length, truncate=truncate).encode(texts)
     input_ids, token_types, mask = found.inputs(np.arange(len(rows)))
     for i, encoding in enumerate(wanted):
@@ -270,12 +269,12 @@ def test_rows_are_those_of_the_library(rows, max_seq_length, is_pair, sides):
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
 def test_cut_texts_have_the_tokens_that_are_read(rows, max_seq_length, is_pair):
-    texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
+    texts = rows if is_pair else [row[:1] for row in rows]
     encoder = Encoder(TOKENIZER, max_seq_length=max_seq_length)
     truncated = encoder.truncate(texts)
     whole, short = encoder.encode(texts), encoder.encode(truncated)
     assert short.input_ids.values.tolist() == whole.input_ids.values.tolist()
-    for before, after in zip(texts.columns, truncated.columns, strict=True):
+    for before, after in zip(texts, truncated, strict=True):
         assert all(b.startswith(a) for a, b in zip(after, before, strict=True))
 
 
@@ -285,7 +284,7 @@ def test_cut_texts_have_the_tokens_that_are_read(rows, max_seq_length, is_pair):
 def test_the_characters_of_what_is_kept(truncate, kept):
     """Five of the tokens a , b ##c ##s a b; a space where the middle was."""
     encoder = Encoder(TOKENIZER, max_seq_length=7, truncate=truncate)
-    assert encoder.truncate(Texts(["a, bcs a b", "a"])).first == [kept, "a"]
+    assert encoder.truncate([("a, bcs a b",), ("a",)]) == [(kept,), ("a",)]
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))
@@ -315,7 +314,7 @@ def test_rows_of_like_length_meet():
 @given(LENGTHS, st.sampled_from(["cpu", "meta"]))
 def test_evaluation_batches_hold_every_row_once_by_length(lengths, to):
     """On a CPU few rows in as many columns as they need; elsewhere the first of four that fits."""
-    texts = Texts(["a " * int(length) for length in lengths])
+    texts = [("a " * int(length),) for length in lengths]
     rows = Encoder(TOKENIZER, max_seq_length=30).encode(texts)
     found = list(evaluation_batches(rows, torch.device(to)))
     order = np.concatenate([batch for batch, _ in found])

@@ -22,7 +22,6 @@ from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.compare import finetune
 from clozeline.train.inference.fill import fill, fill_text, mask_ids, masked_probabilities
 from clozeline.train.inference.predict import Prediction, predict
-from clozeline.train.labelled.rows import Texts
 from tests.support.command import invoke, output_of, refused, standard_input
 from tests.support.files import times
 from tests.support.small_classifier import write_small_classifier
@@ -144,11 +143,11 @@ def test_a_single_text_or_any_row_of_texts_is_classified(classifier):
 def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_path):
     """A pair without [SEP] would be answered, but the model has never seen one."""
     pairs = load_classifier(write_small_classifier(tmp_path / "pairs", text_pair="second"))
-    assert pairs.classify(Texts(["a cat"], ["a dog"])).shape == (1, 2)
-    with pytest.raises(InputError, match=r"the classifier reads pairs: give Texts\(first, sec"):
+    assert pairs.classify([("a cat", "a dog")]).shape == (1, 2)
+    with pytest.raises(InputError, match=r"the classifier reads pairs: give \(first, second\)"):
         pairs.classify(["a cat"])
-    with pytest.raises(InputError, match="the classifier reads single texts"):
-        load_classifier(classifier).classify(Texts(["a cat"], ["a dog"]))
+    with pytest.raises(InputError, match=r"text 1 is .* of type tuple; give strings"):
+        load_classifier(classifier).classify([("a cat", "a dog")])
     with pytest.raises(InputError, match="trained on single texts"):
         predict(classifier, ["a cat"], text_pair="more")
 

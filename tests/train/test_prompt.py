@@ -17,7 +17,7 @@ from clozeline.train.finetuning.compare import finetune
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import start_at_words
 from clozeline.train.labelled.encoding import Encoder, ids_with_masks
-from clozeline.train.labelled.rows import Texts, read_texts
+from clozeline.train.labelled.rows import read_texts
 from tests.pipeline.test_encoder_words import TOKENIZERS
 from tests.support.command import output_of
 from tests.support.small import lists
@@ -49,7 +49,7 @@ texts = st.lists(st.sampled_from([*WORDS, "[MASK]", "\u0130", "??"]), max_size=2
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4), st.booleans())
 def test_a_prompt_follows_cls_in_the_row_of_a_text_that_has_less_room(rows, is_pair):
-    pairs = Texts.of(rows if is_pair else [row[:1] for row in rows])
+    pairs = rows if is_pair else [row[:1] for row in rows]
     ours = Encoder(TOKENIZER, max_seq_length=28, prompt=PROMPT)
     plain = Encoder(TOKENIZER, max_seq_length=28 - 7)
     found, without = ours.encode(pairs), plain.encode(pairs)
@@ -67,16 +67,16 @@ def test_a_text_has_the_tokens_that_it_has_in_running_text(name):
     encoder = Encoder(tokenizer, max_seq_length=64, prompt="it was [MASK] .")
     text = "lamp works good fine bad"
     running = ids_with_masks(f"it was [MASK] . {text}", tokenizer)
-    assert lists(encoder.encode(Texts([text])).input_ids)[0] == [
+    assert lists(encoder.encode([(text,)]).input_ids)[0] == [
         tokenizer.cls_id,
         *running,
         tokenizer.sep_id,
     ]
-    long = Texts([f"{text} " * 20])
-    kept = encoder.truncate(long)
-    assert 0 < len(kept.first[0]) < len(long.first[0])
-    assert long.first[0].startswith(kept.first[0])
-    assert lists(encoder.encode(kept).input_ids) == lists(encoder.encode(long).input_ids)
+    [long] = texts = [(f"{text} " * 20,)]
+    [kept] = cut = encoder.truncate(texts)
+    assert 0 < len(kept[0]) < len(long[0])
+    assert long[0].startswith(kept[0])
+    assert lists(encoder.encode(cut).input_ids) == lists(encoder.encode(texts).input_ids)
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "nano", "modern-mini", "bert-pytorch-base"])
@@ -101,7 +101,7 @@ def test_no_class_is_ahead_of_the_others_before_the_training(folder, tmp_path):
     rows = str(folder / "rows.csv")
     finetune(folder / "run", rows, out=tmp_path / "out", test=rows, config=config)
     classifier = load_classifier(tmp_path / "out")
-    logits = np.log(classifier.classify(read_texts(rows, text="text", text_pair=None)))
+    logits = np.log(classifier.probabilities(read_texts(rows, text="text", text_pair=None)))
     assert np.ptp(logits[:, 1] - logits[:, 0]) > 1e-4
     assert abs((logits[:, 1] - logits[:, 0]).mean()) < 1e-5
 
@@ -112,7 +112,7 @@ def test_it_learns_is_kept_and_answers_alike_everywhere(folder, tmp_path):
               "--prompt", PROMPT, "--label-words", CLASSES, "--epochs=30", "--learning-rate=1e-2",
               "--label-efficiency=16", "--no-baseline", "--test", rows)  # fmt: skip
     found = load_classifier(classifier)
-    wanted = found.classify(read_texts(str(rows), text="text", text_pair=None))
+    wanted = found.probabilities(read_texts(str(rows), text="text", text_pair=None))
     assert ((wanted[:, 1] > 0.5) == (np.arange(40) % 2)).all()
     assert found.prompt == PROMPT
     assert read_metadata(classifier)["job"]["label_words"] == CLASSES

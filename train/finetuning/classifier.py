@@ -1,6 +1,6 @@
 """A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from clozeline.train.artifacts.partial_folder import partial_folder, replace_fol
 from clozeline.train.config import Truncate
 from clozeline.train.finetuning.finetune import predict_logits
 from clozeline.train.labelled.encoding import Encoder
-from clozeline.train.labelled.rows import Floats, Texts, given_texts
+from clozeline.train.labelled.rows import Floats, Text, given_texts
 from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 
@@ -71,22 +71,27 @@ class Classifier:
             f"at most {self.max_seq_length} tokens)"
         )
 
-    def __call__(self, texts: Texts | str | Iterable[str]) -> list[dict[str, float]]:
+    def __call__(self, texts: str | Iterable[str | Sequence[str]]) -> list[dict[str, float]]:
         """For each text the probability of each class by its name; raises as `classify`."""
         rows = self.classify(texts).tolist()
         return [dict(zip(self.names, row, strict=True)) for row in rows]
 
-    def classify(self, texts: Texts | str | Iterable[str]) -> Floats:
-        """The probability of each class for each text, [N, C].
+    def classify(self, texts: str | Iterable[str | Sequence[str]]) -> Floats:
+        """The probability of each class for each text, or pair (first, second), [N, C].
 
         Raises InputError for pairs where it reads single texts, and the other way round.
         """
-        texts = texts if isinstance(texts, Texts) else Texts(list(given_texts(texts)))
-        if not len(texts):
+        if not self.text_pair:
+            return self.probabilities([(text,) for text in given_texts(texts)])
+        pairs = [tuple(given_texts(pair)) for pair in texts]
+        if any(len(pair) != 2 for pair in pairs):
+            raise InputError("the classifier reads pairs: give (first, second) for each text.")
+        return self.probabilities(pairs)
+
+    def probabilities(self, texts: Sequence[Text]) -> Floats:
+        """As `classify`, of texts that are known to be of its kind."""
+        if not texts:
             return np.empty((0, len(self.names)))
-        if (texts.second is None) == bool(self.text_pair):
-            wanted = "pairs: give Texts(first, second)" if self.text_pair else "single texts"
-            raise InputError(f"the classifier reads {wanted}.")
         return softmax(predict_logits(self.model, self.encoder.encode(texts)))
 
 

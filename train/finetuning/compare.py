@@ -207,8 +207,7 @@ def _write_classifier(
         truncate=job.start.truncate,
     )
     test, counts = job.tests[TEST], Counter(job.train.read.labels)
-    texts = test.read.texts.joined()
-    predictions = predictions_csv(job.names, test.labels, softmax(logits), texts)
+    predictions = predictions_csv(job.names, test.labels, softmax(logits), test.read.joined())
     report = {
         **sources,
         **report_of(results, result),

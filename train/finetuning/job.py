@@ -56,7 +56,7 @@ class Table:
     @cached_property
     def truncated(self) -> list[str]:
         """The part of each text that is in `rows`, for bag-of-words."""
-        return self.encoder.truncate(self.read.texts).joined()
+        return replace(self.read, texts=self.encoder.truncate(self.read.texts)).joined()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from shlex import quote
@@ -34,7 +34,7 @@ from clozeline.train.finetuning.classifier import (
     load_huggingface_classifier,
     read_classifier,
 )
-from clozeline.train.labelled.rows import Texts, given_texts, read_texts
+from clozeline.train.labelled.rows import Text, given_texts, read_texts
 from clozeline.train.store.local_folder import local_folder
 
 STANDARD_INPUT = "-"
@@ -96,9 +96,8 @@ def predict(
     if text_pair not in (None, classifier.text_pair) and not has_table:
         raise InputError("--text-pair names a column, but no --file is a table; leave it out.")
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
-    is_pair = bool(text_pair)
     batches = chain(
-        _batches_of_lines(given_texts(texts), is_pair, batch_size),
+        _batches(_as_texts(given_texts(texts), is_pair=bool(text_pair)), batch_size),
         *(_batches_of_file(file, text, text_pair, batch_size) for file in sources),
     )
     return _predictions(classifier, batches)
@@ -121,10 +120,10 @@ def _load(folder: GivenPath, text_pair: str | None) -> Classifier:
     return classifier
 
 
-def _predictions(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:
+def _predictions(classifier: Classifier, batches: Iterable[Sequence[Text]]) -> Iterator[Prediction]:
     for texts in batches:
-        probabilities = classifier.classify(texts)
-        for line, row in zip(texts.joined("\t"), probabilities.tolist(), strict=True):
+        probabilities = classifier.probabilities(texts)
+        for line, row in zip(map("\t".join, texts), probabilities.tolist(), strict=True):
             if not all(map(math.isfinite, row)):
                 raise InputError(f"the classifier's probabilities of {line!r} are not finite.")
             by_label = dict(zip(classifier.names, row, strict=True))
@@ -134,17 +133,22 @@ def _predictions(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[P
 
 def _batches_of_file(
     source: str, text: str, text_pair: str | None, batch_size: int
-) -> Iterator[Texts]:
+) -> Iterator[list[Text]]:
     if _is_table(source):
-        yield from read_texts(source, text=text, text_pair=text_pair).parts(batch_size)
+        texts: Iterable[Text] = read_texts(source, text=text, text_pair=text_pair)
     else:
-        yield from _batches_of_lines(_lines(source), bool(text_pair), batch_size)
+        texts = _as_texts(_lines(source), is_pair=bool(text_pair))
+    yield from _batches(texts, batch_size)
 
 
-def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> Iterator[Texts]:
-    lines = iter(lines)
-    while batch := list(islice(lines, batch_size)):
-        yield Texts.of(line.partition("\t")[::2] if is_pair else (line,) for line in batch)
+def _as_texts(lines: Iterable[str], *, is_pair: bool) -> Iterator[Text]:
+    return (line.partition("\t")[::2] if is_pair else (line,) for line in lines)
+
+
+def _batches(texts: Iterable[Text], size: int) -> Iterator[list[Text]]:
+    texts = iter(texts)
+    while batch := list(islice(texts, size)):
+        yield batch
 
 
 def is_file_name(text: str) -> bool:

@@ -38,8 +38,8 @@ def baseline(
     names = class_names(train)
     for note in (*label_notes(train), *same_number_notes(rows, names)):
         print(f"note: {note}", file=sys.stderr)
-    predict = fit_bag_of_words(train.texts.joined(), class_ids(train, names), source=train.source)
-    return Scores.of(names, class_ids(rows, names), predict(rows.texts.joined()))
+    predict = fit_bag_of_words(train.joined(), class_ids(train, names), source=train.source)
+    return Scores.of(names, class_ids(rows, names), predict(rows.joined()))
 
 
 def fit_bag_of_words(

@@ -31,7 +31,7 @@ from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_
 from clozeline.pipeline.tokenization.encoder import SentenceEncoder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.config import Truncate
-from clozeline.train.labelled.rows import Rows, Texts
+from clozeline.train.labelled.rows import Rows, Text
 
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 MOST_PROMPT = 32  # tokens
@@ -122,7 +122,7 @@ class Encoder:
         self._max_seq_length = max_seq_length
         self._truncate = truncate
 
-    def encode(self, texts: Texts) -> Encoded:
+    def encode(self, texts: Sequence[Text]) -> Encoded:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of each, truncated; a prompt follows [CLS]."""
         pieces, before = self._pieces(texts), len(self._before)
         kept = [k for _, k in pieces]
@@ -144,7 +144,7 @@ class Encoder:
             self._tokenizer.pad_id,
         )
 
-    def truncate(self, texts: Texts) -> Texts:
+    def truncate(self, texts: Sequence[Text]) -> list[Text]:
         """The part of each text that `encode` keeps, whole characters; a space for its middle."""
         columns = self._in_row(texts)
         for column, (p, kept) in zip(columns, self._pieces(texts), strict=True):
@@ -153,9 +153,9 @@ class Encoder:
                 column[row] = self._cut(column[row], int(head[row]), int(tail[row]))
         if self._follows_space:
             columns[0] = [text.removeprefix(" ") for text in columns[0]]
-        return Texts(*columns)
+        return list(zip(*columns, strict=True))
 
-    def _pieces(self, texts: Texts) -> list[tuple[Ragged, Offsets]]:
+    def _pieces(self, texts: Sequence[Text]) -> list[tuple[Ragged, Offsets]]:
         """The ids of each column, and how many of each row's are kept."""
         pieces = list(map(self._ids, self._in_row(texts)))
         first, *second = (p.lengths for p in pieces)
@@ -170,9 +170,9 @@ class Encoder:
         values, lengths = zip(*parts, strict=True)
         return Ragged(np.concatenate(values), offsets_of(np.concatenate(lengths)))
 
-    def _in_row(self, texts: Texts) -> list[list[str]]:
+    def _in_row(self, texts: Sequence[Text]) -> list[list[str]]:
         """The columns as they are read: after a prompt the first token may depend on a space."""
-        first, *second = map(list, texts.columns)
+        first, *second = map(list, zip(*texts, strict=True))
         if self._follows_space:
             first = list(map(self._tokenizer.after_space, first))
         return [first, *second]

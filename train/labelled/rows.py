@@ -1,7 +1,7 @@
 """Texts with a class or a number, as columns: read from a table, split and sampled.
 
-    label  title        content                 texts.first   texts.second          labels
-    1      "Excellent"  "I liked this blade."   "Excellent"   "I liked this blade."  "1"
+    label  title        content                 texts                                  labels
+    1      "Excellent"  "I liked this blade."   ("Excellent", "I liked this blade.")   "1"
 
 Labels are text from the start, because CSV has no types: a model trained on a Parquet file with
 numeric labels can be tested on a CSV file. The labels of a regression are numbers.
@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -32,6 +32,7 @@ COLUMNS = ("text", "text_pair", "label")
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
 HELD_OUT_PARTS = 10  # one of them is tested on where there is no test source
 
+Text = tuple[str, ...]  # one, or a pair
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Logits = NDArray[np.float32]  # [N, C]
@@ -39,43 +40,10 @@ Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 
 @dataclass(frozen=True)
-class Texts:
-    """N texts, or N pairs of texts."""
-
-    first: list[str]
-    second: list[str] | None = None
-
-    @classmethod
-    def of(cls, rows: Iterable[Sequence[str]]) -> Self:
-        """From rows of one or two texts; needs at least one."""
-        return cls(*(list(column) for column in zip(*rows, strict=True)))
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    @property
-    def columns(self) -> list[list[str]]:
-        """One or two columns of texts."""
-        return [self.first] if self.second is None else [self.first, self.second]
-
-    def take(self, rows: Rows) -> "Texts":
-        return Texts(*([column[row] for row in rows] for column in self.columns))
-
-    def parts(self, size: int) -> Iterator["Texts"]:
-        """Parts of `size` rows, in order."""
-        for start in range(0, len(self), size):
-            yield Texts(*(column[start : start + size] for column in self.columns))
-
-    def joined(self, by: str = "\n") -> list[str]:
-        """Each row as one text, for models that do not read pairs."""
-        return [by.join(row) for row in zip(*self.columns, strict=True)]
-
-
-@dataclass(frozen=True)
 class Labelled:
     """N texts and their N labels; `source` is their path, for messages."""
 
-    texts: Texts
+    texts: list[Text]
     labels: Sequence[Any]  # str: classes; float: targets of a regression
     source: str
 
@@ -83,15 +51,21 @@ class Labelled:
         return len(self.labels)
 
     def take(self, rows: Rows) -> "Labelled":
-        return Labelled(self.texts.take(rows), [self.labels[row] for row in rows], self.source)
+        texts, labels = ([column[row] for row in rows] for column in (self.texts, self.labels))
+        return Labelled(texts, labels, self.source)
+
+    def joined(self) -> list[str]:
+        """Each text with its second one, on a line of its own, for models that read no pairs."""
+        return ["\n".join(text) for text in self.texts]
 
     def digest(self) -> str:
         """sha256, hex, of texts and labels in order; the same for equal rows of two files."""
-        columns = [self.texts.first, self.texts.second, self.labels]
+        first, *second = zip(*self.texts, strict=True)
+        columns = [first, second[0] if second else None, self.labels]
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def given_texts(texts: str | Iterable[str]) -> Iterator[str]:
+def given_texts(texts: str | Iterable[object]) -> Iterator[str]:
     """One text, or several, as valid Unicode: a string is one, not its characters.
 
     Raises InputError for what is not a string: as "nan", a missing value would get a class, too.
@@ -146,7 +120,7 @@ def read_labelled(
     return Labelled(texts, labels, source)
 
 
-def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
+def read_texts(source: str, *, text: str, text_pair: str | None) -> list[Text]:
     """As `read_labelled`, without labels."""
     return _read(source, text, text_pair, extra=[])[0]
 
@@ -219,7 +193,7 @@ def balanced_order(labels: Rows, *, seed: int) -> Rows:
 
 def _read(
     source: str, text: str, text_pair: str | None, *, extra: list[str]
-) -> tuple[Texts, pa.Table]:
+) -> tuple[list[Text], pa.Table]:
     columns = [text] if text_pair is None else [text, text_pair]
     names = [column.split(",") for column in columns]
     try:
@@ -227,7 +201,7 @@ def _read(
     except MissingColumnError as error:
         options = "--text, --text-pair or --label" if extra else "--text or --text-pair"
         raise InputError(f"{error}; name one of them with {options}") from error
-    return Texts(*(_joined(source, table, some) for some in names)), table
+    return list(zip(*(_joined(source, table, some) for some in names), strict=True)), table
 
 
 def _joined(source: str, table: pa.Table, names: Sequence[str]) -> list[str]:
