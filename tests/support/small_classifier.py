@@ -17,6 +17,7 @@ from clozeline.train.finetuning.results import (
     report_of,
 )
 from clozeline.train.finetuning.search import Trial
+from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.scores import Scores
 from tests.support.small import small_tokenizer
 from tests.support.small_training import STILL
@@ -74,11 +75,10 @@ def write_small_classifier(
         embeddings[tokenizer.tokens.index("cat")] *= 50
     classifier = Classifier(
         model=model,
-        tokenizer=tokenizer,
+        encoder=Encoder(tokenizer, max_seq_length=16),
         names=("bad", "<b>good</b>"),
         text="text",
         text_pair=text_pair,
-        max_seq_length=16,
     )
     save_classifier(
         folder,

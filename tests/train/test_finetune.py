@@ -361,7 +361,7 @@ def test_the_test_rows_are_classified_once_also_if_another_process_writes_the_fo
         tuned(tmp_path / "whole")
     assert sum(found) == 200
     job, alone = read_job(run, *rows, [], QUICK), World(0, 1, torch.device("cpu"))
-    folder = ResultFolder(tmp_path / "stopped", job.digests(), resume=False, overwrite=False)
+    folder = ResultFolder(tmp_path / "stopped", job.digests, resume=False, overwrite=False)
     train_models(job, folder, alone)
     with rows_classified() as found:
         tuned(tmp_path / "stopped", resume=True)

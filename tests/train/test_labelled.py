@@ -271,7 +271,7 @@ def test_rows_are_those_of_the_library(rows, max_seq_length, is_pair, sides):
 def test_cut_texts_have_the_tokens_that_are_read(rows, max_seq_length, is_pair):
     texts = rows if is_pair else [row[:1] for row in rows]
     encoder = Encoder(TOKENIZER, max_seq_length=max_seq_length)
-    truncated = encoder.truncate(texts)
+    truncated = encoder.shortened(texts)
     whole, short = encoder.encode(texts), encoder.encode(truncated)
     assert short.input_ids.values.tolist() == whole.input_ids.values.tolist()
     for before, after in zip(texts, truncated, strict=True):
@@ -284,7 +284,7 @@ def test_cut_texts_have_the_tokens_that_are_read(rows, max_seq_length, is_pair):
 def test_the_characters_of_what_is_kept(truncate, kept):
     """Five of the tokens a , b ##c ##s a b; a space where the middle was."""
     encoder = Encoder(TOKENIZER, max_seq_length=7, truncate=truncate)
-    assert encoder.truncate([("a, bcs a b",), ("a",)]) == [(kept,), ("a",)]
+    assert encoder.shortened([("a, bcs a b",), ("a",)]) == [(kept,), ("a",)]
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))

@@ -57,7 +57,7 @@ def test_a_prompt_follows_cls_in_the_row_of_a_text_that_has_less_room(rows, is_p
     for row, expected in enumerate(lists(without.input_ids)):
         assert lists(found.input_ids)[row] == [expected[0], *prompt, *expected[1:]]
     assert (found.length_a == without.length_a + 7).all()
-    assert ours.truncate(pairs) == plain.truncate(pairs)
+    assert ours.shortened(pairs) == plain.shortened(pairs)
     assert (ours.mask_position, plain.mask_position) == (6, 0)
 
 
@@ -73,7 +73,7 @@ def test_a_text_has_the_tokens_that_it_has_in_running_text(name):
         tokenizer.sep_id,
     ]
     [long] = texts = [(f"{text} " * 20,)]
-    [kept] = cut = encoder.truncate(texts)
+    [kept] = cut = encoder.shortened(texts)
     assert 0 < len(kept[0]) < len(long[0])
     assert long[0].startswith(kept[0])
     assert lists(encoder.encode(cut).input_ids) == lists(encoder.encode(texts).input_ids)
@@ -114,7 +114,7 @@ def test_it_learns_is_kept_and_answers_alike_everywhere(folder, tmp_path):
     found = load_classifier(classifier)
     wanted = found.probabilities(read_texts(str(rows), text="text", text_pair=None))
     assert ((wanted[:, 1] > 0.5) == (np.arange(40) % 2)).all()
-    assert found.prompt == PROMPT
+    assert found.encoder.prompt == PROMPT
     assert read_metadata(classifier)["job"]["label_words"] == CLASSES
     output_of("export", classifier, "--format", "onnx", "--out", tmp_path / "onnx")
     values = json.loads((tmp_path / "onnx" / "onnx.json").read_bytes())

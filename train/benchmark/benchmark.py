@@ -180,7 +180,7 @@ def _run(
     job = _read(run, task, config)
     if task.is_regression:
         with join_world() as world, own_folder(out, overwrite):
-            folder = ResultFolder(out, job.digests(), resume=not overwrite, overwrite=overwrite)
+            folder = ResultFolder(out, job.digests, resume=not overwrite, overwrite=overwrite)
             results: Sequence[Result] = train_models(job, folder, world)
     else:
         first, *others = task.test

@@ -160,10 +160,10 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
     classifier = read_classifier(source)
     return _Source(
         model=classifier.model,
-        tokenizer=classifier.tokenizer,
-        max_seq_length=classifier.max_seq_length,
+        tokenizer=classifier.encoder.tokenizer,
+        max_seq_length=classifier.encoder.max_seq_length,
         pooling=classifier.model.pooling,
-        truncate=classifier.truncate,
+        truncate=classifier.encoder.truncate,
         classifier=classifier,
         card=classifier_card(metadata, report, folder=folder),
     )
@@ -176,7 +176,7 @@ def _check_expressible(source: Path, loaded: _Source, form: Format) -> None:
             f"{source} has no trained next-sentence head of bert-tiny to bert-large to export; "
             "leave --format pretraining out."
         )
-    prompt = loaded.classifier and loaded.classifier.prompt
+    prompt = loaded.classifier and loaded.classifier.encoder.prompt
     if prompt and isinstance(loaded.tokenizer.normalization, TokenizerSpec):
         raise InputError(
             f"{source} reads a prompt before each text, which only a WordPiece tokenizer of "
@@ -222,7 +222,7 @@ def _write_transformers(loaded: _Source, partial: Path, form: Format) -> str:
         saved = save_custom_model(
             partial, loaded.model.config, weights, mask_position=mask_position, **values
         )
-        if classifier and classifier.prompt:
+        if classifier and classifier.encoder.prompt:
             add_prompt(partial, classifier.encoder.prompt_ids, loaded.tokenizer)
     (partial / CARD).write_text(card, "utf-8")
     parts = [PARTS[part] for part in saved.left_out]
@@ -241,8 +241,8 @@ def _write_onnx(loaded: _Source, partial: Path) -> str:
         difference = write_classifier_graph(partial, classifier.model)
         values |= {"names": list(classifier.names), "pooling": loaded.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
-        if classifier.prompt:
-            values |= {"prompt": classifier.prompt, "prompt_ids": classifier.encoder.prompt_ids}
+        if (encoder := classifier.encoder).prompt:
+            values |= {"prompt": encoder.prompt, "prompt_ids": encoder.prompt_ids}
     else:
         assert isinstance(loaded.model, BertForPretraining)
         difference = write_run_graphs(partial, loaded.model)

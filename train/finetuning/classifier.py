@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,7 +16,6 @@ from clozeline.model.huggingface.config import CLASSIFICATION
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import write_json, write_sums
 from clozeline.pipeline.common.paths import GivenPath
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,
@@ -29,46 +27,32 @@ from clozeline.train.artifacts.classifier_folder import (
 )
 from clozeline.train.artifacts.huggingface import load_model, longest_text, side_cut
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
-from clozeline.train.config import Truncate
 from clozeline.train.finetuning.finetune import predict_logits
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Floats, Text, given_texts
 from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 
-#: Stored as they are.
-PLAIN = ("text", "text_pair", "max_seq_length", "prompt", "truncate")
+#: Stored as they are, of a classifier and of its encoder.
+COLUMNS, ENCODING = ("text", "text_pair"), ("max_seq_length", "prompt", "truncate")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Classifier:
-    """A model with its tokenizer, class names and truncation: texts in, probabilities out."""
+    """A model with its encoder and class names: texts in, probabilities out."""
 
     model: BertForClassification
-    tokenizer: Tokenizer
+    encoder: Encoder  # of texts, to token ids
     names: tuple[str, ...]  # [C]
     text: str  # columns it was trained on
     text_pair: str | None
-    max_seq_length: int
-    prompt: str | None = None  # before each text
-    truncate: Truncate = "end"
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        """Texts to token ids."""
-        return Encoder(
-            self.tokenizer,
-            max_seq_length=self.max_seq_length,
-            prompt=self.prompt,
-            truncate=self.truncate,
-        )
 
     def __repr__(self) -> str:
         model, columns = self.model.config, filter(None, (self.text, self.text_pair))
         return (
             f"Classifier({', '.join(self.names)}; {model.num_hidden_layers} x "
             f"{model.hidden_size}, reads {' and '.join(columns)}, "
-            f"at most {self.max_seq_length} tokens)"
+            f"at most {self.encoder.max_seq_length} tokens)"
         )
 
     def __call__(self, texts: str | Iterable[str | Sequence[str]]) -> list[dict[str, float]]:
@@ -109,23 +93,25 @@ def save_classifier(
     `job`: the config and data digests. `predictions`: the content of predictions.csv. `options`:
     the command's, as `--config` reads them.
     """
+    encoder = classifier.encoder
     metadata = {
         "model": classifier.model.config.to_dict(),
         "pooling": classifier.model.pooling,
         "mask_position": classifier.model.mask_position,
         "names": list(classifier.names),
-        **{name: getattr(classifier, name) for name in PLAIN},
-        "tokenizer_digest": classifier.tokenizer.digest,
+        **{name: getattr(classifier, name) for name in COLUMNS},
+        **{name: getattr(encoder, name) for name in ENCODING},
+        "tokenizer_digest": encoder.tokenizer.digest,
         "job": job,
         "options": options or {},
     }
     weights = {name: value.contiguous() for name, value in classifier.model.state_dict().items()}
     with partial_folder(folder) as partial:
-        classifier.tokenizer.save(
+        encoder.tokenizer.save(
             partial / TOKENIZER,
-            max_seq_length=classifier.max_seq_length,
+            max_seq_length=encoder.max_seq_length,
             has_segments=classifier.model.config.type_vocab_size > 0,
-            cuts_start=classifier.truncate == "start",
+            cuts_start=encoder.truncate == "start",
         )
         save_file(weights, partial / MODEL)
         write_json(partial / REPORT, report)
@@ -169,9 +155,9 @@ def read_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         raise unreadable_model(folder, error) from error
     return Classifier(
         model=model.to(device).eval(),
-        tokenizer=tokenizer,
+        encoder=Encoder(tokenizer, **{name: metadata[name] for name in ENCODING}),
         names=names,
-        **{name: metadata[name] for name in PLAIN},
+        **{name: metadata[name] for name in COLUMNS},
     )
 
 
@@ -188,12 +174,11 @@ def load_huggingface_classifier(
         )
     model = BertForClassification(config.model, len(config.labels), pooling=config.pooling)
     model.load_state_dict({name: source.weights[name] for name in model.state_dict()})
+    longest = longest_text(folder, config.model)
     return Classifier(
         model=model.to(device).eval(),
-        tokenizer=tokenizer,
+        encoder=Encoder(tokenizer, longest, truncate=side_cut(folder)),
         names=config.labels,
         text="text",
         text_pair=text_pair,
-        max_seq_length=longest_text(folder, config.model),
-        truncate=side_cut(folder),
     )

@@ -111,16 +111,14 @@ def finetune(
         world.broadcast_from_main(lambda: stack.enter_context(lock))
         stack.enter_context(lost_process_in_one_line(world))
         job = read_job(run, train, test, each_given(also_test), config)
-        if stored := world.broadcast_from_main(partial(_stored_report, out, job, overwrite)):
+        if stored := world.broadcast_from_main(lambda: _stored_report(out, job, overwrite)):
             return stored
-        options_of_results = {"resume": world.any(resume or is_restart()), "overwrite": overwrite}
-        open_results = partial(ResultFolder, out, job.digests(), **options_of_results)
-        folder = world.broadcast_from_main(open_results)
+        kept = {"resume": world.any(resume or is_restart()), "overwrite": overwrite}
+        folder = world.broadcast_from_main(lambda: ResultFolder(out, job.digests, **kept))
         disable_malloc_trim()
         notes = _notes(run, job, is_shown=world.is_main)
         results = train_models(job, folder, world)
-
-        write = partial(_write_classifier, job, out, folder, results, notes, sources, options)
+        write = partial(_write_classifier, job, folder, results, sources, notes, options)
         return world.broadcast_from_main(write)
 
 
@@ -183,14 +181,13 @@ def _classifier_key(job: Job) -> ModelKey | None:
 
 def _write_classifier(
     job: Job,
-    out: Path,
     folder: ResultFolder,
     results: Sequence[Result],
+    sources: Mapping[str, str | None],
     notes: Sequence[str],
-    sources: dict[str, str | None],
     options: Mapping[str, Any] | None,
 ) -> FinetuneReport:
-    """Write the folder; returns its report."""
+    """Replace the folder of results by that of the classifier; returns its report."""
     [result] = [result for result in results if result.key == _classifier_key(job)]
     weights = folder.read_tensors(result.key)
     logits = weights.pop(TEST_LOGITS).numpy()
@@ -198,13 +195,10 @@ def _write_classifier(
     model.load_state_dict(weights)
     classifier = Classifier(
         model=model,
-        tokenizer=job.start.tokenizer,
+        encoder=job.train.encoder,
         names=job.names,
         text=job.config.text,
         text_pair=job.config.text_pair,
-        max_seq_length=job.start.max_seq_length,
-        prompt=job.config.prompt,
-        truncate=job.start.truncate,
     )
     test, counts = job.tests[TEST], Counter(job.train.read.labels)
     predictions = predictions_csv(job.names, test.labels, softmax(logits), test.read.joined())
@@ -214,9 +208,8 @@ def _write_classifier(
         "class_counts": {name: counts[name] for name in job.names},  # training rows
         "notes": [*notes, *doubts(result.scores, points_of(results), job.config)],
     }
-    save_classifier(
-        out, classifier, job=folder.job, report=report, predictions=predictions, options=options
-    )
+    files: dict[str, Any] = {"report": report, "predictions": predictions, "options": options}
+    save_classifier(folder.out, classifier, job=job.digests, **files)
     return FinetuneReport(report, is_new=True)
 
 
@@ -232,7 +225,7 @@ def _stored_report(out: Path, job: Job, overwrite: bool) -> FinetuneReport | Non
     """The report of a finished classifier. Raises InputError for one of another job."""
     if overwrite or not is_classifier(out):
         return None
-    if differs := differences(read_metadata(out)["job"], job.digests()):
+    if differs := differences(read_metadata(out)["job"], job.digests):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."

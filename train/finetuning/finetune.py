@@ -204,7 +204,7 @@ def train_classifier(
     precision = resolve_precision(config.precision, device)
     optimizer = build_optimizer(model, config, world)
     targets = torch.from_numpy(labels)
-    size, lengths = rows_per_step(len(rows), config.batch_size), rows.lengths
+    size, lengths = rows_per_step(len(rows), config.batch_size), rows.input_ids.lengths
     epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
     batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
     losses = torch.zeros(trial.epochs, device=device)

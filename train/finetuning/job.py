@@ -2,7 +2,7 @@
 
 read_job(RUN, "train.csv", "test.csv", [], config)  ->  Job(start, train, {"test": ...}, config)
 job.train.rows, job.train.labels                    ->  token ids and classes of the training rows
-job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training rows": "ab12.."}
+job.digests   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training rows": "ab12.."}
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class Table:
     @cached_property
     def truncated(self) -> list[str]:
         """The part of each text that is in `rows`, for bag-of-words."""
-        return replace(self.read, texts=self.encoder.truncate(self.read.texts)).joined()
+        return replace(self.read, texts=self.encoder.shortened(self.read.texts)).joined()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,7 @@ class Job:
         seed = self.config.seed if size == len(self.train) else seed
         return balanced_order(self.train.labels, seed=seed)[:size]
 
+    @cached_property
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
         trained, start = self.start.trained_positions, self.start
@@ -133,12 +134,7 @@ def read_job(
     if is_regression:  # standardized: no correlation changes
         deviation = labels[""].std() or 1.0
         labels[""] = ((labels[""] - labels[""].mean()) / deviation).astype(np.float32)
-    encoder = Encoder(
-        start.tokenizer,
-        max_seq_length=start.max_seq_length,
-        prompt=config.prompt,
-        truncate=start.truncate,
-    )
+    encoder = Encoder(start.tokenizer, start.max_seq_length, config.prompt, start.truncate)
     tables = {name: Table(rows, labels[name], encoder) for name, rows in read.items()}
     return Job(
         start=start,

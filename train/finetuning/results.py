@@ -108,7 +108,7 @@ class ResultFolder:
 
         Raises InputError for results of another job, and of this one without `resume`.
         """
-        self._folder, self.job = out / RESULTS, job
+        self.out, self._folder, self._job = out, out / RESULTS, job
         path = self._folder / JOB
         if not path.exists():
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -140,7 +140,7 @@ class ResultFolder:
         """Store a finished result; before it the tensors, of the model that is kept."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / JOB).exists():
-            write_json(self._folder / JOB, self.job)
+            write_json(self._folder / JOB, self._job)
         if tensors:
             whole = {name: value.cpu().contiguous() for name, value in tensors.items()}
             with whole_file(self._path(result.key, "safetensors")) as file:

@@ -17,8 +17,10 @@ shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU)
 CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -56,12 +58,7 @@ class Encoded:
     pad_id: int
 
     def __len__(self) -> int:
-        return len(self.is_cut)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of each row, int64 [N]."""
-        return self.input_ids.lengths
+        return len(self.input_ids)
 
     def take(self, rows: Rows) -> "Encoded":
         return replace(
@@ -94,44 +91,59 @@ class Encoded:
         )
 
 
+@dataclass(frozen=True)
 class Encoder:
     """Texts to rows of at most `max_seq_length` tokens; caches the words it has seen.
-
-    prompt_ids        list[int], what follows [CLS] in each row; none without a prompt
-    mask_position     where the prompt's mask is in a row; 0 without a prompt
 
     Raises InputError for a prompt without one mask, and for a long one.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        max_seq_length: int,
-        prompt: str | None = None,
-        truncate: Truncate = "end",
-    ) -> None:
-        self._tokenizer = tokenizer
-        most = min(MOST_PROMPT, max_seq_length // 4)  # the rest is for the text
-        self.prompt_ids = ids_of_prompt(prompt, tokenizer, most=most) if prompt else []
-        before = [tokenizer.cls_id, *self.prompt_ids]
-        self.mask_position = before.index(tokenizer.mask_id) if prompt else 0
-        self._before = np.array(before, dtype=np.uint32)
-        self._follows_space = bool(prompt) and tokenizer.needs_space
-        self._columns = SentenceEncoder(tokenizer)
-        self._max_seq_length = max_seq_length
-        self._truncate = truncate
+    tokenizer: Tokenizer
+    max_seq_length: int
+    prompt: str | None = None  # before each text
+    truncate: Truncate = "end"
+
+    def __post_init__(self) -> None:
+        ids, mask = self.prompt_ids, self.tokenizer.mask_token
+        if self.prompt and (count := ids.count(self.tokenizer.mask_id)) != 1:
+            raise InputError(
+                f"--prompt {self.prompt!r} has {count} {mask}; give it one, where a word fits."
+            )
+        most = min(MOST_PROMPT, self.max_seq_length // 4)  # the rest is for the text
+        if len(ids) > most:
+            raise InputError(
+                f"--prompt {self.prompt!r} has {len(ids)} tokens; give at most {most}, a quarter "
+                "of --max-seq-length and no more than 32."
+            )
+
+    @cached_property
+    def prompt_ids(self) -> list[int]:
+        """What follows [CLS] in each row; none without a prompt."""
+        return ids_with_masks(self.prompt, self.tokenizer) if self.prompt else []
+
+    @property
+    def mask_position(self) -> int:
+        """Where the prompt's mask is in a row; 0 without a prompt."""
+        return self.prompt_ids.index(self.tokenizer.mask_id) + 1 if self.prompt else 0
+
+    @cached_property
+    def _columns(self) -> SentenceEncoder:
+        return SentenceEncoder(self.tokenizer)
+
+    @property
+    def _follows_space(self) -> bool:
+        return bool(self.prompt) and self.tokenizer.needs_space
 
     def encode(self, texts: Sequence[Text]) -> Encoded:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] of each, truncated; a prompt follows [CLS]."""
-        pieces, before = self._pieces(texts), len(self._before)
-        kept = [k for _, k in pieces]
+        pieces, first = self._pieces(texts), [self.tokenizer.cls_id, *self.prompt_ids]
+        kept, before = [k for _, k in pieces], len(first)
         offsets = offsets_of(before + sum(kept) + len(kept))
-        values = np.full(offsets[-1], self._tokenizer.sep_id, dtype=np.uint32)
-        values[offsets[:-1, None] + np.arange(before)] = self._before
+        values = np.full(offsets[-1], self.tokenizer.sep_id, dtype=np.uint32)
+        values[offsets[:-1, None] + np.arange(before)] = first
         starts = offsets[:-1] + before
         for p, k in pieces:
-            head, tail = first_and_last(k, self._truncate)
+            head, tail = first_and_last(k, self.truncate)
             values[slice_indices(starts, head)] = p.values[slice_indices(p.offsets[:-1], head)]
             last = slice_indices(p.offsets[1:] - tail, tail)
             values[slice_indices(starts + head, tail)] = p.values[last]
@@ -140,15 +152,15 @@ class Encoder:
             Ragged(values, offsets),
             before + kept[0] + 1,
             np.any([k < p.lengths for p, k in pieces], axis=0),
-            self._max_seq_length,
-            self._tokenizer.pad_id,
+            self.max_seq_length,
+            self.tokenizer.pad_id,
         )
 
-    def truncate(self, texts: Sequence[Text]) -> list[Text]:
+    def shortened(self, texts: Sequence[Text]) -> list[Text]:
         """The part of each text that `encode` keeps, whole characters; a space for its middle."""
         columns = self._in_row(texts)
         for column, (p, kept) in zip(columns, self._pieces(texts), strict=True):
-            head, tail = first_and_last(kept, self._truncate)
+            head, tail = first_and_last(kept, self.truncate)
             for row in np.flatnonzero(kept < p.lengths).tolist():
                 column[row] = self._cut(column[row], int(head[row]), int(tail[row]))
         if self._follows_space:
@@ -159,7 +171,7 @@ class Encoder:
         """The ids of each column, and how many of each row's are kept."""
         pieces = list(map(self._ids, self._in_row(texts)))
         first, *second = (p.lengths for p in pieces)
-        room = self._max_seq_length - len(self._before) - len(pieces)
+        room = self.max_seq_length - 1 - len(self.prompt_ids) - len(pieces)
         kept = longest_first(first, *second, room=room) if second else [np.minimum(first, room)]
         return list(zip(pieces, kept, strict=True))
 
@@ -174,12 +186,12 @@ class Encoder:
         """The columns as they are read: after a prompt the first token may depend on a space."""
         first, *second = map(list, zip(*texts, strict=True))
         if self._follows_space:
-            first = list(map(self._tokenizer.after_space, first))
+            first = list(map(self.tokenizer.after_space, first))
         return [first, *second]
 
     def _cut(self, text: str, head: int, tail: int) -> str:
         """The characters of the first and the last tokens, which only the slow library knows."""
-        spans = self._tokenizer.library.encode(text, add_special_tokens=False).offsets
+        spans = self.tokenizer.library.encode(text, add_special_tokens=False).offsets
         parts = [text[: spans[head - 1][1]]] if head else []
         return " ".join([*parts, text[spans[-tail][0] :]] if tail else parts)
 
@@ -230,8 +242,8 @@ def evaluation_batches(
     Process `rank` of `ranks` has batches rank, rank + ranks, ...
     """
     is_cpu = device.type == "cpu"
-    size, lengths = CPU_BATCH if is_cpu else EVALUATION_BATCH, rows.lengths
-    for batch in _by_length(np.arange(len(lengths)), lengths, size)[rank::ranks]:
+    size = CPU_BATCH if is_cpu else EVALUATION_BATCH
+    for batch in _by_length(np.arange(len(rows)), rows.input_ids.lengths, size)[rank::ranks]:
         yield batch, rows.inputs(batch, is_tight=is_cpu)
 
 
@@ -240,22 +252,14 @@ def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
 
 
-def ids_of_prompt(prompt: str, tokenizer: Tokenizer, *, most: int) -> list[int]:
-    """The ids of a prompt. Raises InputError unless it has one mask, and at most so many tokens."""
-    ids, mask = ids_with_masks(prompt, tokenizer), tokenizer.mask_token
-    if (count := ids.count(tokenizer.mask_id)) != 1:
-        raise InputError(f"--prompt {prompt!r} has {count} {mask}; give it one, where a word fits.")
-    if len(ids) > most:
-        raise InputError(
-            f"--prompt {prompt!r} has {len(ids)} tokens; give at most {most}, a quarter of "
-            "--max-seq-length and no more than 32."
-        )
-    return ids
-
-
 def ids_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a text, without [CLS] and [SEP]; each "[MASK]" in it becomes the special token."""
-    first, *rest = tokenizer.encode_batch(_around_masks(text, tokenizer))
+    """The ids of a text, without [CLS] and [SEP]; each "[MASK]" in it becomes the special token.
+
+    A mask may absorb the spaces before or after it.
+    """
+    before, after = tokenizer.normalization.mask_strips
+    mask = r"\s*" * before + re.escape(tokenizer.mask_token) + r"\s*" * after
+    first, *rest = tokenizer.encode_batch(re.split(mask, text))
     return first + [i for part in rest for i in (tokenizer.mask_id, *part)]
 
 
@@ -289,14 +293,3 @@ def _word_id(word: str, tokenizer: Tokenizer) -> int:
             "that is one token."
         )
     return ids[0]
-
-
-def _around_masks(text: str, tokenizer: Tokenizer) -> list[str]:
-    """The text before, between and after the masks, without the spaces that belong to a mask."""
-    parts = text.split(tokenizer.mask_token)
-    before, after = tokenizer.normalization.mask_strips
-    if before:
-        parts[:-1] = [part.rstrip() for part in parts[:-1]]
-    if after:
-        parts[1:] = [part.lstrip() for part in parts[1:]]
-    return parts
