@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from clozeline.train.labelled.rows import Floats, Rows
@@ -183,10 +184,9 @@ def ranks(values: NDArray[Any]) -> Floats:
 
     10 30 20 20  ->  1 4 2.5 2.5
     """
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    middle: Floats = last - (counts - 1) / 2
-    return middle[index]
+    lowest, highest = (pc.rank(values, tiebreaker=way).to_numpy() for way in ("min", "max"))
+    middle: Floats = (lowest + highest) / 2
+    return middle
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
