@@ -54,7 +54,7 @@ class PredictOptions:
         None, "Column of the text in a table. Default: as in training.", group="Text"
     )
     text_pair: str | None = option(None, "Column of the second text of a pair.", group="Text")
-    batch_size: int = option(32, "Texts that are read together.", group="Model", type=AT_LEAST_ONE)
+    batch_size: int = option(32, "Texts per forward pass.", group="Model", type=AT_LEAST_ONE)
     json: bool = option(
         False, "Print JSON lines with all probabilities.", group="Output", is_flag=True
     )

@@ -54,11 +54,11 @@ class PretrainConfig:
         "Examples per forward pass and process; defaults to the process's whole share of the "
         "batch.",
     )
-    max_steps: int = _recipe("Training steps; --for is the other way to end a run.")
+    max_steps: int = _recipe("Training steps; or limit the run by time, with --for.")
     for_: str | None = _training(
         None,
-        "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time. For a "
-        "resumed run that was counted in steps, time and schedule begin at 0.",
+        "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time. When "
+        "a run counted in steps is resumed, time and schedule start at 0.",
     )
     optimizer: Optimizer = _recipe(
         "`muon` trains the layers' weight matrices and leaves everything else to AdamW."

@@ -72,8 +72,8 @@ class Command(click.Command):
                 _general(
                     "--config",
                     _read,
-                    "Take options from this TOML file, or from the JSON file in which an earlier "
-                    "command recorded its own. Options on the command line win.",
+                    "Take options from this TOML file, or from the JSON file of an earlier "
+                    "command. Options on the command line win.",
                     metavar="FILE",
                     type=click.Path(),
                 )

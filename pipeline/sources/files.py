@@ -316,7 +316,7 @@ def damaged(path: str, compression: str, reason: object) -> InputError:
     command = f"{COMMANDS[compression]}{dictionary} -c OLD"
     if LIMIT.search(str(reason)):
         return InputError(
-            f"{path} was packed in a way that is not known here ({reason}); pack it anew, as by "
+            f"{path} was packed with unsupported options ({reason}); pack it anew, as by "
             f"{command} | gzip > NEW.gz"
         )
     return InputError(

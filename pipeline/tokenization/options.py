@@ -59,6 +59,6 @@ class TokenizerOptions:
         if self.model == "wordpiece":
             return
         if self.vocab is not None:
-            raise ValueError("--model is that of a vocabulary to learn; leave it out with --vocab.")
+            raise ValueError("--model is for learning a vocabulary; leave it out with --vocab.")
         if self.strip_accents is not None:
             raise ValueError(f"--model {self.model} keeps accents; leave out --[no-]strip-accents.")

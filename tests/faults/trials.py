@@ -188,7 +188,7 @@ TRIALS = (
       for options, line in (
           ("--vocab-size=200 --text-columns=b", "--text-columns b does nothing"),
           ("", "give one of --vocab FILE and --vocab-size N"),
-          ("--vocab=tokenizer/vocab.txt --model=bpe", "--model is that of a vocabulary to learn"),
+          ("--vocab=tokenizer/vocab.txt --model=bpe", "--model is for learning a vocabulary"),
           ("--vocab-size=400 --model=bpe --strip-accents", "--model bpe keeps accents"),
           ("--vocab-size=200 --model=bpe", "--vocab-size 200 has no room for the 256 bytes"))),
     Trial("a dry run of nothing", nothing, shards("nothing.txt") + " --dry-run", "no such file"),

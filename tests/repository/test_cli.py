@@ -50,7 +50,7 @@ Commands:
   inspect    Show random examples in readable form.
   verify     Check every byte and every example of a data set.
   report     Write a page about a data set, runs and a classifier.
-  view       Serve the page of `clozeline report`, made again at each reload.
+  view       Serve the page of `clozeline report`, updated at each reload.
   pretrain   Pretrain a model on shards, in one process or under torchrun.
   estimate   Print what a run needs on GPUs: memory, speed, hours, cost.
   evaluate   Measure the loss and accuracy of a run on a data set.

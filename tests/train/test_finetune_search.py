@@ -130,7 +130,7 @@ def test_a_rate_far_outside_of_those_that_are_searched_is_noted(name, rate, is_f
     if is_far:
         low, *_, high = candidate_rates(preset(name))
         assert notes[0].startswith(
-            f"--learning-rate {rate:g} is far outside of the {low:g} to {high:g} that are searched"
+            f"--learning-rate {rate:g} is far outside of the searched range, {low:g} to {high:g}"
         )
 
 

@@ -196,7 +196,7 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     rows = columns_of(result.stdout)
     assert (["--beta1", "0.5"], "given") in rows
     assert (["--precision", NATIVE], "bf16 where the device has it") in rows
-    assert (["--dropout", "0.1"], "of the model") in rows
+    assert (["--dropout", "0.1"], "the model's own") in rows
     assert (["--no-word-vectors"], "google-research/bert, modeling.py") in rows
     assert (["--sampled-words", "0"], "google-research/bert, modeling.py") in rows
     assert ["--pairs", "segments"] in [options for options, _ in rows]

@@ -187,7 +187,7 @@ def test_weights_that_are_not_finite_are_refused(classifier, tmp_path):
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, classifier / "model.safetensors")
     (classifier / SUMS).unlink()
-    message = "has weights that are not finite (classifier.bias), so it answers nothing"
+    message = "has weights that are not finite (classifier.bias), so it cannot predict"
     assert message in output_of("predict", classifier, "a", code=2)
     model = BertForPretraining(one_layer(TOKENIZER, positions=8))
     with torch.no_grad():  # finite, but their products are not

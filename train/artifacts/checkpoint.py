@@ -289,7 +289,7 @@ def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Raises InputError for weights that could only give NaN as an answer."""
     if name := _not_finite(weights):
         raise InputError(
-            f"{folder} has weights that are not finite ({name}), so it answers nothing; give "
+            f"{folder} has weights that are not finite ({name}), so it cannot predict; give "
             "another checkpoint, or train again with a smaller --learning-rate."
         )
 

@@ -204,7 +204,7 @@ NOTES = (
     "at best    products at the GPU's peak, all else at its memory's bandwidth (compiled: "
     f"{FUSED:.0%} of it)",
     f"guessed    products at {UTILIZATION:.0%} of the peak, {USABLE:.0%} of the memory",
-    "left out   what several GPUs send each other, which may overlap with the backward pass",
+    "left out   communication between GPUs; it may overlap with the backward pass",
 )
 
 

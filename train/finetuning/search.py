@@ -98,8 +98,8 @@ def rate_note(model: BertConfig, config: FinetuneConfig) -> list[str]:
     if rate == "auto" or low / FAR <= rate <= FAR * high:
         return []
     return [
-        f"--learning-rate {rate:g} is far outside of the {low:g} to {high:g} that are searched for "
-        "this model; leave it out, or give one within or near that range."
+        f"--learning-rate {rate:g} is far outside of the searched range, {low:g} to {high:g} for "
+        "this model; leave it out, or give one within or near the range."
     ]
 
 

@@ -157,11 +157,11 @@ def pretrain(shards: Path | None, out: Path | None, **options: Any) -> None:
     have to be given again: --eval-every, and those of speed and memory other than --precision.
     SIGTERM and SIGINT save a checkpoint, if there was a step, and exit with code 75.
 
-    With --from, the architecture is that of the given run or folder; where examples are longer than
-    those of the other run, the model gets more positions. `--from RUN@STEP --schedule cool-down`
-    decays the learning rate of a constant-rate run to 0: it continues that run from its checkpoint
-    until --max-steps, which counts the steps of that run, too, and defaults to a quarter more.
-    Other shards of its tokenizer are read from their beginning.
+    --from also sets the architecture; longer examples than those of the other run give the model
+    more positions. `--from RUN@STEP --schedule cool-down` decays the learning rate of a
+    constant-rate run to 0: it continues from the checkpoint to --max-steps (the steps of that run
+    included; by default, a quarter more). Other shards of its tokenizer are read from their
+    beginning.
     """
     run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
     origin = _origin(run)

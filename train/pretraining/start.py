@@ -196,7 +196,7 @@ class Plan:
         """All numbers that have an effect, as options with their sources, a line each."""
         names = effective_fields(self.values["schedule"])
         rows = [(x, self.settings[x]) for x in names if x != "max_steps" or not self.is_timed]
-        rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
+        rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "the model's own")))
         lines = [_line(name, setting.value, setting.source) for name, setting in rows]
         advised = [(name, self.settings[name]) for name in SHARD_SETTINGS if name in self.settings]
         if advised:

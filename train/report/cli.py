@@ -105,8 +105,8 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     """Write a page about a data set, runs and a classifier.
 
     A data set: examples, statistics, what was dropped. Runs: curves, warnings, comparison. A
-    classifier: scores, label efficiency, calibration, mistakes. The page is one file that loads
-    nothing, report.html in the first folder.
+    classifier: scores, label efficiency, calibration, mistakes. The page is one self-contained
+    file, report.html in the first folder.
     """
     from clozeline.pipeline.report.page import check_page_file
 
@@ -130,7 +130,7 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     group="Output",
 )
 def view(folders: tuple[AnyPath, ...], port: int) -> None:
-    """Serve the page of `clozeline report`, made again at each reload.
+    """Serve the page of `clozeline report`, updated at each reload.
 
     Only for the browsers of this machine (127.0.0.1). Ctrl-C ends it.
     """
