@@ -21,7 +21,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import SUMS, check_sums, sums_of
@@ -111,11 +110,11 @@ class Tokenizer:
         self.texts = token_texts(tokens, normalization)
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
-        self.is_special = _flags(token in self.special_tokens for token in tokens)
-        self.is_reserved = _flags(token in normalization.reserved for token in tokens)
+        self.is_special = np.array([token in self.special_tokens for token in tokens])
+        self.is_reserved = np.array([token in normalization.reserved for token in tokens])
         self._reserved_ids = frozenset(np.flatnonzero(self.is_reserved).tolist())
-        self.is_continuation = _flags(not text.startswith(" ") for text in self.texts)
-        is_unused = _flags(token.startswith("[unused") for token in tokens)
+        self.is_continuation = np.array([not text.startswith(" ") for text in self.texts])
+        is_unused = np.array([token.startswith("[unused") for token in tokens])
         self.replacement_ids = np.flatnonzero(~self.is_reserved & ~is_unused).astype(np.uint32)
         if not len(self.replacement_ids):
             raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
@@ -284,7 +283,3 @@ def named_tokenizer(
         return Tokenizer(tokens, normalization, punkt)
     except ValueError as error:  # also for a number in Punkt's parameters that is NaN
         raise InputError(f"{origin}: {error}") from error
-
-
-def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
-    return np.fromiter(values, np.bool_)
