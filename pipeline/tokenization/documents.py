@@ -80,7 +80,9 @@ def tokenize_documents(
     inputs = _in_text(sentences, starts, tokenizer.tokenizer)
     ids, tokens_in = tokenizer.encode(inputs)
     bounds = offsets_of(tokens_in)[starts]
-    for row in _checked(high):
+    is_checked = high % CHECKED_IN == 0
+    is_checked[:1] = True  # the first document of each block
+    for row in np.flatnonzero(is_checked):
         within = slice(starts[row], starts[row + 1])
         of_document = ids[bounds[row] : bounds[row + 1]]
         tokenizer.check(inputs[within], of_document, name=f"{high[row]:016x}")
@@ -120,14 +122,6 @@ def clean_texts(texts: Sequence[str], min_characters: int) -> tuple[list[str], l
     characters = sum(len(line) for lines in kept for line in lines)
     read = Counter(characters=characters, paragraphs=paragraphs)
     return list(map("\n".join, kept)), paragraphs_in, Counts(read, dropped)
-
-
-def _checked(high: UInt64Array) -> list[int]:
-    """The rows of documents whose ids are checked: the first one, and a thousandth by the hash."""
-    is_checked = high % CHECKED_IN == 0
-    is_checked[:1] = True
-    rows: list[int] = np.flatnonzero(is_checked).tolist()
-    return rows
 
 
 def _in_text(
