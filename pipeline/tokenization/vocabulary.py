@@ -1,4 +1,4 @@
-"""What a tokenizer is made of: its tokens, how text is split into them, and what they add to one.
+"""What a tokenizer is built from: tokens, how text is split into them, what they add to a text.
 
 `Normalization` is for BERT's WordPiece: with the flags of its normalizer, all follows from the
 tokens. `TokenizerSpec` is a tokenizer.json that is kept whole, such as the byte-level BPE of
