@@ -45,8 +45,6 @@ from clozeline.train.pretraining.start import Start, find_start, make_plan
 from clozeline.train.pretraining.trainer import Outcome, Trainer
 from clozeline.train.store.local_folder import MODEL, OPTIMIZER, local_folder
 
-LESS_MEMORY = "give a smaller --micro-batch-size"
-
 
 def pretrain(
     shards: GivenPath,
@@ -176,7 +174,9 @@ def train_run(
     ):
         recorded = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, options=recorded)
-        with out_of_memory_in_one_line(_step_in_words(config, world), LESS_MEMORY):
+        rows, length = training.rows_per_pass(world.size), config.data.max_seq_length
+        step = f"a step with {counted(rows, 'example')} of {length} tokens per forward pass"
+        with out_of_memory_in_one_line(step, "give a smaller --micro-batch-size"):
             trainer = Trainer(
                 start.out,
                 config,
@@ -260,11 +260,6 @@ def _data_warnings(loader: PhasedLoader) -> Iterator[str]:
                 f"{own.folder} was built with --validation {share:g} and {main.folder} with "
                 f"{held_out:g}: of a common text, documents held out there are trained on here."
             )
-
-
-def _step_in_words(config: RunConfig, world: World) -> str:
-    rows, length = config.training.rows_per_pass(world.size), config.data.max_seq_length
-    return f"a step with {counted(rows, 'example')} of {length} tokens per forward pass"
 
 
 def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:
