@@ -1,6 +1,6 @@
 """A model of the Hub by its name: from the local cache, or one line that says how to get it."""
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 from clozeline.model.heads import BertForPretraining
