@@ -96,11 +96,9 @@ def predict(
     if text_pair not in (None, classifier.text_pair) and not has_table:
         raise InputError("--text-pair names a column, but no --file is a table; leave it out.")
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
-    batches = chain(
-        _batches(_as_texts(given_texts(texts), is_pair=bool(text_pair)), batch_size),
-        *(_batches_of_file(file, text, text_pair, batch_size) for file in sources),
-    )
-    return _predictions(classifier, batches)
+    tables_and_lines = (_texts_of_file(file, text, text_pair) for file in sources)
+    given = chain([_as_texts(given_texts(texts), is_pair=bool(text_pair))], tables_and_lines)
+    return _predictions(classifier, (part for some in given for part in _batches(some, batch_size)))
 
 
 def _load(folder: GivenPath, text_pair: str | None) -> Classifier:
@@ -131,14 +129,10 @@ def _predictions(classifier: Classifier, batches: Iterable[Sequence[Text]]) -> I
             yield Prediction(line, label, by_label[label], by_label)
 
 
-def _batches_of_file(
-    source: str, text: str, text_pair: str | None, batch_size: int
-) -> Iterator[list[Text]]:
+def _texts_of_file(source: str, text: str, text_pair: str | None) -> Iterable[Text]:
     if _is_table(source):
-        texts: Iterable[Text] = read_texts(source, text=text, text_pair=text_pair)
-    else:
-        texts = _as_texts(_lines(source), is_pair=bool(text_pair))
-    yield from _batches(texts, batch_size)
+        return read_texts(source, text=text, text_pair=text_pair)
+    return _as_texts(_lines(source), is_pair=bool(text_pair))
 
 
 def _as_texts(lines: Iterable[str], *, is_pair: bool) -> Iterator[Text]:
