@@ -124,9 +124,9 @@ def rows_sha256(examples: Examples) -> str:
     for name, column in examples.columns().items():
         digest.update(name.encode())
         if isinstance(column, Ragged):
-            digest.update(column.lengths.astype("<u4").tobytes())
+            digest.update(column.lengths.astype("<u4").data)
             column = column.values
-        digest.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+        digest.update(column.astype(column.dtype.newbyteorder("<"), copy=False).data)
     return digest.hexdigest()
 
 

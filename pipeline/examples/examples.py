@@ -77,12 +77,12 @@ def _assemble(
     length_b = pairs.b_stop - pairs.b_start
     has_b = pairs.next_sentence_label != NO_PAIR
     offsets = offsets_of(length_a + length_b + 2 + has_b)
-    ids = _special_tokens(offsets, documents, tokenizer)
-    for start, source, length in (
-        (offsets[:-1] + 1, pairs.a_start, length_a),
-        (offsets[:-1] + 2 + length_a, pairs.b_start, length_b),
-    ):
-        ids[slice_indices(start, length)] = documents.ids[slice_indices(source, length)]
+    # Spans with a place for each special token, which holds a neighbour at first.
+    starts = np.stack([pairs.a_start - 1, pairs.b_start], axis=1).ravel()
+    lengths = np.stack([length_a + 2, length_b + has_b], axis=1).ravel()
+    ids = documents.ids.take(slice_indices(starts, lengths), mode="clip")
+    ids[offsets[:-1] + length_a + 1] = tokenizer.sep_id
+    _put_special_tokens(ids, offsets, tokenizer)
     return Examples(
         input_ids=Ragged(ids, offsets),
         masked_lm_positions=_no_rows(len(pairs), np.dtype(np.uint16)),
@@ -98,9 +98,8 @@ def _packed(rows: PackedRows, documents: BucketDocuments, tokenizer: Tokenizer) 
     """[CLS] piece [SEP] [CLS] piece [SEP] ..."""
     length = rows.stop - rows.start
     offsets = offsets_of(length + 2)
-    ids = _special_tokens(offsets, documents, tokenizer)
-    source = slice_indices(rows.start, length)
-    ids[slice_indices(offsets[:-1] + 1, length)] = documents.ids[source]
+    ids = documents.ids.take(slice_indices(rows.start - 1, length + 2), mode="clip")
+    _put_special_tokens(ids, offsets, tokenizer)
     in_row = Ragged(ids, offsets[rows.row_offsets])
     hashes = documents.hashes[rows.document]
     return Examples(
@@ -116,20 +115,16 @@ def _packed(rows: PackedRows, documents: BucketDocuments, tokenizer: Tokenizer) 
     )
 
 
-def _special_tokens(
-    offsets: Offsets, documents: BucketDocuments, tokenizer: Tokenizer
-) -> NDArray[Any]:
-    """[CLS] at the start of each span that `offsets` delimit, [SEP] everywhere else."""
-    ids = np.full(offsets[-1], tokenizer.sep_id, dtype=documents.ids.dtype)
-    ids[offsets[:-1]] = tokenizer.cls_id
-    return ids
+def _put_special_tokens(ids: NDArray[Any], offsets: Offsets, tokenizer: Tokenizer) -> None:
+    """[CLS] in place of the first and [SEP] of the last id of each span that `offsets` delimit."""
+    ids[offsets[:-1]], ids[offsets[1:] - 1] = tokenizer.cls_id, tokenizer.sep_id
 
 
 def _drop_unmaskable(examples: Examples, rules: MaskRules) -> Examples:
     """The examples without rows that hold only special tokens, such as [UNK]."""
-    maskable = ~rules.is_special[examples.input_ids.values]
-    counts = np.add.reduceat(maskable, examples.input_ids.offsets[:-1], dtype=np.int64)
-    return examples if counts.all() else examples.take(np.flatnonzero(counts))
+    maskable = ~rules.is_special.take(examples.input_ids.values, mode="clip")  # as in masks.py
+    has_some = np.logical_or.reduceat(maskable, examples.input_ids.offsets[:-1])
+    return examples if has_some.all() else examples.take(np.flatnonzero(has_some))
 
 
 def _no_rows(count: int, dtype: np.dtype) -> Ragged:

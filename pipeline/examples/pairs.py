@@ -143,12 +143,11 @@ class RandomSegments(_SegmentPairs):
         size = stop - start
         middle = start + 1 + uniform_below(bits[SPLIT], np.maximum(size - 1, 1))
         is_random = self._choose_random(bits[NEGATIVE], forced=size == 1)
-        b_start, b_stop, document_b = middle, stop, document
-        if len(self.documents) > 1:
-            rest = target - (offsets[middle] - offsets[start])
-            other, first, last = self._elsewhere(bits, document, rest)
-            document_b = np.where(is_random, other, document)
-            b_start, b_stop = np.where(is_random, first, middle), np.where(is_random, last, stop)
+        b_start, b_stop, document_b = middle.copy(), stop.copy(), document.copy()
+        rows = np.flatnonzero(is_random)
+        rest = (target - (offsets[middle] - offsets[start]))[rows]
+        elsewhere = self._elsewhere([one[rows] for one in bits], document[rows], rest)
+        document_b[rows], b_start[rows], b_stop[rows] = elsewhere
         pairs = Pairs(
             a_start=offsets[start],
             a_stop=offsets[middle],

@@ -65,14 +65,11 @@ NOT_FURTHER = bytes({*range(256)} - {0xE0, 0xE1, *range(0xD5, 0xE0), *range(0xE3
 Span = tuple[int, int]
 
 
-def is_other_script(text: str) -> bool:
+def is_other_script(text: str, data: bytes) -> bool:
     """Whether over a third of the characters are beyond Latin, Greek, Cyrillic and punctuation.
 
-    Encoding is by far the fastest way to count them. Vietnamese has some, but too few.
+    `data` is the text in UTF-8, the fastest way to count them. Vietnamese has some, but too few.
     """
-    if text.isascii():
-        return False
-    data = text.encode()
     if 3 * (len(data) - len(text)) <= len(text):  # each of them takes at least two bytes
         return False
     return 3 * len(data.translate(None, NOT_FURTHER)) > len(text)

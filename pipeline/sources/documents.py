@@ -54,16 +54,17 @@ class Documents:
 
     def keep(self, text: str) -> None:
         """Add a document after cleaning it, or count it as empty."""
-        unicode = fix_unicode(text)
-        clean = unicode.replace("\0", "")
-        if "\r" in clean:
+        data = text.encode(errors="surrogatepass")  # bytes are found several times as fast
+        unicode = fix_unicode(text) if b"\xed" in data else text  # it begins surrogates
+        clean = unicode.replace("\0", "") if b"\0" in data else unicode
+        if b"\r" in data:
             clean = clean.replace("\r\n", "\n").replace("\r", "\n")
         if not clean or clean.isspace():
             self.count("empty")
             return
         if unicode is not text:
             self.count("invalid_utf8")
-        if "\0" in text:
+        if b"\0" in data:
             self.count("nul")
         self.texts.append(clean)
 

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counts import Counts, release_memory
+from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_digest, json_values, write_json
 from clozeline.pipeline.common.paths import AnyPath
@@ -231,7 +231,6 @@ class Steps:
         """The rows of the bucket's shard, what was dropped, and the highest repeat."""
         config, drops = self.context.config, self.drops(bucket)
         split, index = self.context.buckets.split_of(bucket)
-        release_memory()
         every = partial(
             self.cache.documents,
             bucket,

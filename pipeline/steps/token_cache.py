@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.counts import Counts, release_memory
 from clozeline.pipeline.common.folders import remove_files
 from clozeline.pipeline.common.json_files import MALFORMED, file_sha256, sealed, unsealed
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
@@ -226,6 +226,7 @@ class TokenCache:
     def _entries(self, bucket: int) -> Iterator[tuple[TokenFile, AnyPath, Entries]]:
         """Each input, its path, and where it has the bucket's slices, [runs]."""
         if bucket not in self._indexed:
+            release_memory()  # of tokenizing; shards use the memory of those before them again
             per_bucket = ENTRY.itemsize * sum(end.runs for end in self._ends)
             size = max(1, INDEX_BYTES // max(1, per_bucket))
             first = bucket // size * size

@@ -10,7 +10,7 @@ A piece has its counts and then its columns:
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ def tokenize_documents(
     joined, paragraphs_in, counts = clean_texts(texts, min_characters)
     encoded = list(map(str.encode, joined))
     high, low = hash_encoded(encoded)
-    cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
+    cut = np.repeat(list(map(is_other_script, joined, encoded)), paragraphs_in)
     sentences, sentences_in = splitter.split(b"\n".join(encoded), cut=cut)
     starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
     inputs = _in_text(sentences, starts, tokenizer.tokenizer)
@@ -101,7 +101,9 @@ def tokenize_documents(
     keep = np.flatnonzero(np.diff(sentence_offsets))
     counts.dropped["no_tokens"] += len(documents) - len(keep)
     counts.read.update(documents=len(keep), sentences=len(tokens_in), tokens=len(ids))
-    return documents.take(keep), [joined[row] for row in keep.tolist()], counts
+    if len(keep) < len(documents):
+        documents, joined = documents.take(keep), [joined[row] for row in keep.tolist()]
+    return documents, joined, counts
 
 
 def lines_of(text: str) -> list[str]:
@@ -139,14 +141,16 @@ def pieces_of(
 ) -> Iterator[tuple[int, bytes]]:
     """The piece of each bucket that has documents."""
     bucket_of = buckets.of(documents.high, documents.low)
-    rows = documents.take(np.argsort(bucket_of, kind="stable"))
+    _, of_ids = _columns(vocab_size)[-1]
+    narrow = Ragged(documents.input_ids.values.astype(of_ids), documents.input_ids.offsets)
+    rows = replace(documents, input_ids=narrow).take(np.argsort(bucket_of, kind="stable"))
     found, sizes = np.unique(bucket_of, return_counts=True)
     cuts, ragged = offsets_of(sizes), (rows.sentence_lengths, rows.paragraph_lengths)
     bounds = [cuts, *(column.offsets[cuts] for column in (*ragged, rows.input_ids))]
     columns = [rows.high, rows.low, *(column.lengths for column in ragged)]
     columns += [column.values for column in (*ragged, rows.input_ids)]
     parts = [
-        _cut(values.astype(dtype), bounds[which])
+        _cut(values.astype(dtype, copy=False), bounds[which])
         for values, (which, dtype) in zip(columns, _columns(vocab_size), strict=True)
     ]
     headers = np.diff(bounds).T.tolist()  # [buckets, 4]
@@ -182,7 +186,7 @@ def from_pieces(
 
 def _cut(values: NDArray[Any], bounds: NDArray[np.int64]) -> Iterator[memoryview]:
     """The bytes of values[bounds[i] : bounds[i + 1]], for each i."""
-    view = memoryview(values.tobytes())
+    view = values.view(np.uint8).data
     for start, stop in pairwise((bounds * values.itemsize).tolist()):
         yield view[start:stop]
 

@@ -26,7 +26,7 @@ import sys
 import unicodedata
 from array import array
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ CUT_STEPS: tuple[dict[str, Any], ...] = (
 )
 NOT_CUT = f"[{''.join(filter(str.isspace, map(chr, range(0x3001))))}] "  # in one that stays whole
 MEMO_BYTES = 128 << 20  # of words, which bounds memory; ids do not depend on it
+COMPILED_WORDS = 1 << 17  # that nanotoken remembers; its default leaves the processor's cache
 ENTRY_BYTES = 150  # of a word in the memo, besides its text and ids
 
 
@@ -149,15 +150,12 @@ def _can_be_cut(spec: TokenizerSpec) -> bool:
 
 def _separated(sentences: Sentences) -> bytes:
     """The text of the sentences with a NUL between any two, in place of a space if there is one."""
-    data, ends = np.frombuffer(sentences.data, np.uint8), sentences.ends[:-1]
+    ends = sentences.ends[:-1]
     touching = ends == sentences.starts[1:]
-    if touching.any():
-        data = np.insert(data, ends[touching], 0)
-        ends = ends + np.cumsum(touching) - touching
-    else:
-        data = data.copy()
-    data[ends] = 0
-    return data.tobytes()
+    cuts = [0, *ends[touching].tolist(), len(sentences.data)]
+    data = bytearray(NUL.encode().join(sentences.data[a:b] for a, b in pairwise(cuts)))
+    np.frombuffer(data, np.uint8)[ends + np.cumsum(touching) - touching] = 0
+    return bytes(data)
 
 
 def _wordpiece(tokenizer: Tokenizer) -> Any:
@@ -167,8 +165,9 @@ def _wordpiece(tokenizer: Tokenizer) -> Any:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     values |= {"added_tokens": [separator | flags], "post_processor": None}
     try:
-        from nanotoken.nanotoken_rs import WordPieceTokenizer
+        from nanotoken.nanotoken_rs import WordPieceTokenizer, set_cache_entries
 
+        set_cache_entries(COMPILED_WORDS)
         return WordPieceTokenizer.from_json(json.dumps(values))
     except Exception as error:  # of a missing or damaged wheel, and of what it does not know
         _warn(one_line(error))
