@@ -118,9 +118,9 @@ def clean_texts(texts: Sequence[str], min_characters: int) -> tuple[list[str], l
     kept = list(filter(None, long))
     paragraphs_in = list(map(len, kept))
     paragraphs = sum(paragraphs_in)
-    dropped = Counter(
-        short_paragraph=sum(map(len, lines_in)) - paragraphs, short_document=len(long) - len(kept)
-    )
+    dropped: Counter[str] = Counter()
+    dropped["short_paragraph"] = sum(map(len, lines_in)) - paragraphs
+    dropped["short_document"] = len(long) - len(kept)
     characters = sum(len(line) for lines in kept for line in lines)
     read = Counter(characters=characters, paragraphs=paragraphs)
     return list(map("\n".join, kept)), paragraphs_in, Counts(read, dropped)
