@@ -11,6 +11,7 @@ from clozeline.pipeline.common.config_checks import (
     check_choices,
     check_field_names,
     check_types,
+    checks_keywords,
 )
 from clozeline.pipeline.common.errors import OptionError
 
@@ -24,6 +25,7 @@ _curation = partial(option, group="Curation")
 _shards = partial(option, group="Shards")
 
 
+@checks_keywords
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """The options of `clozeline shards` that decide the examples; kept in the manifest.

@@ -18,6 +18,7 @@ from clozeline.pipeline.common.config_checks import (
     check_fraction,
     check_positive,
     check_types,
+    checks_keywords,
     seconds,
 )
 from clozeline.pipeline.common.errors import InputError, OptionError
@@ -40,6 +41,7 @@ _data = partial(option, group="Data")
 _metrics = partial(option, group="Metrics and checkpoints")
 
 
+@checks_keywords
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """The options of `clozeline pretrain`, resolved; kept in run.json.

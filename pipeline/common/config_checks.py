@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
+from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -168,6 +169,23 @@ def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *conf
         if {*kinds, type(value)} <= PLAIN and not _is_of_type(value, hints[name]):
             wanted = " or ".join(kind.__name__ for kind in kinds)
             raise InputError(f"{call}: {name} is {value!r}; give it as {wanted}.")
+
+
+def checks_keywords(config: type[Config]) -> type[Config]:
+    """A class decorator for configs: keywords that are not fields are refused by `check_keywords`.
+
+    >>> DataConfig(max_seq_len=64)
+    InputError: DataConfig() has no option 'max_seq_len'; did you mean max_seq_length?
+    """
+    build = config.__init__
+
+    @wraps(build)
+    def init(self: Any, **values: Any) -> None:
+        check_keywords(config, dict.fromkeys(values), config)  # the class checks its values itself
+        build(self, **values)
+
+    config.__init__ = init
+    return config
 
 
 def with_fields(config: Config, values: Mapping[str, Any]) -> Config:

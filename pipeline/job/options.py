@@ -12,7 +12,7 @@ from functools import partial
 from typing import Self
 
 from clozeline.pipeline.commandline.config_options import option
-from clozeline.pipeline.common.config_checks import seconds
+from clozeline.pipeline.common.config_checks import checks_keywords, seconds
 from clozeline.pipeline.common.errors import OptionError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.sources.block import BLOCK_BYTES
@@ -20,6 +20,7 @@ from clozeline.pipeline.sources.block import BLOCK_BYTES
 _job = partial(option, group="Job")
 
 
+@checks_keywords
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """How the work is done; none of this changes a shard.

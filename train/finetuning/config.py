@@ -11,6 +11,7 @@ from clozeline.pipeline.common.config_checks import (
     check_between,
     check_choices,
     check_positive,
+    checks_keywords,
 )
 from clozeline.pipeline.common.errors import OptionError
 from clozeline.train.config import LARGEST_LEARNING_RATE, Optimizer, Precision, Truncate
@@ -28,6 +29,7 @@ _training = partial(option, group="Training")
 _comparison = partial(option, group="Comparison")
 
 
+@checks_keywords
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
     """The options of `clozeline finetune`; kept in the classifier's folder.
