@@ -15,10 +15,10 @@ from clozeline.pipeline.cli import shards, tokenizer, verify
 from clozeline.pipeline.commandline.command import Command, end_of_interrupted, print_next_for
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
-    as_given,
     grouped_option,
     option,
     options_of,
+    typed_path,
 )
 from clozeline.pipeline.commandline.removed_options import removed_command
 from clozeline.pipeline.common.errors import (
@@ -184,7 +184,7 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         is_empty = False
         click.echo(prediction.json() if json else prediction.line())
     if is_empty:
-        click.echo(f"note: no text to classify in {', '.join(map(as_given, files))}", err=True)
+        click.echo(f"note: no text to classify in {', '.join(map(typed_path, files))}", err=True)
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')
@@ -220,6 +220,6 @@ def export(folder: Path, out: Path, format: Any, **options: Any) -> None:
 
     exported = run_export(folder, out=out, form=format, **options)
     done = "" if exported.is_new else "already complete: "
-    click.echo(f"{done}{exported.description}: {as_given(out)}")
+    click.echo(f"{done}{exported.description}: {typed_path(out)}")
     if format != "onnx":  # it has no card
-        click.echo(f"Next: {as_given(out).rstrip('/')}/README.md shows how to load it", err=True)
+        click.echo(f"Next: {typed_path(out).rstrip('/')}/README.md shows how to load it", err=True)

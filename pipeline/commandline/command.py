@@ -27,9 +27,9 @@ import click
 
 from clozeline.pipeline.commandline.config_options import (
     GroupedOption,
-    as_given,
     plain_values,
     read_config,
+    typed_path,
 )
 from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import STOPPED, causes, initials
@@ -128,12 +128,12 @@ def end_of_interrupted(error: BaseException, command: click.Command | None) -> S
 
     A library may turn the interrupt into an import error of its own.
     """
-    found = [cause for cause in causes(error) if isinstance(cause, KeyboardInterrupt)]
-    if not found:
+    interrupts = [cause for cause in causes(error) if isinstance(cause, KeyboardInterrupt)]
+    if not interrupts:
         return None
     kept = getattr(command, "kept", "")
     click.echo(f"\nInterrupted. {kept}".rstrip(" "), err=True)
-    number = found[0].args[0] if found[0].args else signal.SIGINT
+    number = interrupts[0].args[0] if interrupts[0].args else signal.SIGINT
     return SystemExit(STOPPED if kept else 128 + number)
 
 
@@ -146,7 +146,7 @@ def print_next_for(folder: AnyPath) -> None:
     kind = kind_of(folder)
     if kind and (words := KINDS[kind].next.split()):
         names = {"run": sibling(folder, "run"), "classifier": sibling(folder, "classifier")}
-        print_next(*(word.format(folder=as_given(folder), **names) for word in words))
+        print_next(*(word.format(folder=typed_path(folder), **names) for word in words))
 
 
 def sibling(folder: AnyPath, name: str) -> str:
@@ -154,7 +154,7 @@ def sibling(folder: AnyPath, name: str) -> str:
 
     work/shards, "run" -> work/run    work/run, "run" -> work/run-2
     """
-    if "://" in as_given(folder):
+    if "://" in typed_path(folder):
         return name
     return str(folder.parent / (f"{name}-2" if folder.name == name else name))
 

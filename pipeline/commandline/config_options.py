@@ -76,12 +76,12 @@ def chosen_fields(config_class: type) -> tuple[str, ...]:
 def note_given(path: object, given: str) -> None:
     """Remember what the user gave for a path, for the rest of the command.
 
-    s3://bucket/run  ->  ~/.cache/clozeline/5f0c.../run    as_given(that) -> "s3://bucket/run"
+    s3://bucket/run  ->  ~/.cache/clozeline/5f0c.../run    typed_path(that) -> "s3://bucket/run"
     """
     click.get_current_context().meta.setdefault(GIVEN, {})[str(path)] = given
 
 
-def as_given(path: Any) -> str:
+def typed_path(path: Any) -> str:
     """The path as the user gave it, or else the path itself."""
     context = click.get_current_context(silent=True)
     given: dict[str, str] = context.meta.get(GIVEN, {}) if context else {}
@@ -293,4 +293,4 @@ def _as_text(value: Any, param: click.Parameter, context: click.Context, where: 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
-    return value if isinstance(value, bool | int | float | None) else as_given(value)
+    return value if isinstance(value, bool | int | float | None) else typed_path(value)

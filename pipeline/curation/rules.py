@@ -142,11 +142,11 @@ def without_boilerplate(text: str) -> str:
     """
     kept = []
     for line in map(str.strip, text.split("\n")):
-        found, lower = line.split(), line.lower()
+        words, lower = line.split(), line.lower()
         line = CITATION.sub("", line)
         ends = line.endswith((".", "?", "!", '"', "'")) and not line.endswith("...")
         is_page = "javascript" in lower or any(phrase in lower for phrase in POLICY)
-        if ends and len(found) >= 3 and max(map(len, found)) <= 1000 and not is_page:
+        if ends and len(words) >= 3 and max(map(len, words)) <= 1000 and not is_page:
             kept.append(line)
     return "\n".join(kept)
 

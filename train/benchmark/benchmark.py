@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 
-from clozeline.pipeline.commandline.config_options import as_given
+from clozeline.pipeline.commandline.config_options import typed_path
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_lock import locked_folder
@@ -32,8 +32,8 @@ from clozeline.pipeline.common.json_files import write_json
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compare import finetune, own_folder, train_models
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.job import Job, read_job
-from clozeline.train.finetuning.results import SHOWN, ModelName, Result, ResultFolder
+from clozeline.train.finetuning.job import FinetuneJob, read_job
+from clozeline.train.finetuning.results import TITLES, ModelName, Result, ResultFolder
 from clozeline.train.labelled.scores import mean_in_words
 
 METRICS: dict[str, Callable[[Any], float]] = {
@@ -138,7 +138,7 @@ def benchmark(
             print(f"{task.name}: {task.train}", file=sys.stderr)
             origin = out / task.start if task.start else run
             scores += _run(origin, task, out / task.name, config, overwrite=overwrite)
-        write_json(out / RESULTS, {"run": as_given(run), "results": list(map(asdict, scores))})
+        write_json(out / RESULTS, {"run": typed_path(run), "results": list(map(asdict, scores))})
     return scores
 
 
@@ -148,14 +148,14 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     A task with several metrics counts with their mean, on its first test table.
     """
     first_test = {score.task: score.test for score in reversed(scores)}
-    by_task: dict[ModelName, dict[str, list[float]]] = {start: {} for start in SHOWN}
-    yield _row("", "rows", "metric", *SHOWN.values())
+    by_task: dict[ModelName, dict[str, list[float]]] = {start: {} for start in TITLES}
+    yield _row("", "rows", "metric", *TITLES.values())
     for score in scores:
         is_first = score.test == first_test[score.task]
         split = parse_qs(score.test.partition("?")[2]).get("split")
         other = split[0] if split else Path(score.test).stem
         name = score.task if is_first else f"  {other}"
-        shown = (_percent(score.values.get(start, [])) for start in SHOWN)
+        shown = (_percent(score.values.get(start, [])) for start in TITLES)
         yield _row(name, f"{score.rows:,}", score.metric, *shown)
         for start, values in score.values.items() if is_first else ():
             by_task[start].setdefault(score.task, []).append(float(np.mean(values)))
@@ -163,7 +163,7 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     yield _row("mean", "", "", *map(_percent, means))
 
 
-def _read(run: Path, task: Task, config: FinetuneConfig) -> Job:
+def _read(run: Path, task: Task, config: FinetuneConfig) -> FinetuneJob:
     """The model and the rows of a task. Raises InputError for whatever the user can fix."""
     try:
         config = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)

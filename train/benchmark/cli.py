@@ -8,10 +8,10 @@ import click
 from clozeline.pipeline.commandline.command import Command, print_next_for
 from clozeline.pipeline.commandline.config_options import (
     LocalPath,
-    as_given,
     config_or_usage_error,
     grouped_option,
     options_of,
+    typed_path,
 )
 from clozeline.pipeline.common.config_checks import counted
 from clozeline.train.finetuning.config import FinetuneConfig
@@ -45,5 +45,5 @@ def benchmark(run: Path, tasks: Path, out: Path, overwrite: bool, **options: Any
     read = of_tasks.read_tasks(tasks)
     scores = of_tasks.benchmark(run, read, out=out, config=config, overwrite=overwrite)
     click.echo("\n".join(of_tasks.as_table(scores)))
-    click.echo(f"{counted(len(read), 'task')}: {as_given(out)}")
+    click.echo(f"{counted(len(read), 'task')}: {typed_path(out)}")
     print_next_for(run)

@@ -114,11 +114,11 @@ def _largest_difference(path: Path, graph: _Graph) -> float:
     for rows, length in CHECKED_SHAPES:
         length = max(graph.shortest, min(length, config.max_position_embeddings))
         batch = _batch(config, rows=rows, length=length)
-        found = session.run(None, {name: x.numpy() for name, x in batch.items()})
+        outputs = session.run(None, {name: x.numpy() for name, x in batch.items()})
         is_token = batch["attention_mask"].bool()
         wanted = graph(**batch)
         wanted = [wanted] if isinstance(wanted, Tensor) else wanted
-        for ours, theirs in zip(found, wanted, strict=True):
+        for ours, theirs in zip(outputs, wanted, strict=True):
             per_token = ours.shape[:2] == is_token.shape and ours.ndim == 3
             difference = np.abs(ours - theirs.numpy())
             difference = difference[is_token.numpy()] if per_token else difference

@@ -8,10 +8,10 @@ import click
 
 from clozeline.pipeline.commandline.command import Command, print_next_for, recorded_options
 from clozeline.pipeline.commandline.config_options import (
-    as_given,
     config_or_usage_error,
     grouped_option,
     options_of,
+    typed_path,
 )
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.local_folder import Folder
@@ -85,7 +85,7 @@ def finetune(
     for line in report.lines():
         click.echo(line)
     done = "" if report.is_new else "already complete: "
-    click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {as_given(out)}")
+    click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {typed_path(out)}")
     print_next_for(out)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.pipeline.commandline.config_options import as_given
+from clozeline.pipeline.commandline.config_options import typed_path
 from clozeline.pipeline.common.config_checks import check_keywords, differences, with_fields
 from clozeline.pipeline.common.counts import disable_malloc_trim
 from clozeline.pipeline.common.errors import InputError
@@ -45,7 +45,7 @@ from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import new_model, scored, train_model
-from clozeline.train.finetuning.job import TEST, Job, read_job
+from clozeline.train.finetuning.job import TEST, FinetuneJob, read_job
 from clozeline.train.finetuning.results import (
     FinetuneReport,
     ModelKey,
@@ -103,7 +103,7 @@ def finetune(
     check_keywords(finetune, fields, FinetuneConfig)
     config = with_fields(config or FinetuneConfig(), fields)
     train, test = source_name(train), None if test is None else source_name(test)
-    sources = {"run": as_given(run), "train": train, "test": test}
+    sources = {"run": typed_path(run), "train": train, "test": test}
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         run = stack.enter_context(local_folder(run))
         out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
@@ -122,7 +122,7 @@ def finetune(
         return world.broadcast_from_main(write)
 
 
-def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result]:
+def train_models(job: FinetuneJob, folder: ResultFolder, world: World) -> list[Result]:
     """Train each model that is not stored yet, one after another; returns all results."""
     keys = models_of(job)
     results = world.broadcast_from_main(
@@ -135,7 +135,7 @@ def train_models(job: Job, folder: ResultFolder, world: World) -> list[Result]:
     return [results[key] for key in keys]
 
 
-def models_of(job: Job) -> list[ModelKey]:
+def models_of(job: FinetuneJob) -> list[ModelKey]:
     """Every model to train, in the order of the report; other seeds after the first."""
     config, total = job.config, len(job.train)
     starts: list[ModelName] = ["bag_of_words"] if config.baseline and find_spec("sklearn") else []
@@ -151,7 +151,7 @@ def models_of(job: Job) -> list[ModelKey]:
 
 
 def _train(
-    job: Job, key: ModelKey, first: Result | None, folder: ResultFolder, world: World
+    job: FinetuneJob, key: ModelKey, first: Result | None, folder: ResultFolder, world: World
 ) -> Result:
     """Train one model with all processes, and store its result; the main one fits bag-of-words."""
     tensors: dict[str, Tensor] = {}
@@ -167,20 +167,20 @@ def _train(
     return result
 
 
-def _fit_bag_of_words(job: Job, key: ModelKey) -> Result:
+def _fit_bag_of_words(job: FinetuneJob, key: ModelKey) -> Result:
     rows = job.subset(key.examples, seed=key.seed)
     texts = [job.train.truncated[row] for row in rows]
     predict = fit_bag_of_words(texts, job.train.labels[rows], source=job.train.read.source)
     return scored(job, key, {name: predict(test.truncated) for name, test in job.tests.items()})
 
 
-def _classifier_key(job: Job) -> ModelKey | None:
+def _classifier_key(job: FinetuneJob) -> ModelKey | None:
     """The model that becomes the classifier; other seeds show how much results vary."""
     return ModelKey("pretrained", len(job.train), job.config.seed) if job.names else None
 
 
 def _write_classifier(
-    job: Job,
+    job: FinetuneJob,
     folder: ResultFolder,
     results: Sequence[Result],
     sources: Mapping[str, str | None],
@@ -221,7 +221,7 @@ def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
         yield
 
 
-def _stored_report(out: Path, job: Job, overwrite: bool) -> FinetuneReport | None:
+def _stored_report(out: Path, job: FinetuneJob, overwrite: bool) -> FinetuneReport | None:
     """The report of a finished classifier. Raises InputError for one of another job."""
     if overwrite or not is_classifier(out):
         return None
@@ -233,7 +233,7 @@ def _stored_report(out: Path, job: Job, overwrite: bool) -> FinetuneReport | Non
     return FinetuneReport(read_report(out))
 
 
-def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
+def _notes(run: Path, job: FinetuneJob, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
     is_cut = job.train.rows.is_cut
     notes = [*label_notes(job.train.read), *rate_note(job.start.model, job.config)]

@@ -32,7 +32,7 @@ from clozeline.train.engine.precision import (
 )
 from clozeline.train.engine.schedule import schedule_factor
 from clozeline.train.finetuning.config import Auto, FinetuneConfig
-from clozeline.train.finetuning.job import TEST, Job
+from clozeline.train.finetuning.job import TEST, FinetuneJob
 from clozeline.train.finetuning.results import ModelKey, Result
 from clozeline.train.finetuning.search import (
     Trial,
@@ -54,7 +54,7 @@ DECODER, EMBEDDINGS = "mlm_head.decoder.weight", "encoder.embeddings.word_embedd
 
 
 def train_model(
-    job: Job, key: ModelKey, world: World, first: Result | None = None
+    job: FinetuneJob, key: ModelKey, world: World, first: Result | None = None
 ) -> tuple[BertForClassification, Result, Logits]:
     """The trained model, its result, and its logits for the test rows, [N, C].
 
@@ -92,7 +92,7 @@ def train_model(
 class Training:
     """Trainings of one model on parts of its rows."""
 
-    def __init__(self, job: Job, key: ModelKey, world: World) -> None:
+    def __init__(self, job: FinetuneJob, key: ModelKey, world: World) -> None:
         subset = job.subset(key.examples, seed=key.seed)
         self.job, self.key, self.world = job, key, world
         self.rows, self.labels = job.train.rows.take(subset), job.train.labels[subset]
@@ -140,7 +140,7 @@ class Training:
 
 
 def scored(
-    job: Job,
+    job: FinetuneJob,
     key: ModelKey,
     predicted: Mapping[str, Labels],
     trial: Trial | None = None,
@@ -156,7 +156,7 @@ def scored(
     return Result(key=key, scores=scores.pop(TEST), also=scores, trial=trial, tried=tried)
 
 
-def new_model(job: Job, key: ModelKey) -> BertForClassification:
+def new_model(job: FinetuneJob, key: ModelKey) -> BertForClassification:
     """An untrained classifier; what is not pretrained is drawn from the seed."""
     model = BertForClassification(
         job.start.model,

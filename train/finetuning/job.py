@@ -1,6 +1,6 @@
 """What a fine-tuning needs: a pretrained model, labelled tables and a config, all read.
 
-read_job(RUN, "train.csv", "test.csv", [], config)  ->  Job(start, train, {"test": ...}, config)
+read_job(RUN, "train.csv", "test.csv", [], config)  ->  FinetuneJob(start, train, {"test": ...}, ..)
 job.train.rows, job.train.labels                    ->  token ids and classes of the training rows
 job.digests   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training rows": "ab12.."}
 """
@@ -60,7 +60,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class FinetuneJob:
     """Everything that the results depend on."""
 
     start: Pretrained
@@ -104,7 +104,7 @@ def read_job(
     config: FinetuneConfig,
     *,
     is_regression: bool = False,
-) -> Job:
+) -> FinetuneJob:
     """Read the model and all rows. Raises InputError for whatever the user can fix."""
     also_test = list(also_test)
     if TEST in also_test:
@@ -136,7 +136,7 @@ def read_job(
         labels[""] = ((labels[""] - labels[""].mean()) / deviation).astype(np.float32)
     encoder = Encoder(start.tokenizer, start.max_seq_length, config.prompt, start.truncate)
     tables = {name: Table(rows, labels[name], encoder) for name, rows in read.items()}
-    return Job(
+    return FinetuneJob(
         start=start,
         train=tables.pop(""),
         tests=tables,

@@ -39,7 +39,7 @@ ADVICE = "give --overwrite to start again"
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
 ModelName = Literal["pretrained", "from_scratch", "bag_of_words"]
 
-SHOWN: dict[ModelName, str] = {
+TITLES: dict[ModelName, str] = {
     "pretrained": "fine-tuned",
     "from_scratch": "from scratch",
     "bag_of_words": "bag-of-words",
@@ -56,7 +56,7 @@ class ModelKey(NamedTuple):
     @property
     def title(self) -> str:
         """Its name in progress bars and messages."""
-        return f"{SHOWN[self.start]}, {self.examples:,} rows, seed {self.seed}"
+        return f"{TITLES[self.start]}, {self.examples:,} rows, seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class FinetuneReport:
         return [
             *result.scores.table(),
             "",
-            *(f"{SHOWN[point['start']]:>20}  {_accuracy(point)}" for point in whole),
+            *(f"{TITLES[point['start']]:>20}  {_accuracy(point)}" for point in whole),
             *label_efficiency_table(points),
             "",
             f"{'chosen on training rows' if result.tried else 'as given'}: {result.chosen.line()}",
@@ -211,12 +211,12 @@ def report_of(results: Sequence[Result], best: Result) -> dict[str, Any]:
 
 
 def points_of(results: Sequence[Result]) -> list[Point]:
-    """The accuracies of all seeds, by number of rows, then by model as in SHOWN.
+    """The accuracies of all seeds, by number of rows, then by model as in TITLES.
 
     {"start": "pretrained", "examples": 100, "accuracies": [0.84, 0.85], "also": {"imdb": [..]},
      "mean": 0.845, "deviation": 0.007}
     """
-    order = list(SHOWN)
+    order = list(TITLES)
     results = sorted(results, key=lambda r: (r.key.examples, order.index(r.key.start)))
     points = []
     for (examples, start), group in groupby(results, lambda r: (r.key.examples, r.key.start)):
@@ -234,9 +234,9 @@ def label_efficiency_table(points: Sequence[Point]) -> list[str]:
     sizes = sorted({point["examples"] for point in points})
     if len(sizes) < 2:
         return []
-    starts = [start for start in SHOWN if any(point["start"] == start for point in points)]
+    starts = [start for start in TITLES if any(point["start"] == start for point in points)]
     by_key = {(point["examples"], point["start"]): point["accuracies"] for point in points}
-    lines = ["", "accuracy, %", "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
+    lines = ["", "accuracy, %", "      rows" + "".join(f"{TITLES[start]:>16}" for start in starts)]
     for size in sizes:
         percents = ([100 * accuracy for accuracy in by_key[size, start]] for start in starts)
         cells = (f"{mean_in_words(percent, '.1f'):>16}" for percent in percents)
@@ -265,8 +265,8 @@ def doubts(scores: Scores, points: Sequence[Point], config: FinetuneConfig) -> l
     ours = compared.pop("pretrained")
     for start, other in compared.items():
         if ours["mean"] < other["mean"]:
-            measured = f"accuracy {ours['mean']:.4f}, {SHOWN[start]} {other['mean']:.4f}"
-            notes.append(f"{SHOWN[start]} is better: {measured}; {advice}.")
+            measured = f"accuracy {ours['mean']:.4f}, {TITLES[start]} {other['mean']:.4f}"
+            notes.append(f"{TITLES[start]} is better: {measured}; {advice}.")
     return notes
 
 

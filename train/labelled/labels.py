@@ -19,7 +19,7 @@ from clozeline.train.labelled.rows import AS_REGRESSION, Labelled, Rows
 
 REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 MANY_CLASSES = 1_000  # more, of less than two rows each, are none
-SHOWN = 40  # characters of a label: of the wrong column it may be a whole text
+MOST_SHOWN = 40  # characters of a label: of the wrong column it may be a whole text
 SHOWN_LABELS = 3  # in a note
 EXACT_DIGITS = 15  # of a float
 #: What tables have where a value is missing, as text.
@@ -141,4 +141,4 @@ def _quoted(label: str) -> str:
 
 
 def _cut(label: str) -> str:
-    return label if len(label) <= SHOWN else f"{label[:SHOWN]}..."
+    return label if len(label) <= MOST_SHOWN else f"{label[:MOST_SHOWN]}..."

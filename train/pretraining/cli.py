@@ -23,10 +23,10 @@ from clozeline.pipeline.commandline.command import Command, print_next_for, reco
 from clozeline.pipeline.commandline.config_options import (
     GroupedOption,
     PathOrUrl,
-    as_given,
     config_or_usage_error,
     option,
     options_of,
+    typed_path,
 )
 from clozeline.pipeline.commandline.hub_model import is_hub_name
 from clozeline.pipeline.common.config_checks import seconds
@@ -328,7 +328,7 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
             click.echo(line)
         if outcome.is_complete:
             done = "" if outcome.is_new else "already complete: "
-            click.echo(f"{done}{reached}: {as_given(out)}")
+            click.echo(f"{done}{reached}: {typed_path(out)}")
             print_next_for(out)
         else:
             click.echo(f"Stopped at {reached}; checkpoint saved. Add `--resume` to continue.")

@@ -21,13 +21,13 @@ from clozeline.train.artifacts.classifier_folder import (
     read_predictions,
     read_report,
 )
-from clozeline.train.finetuning.results import SHOWN, ModelName
+from clozeline.train.finetuning.results import TITLES, ModelName
 from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MOST_IN_MATRIX = 30  # classes
 MISTAKES = 12
 BINS = 15  # of confidence, as in Guo et al. 2017, "On calibration of modern neural networks"
-MARKERS: Final = ("o", "s", "^")  # of the models in SHOWN
+MARKERS: Final = ("o", "s", "^")  # of the models in TITLES
 
 
 def classifier_chapter(folder: Path) -> Chapter:
@@ -95,8 +95,8 @@ def _confusion(scores: Scores) -> Section:
 
 
 def _line(start: ModelName, x: Sequence[int], y: Sequence[float], **deviation: Any) -> Line:
-    number = list(SHOWN).index(start)
-    title, marker = SHOWN[start], MARKERS[number]
+    number = list(TITLES).index(start)
+    title, marker = TITLES[start], MARKERS[number]
     return Line(x=x, y=y, label=title, number=number, marker=marker, **deviation)
 
 
@@ -133,7 +133,7 @@ def _accuracies(points: Sequence[Mapping[str, Any]], source: str | None) -> Tabl
     columns: dict[str, dict[str, str]] = {}
     for point in points:
         accuracies = point["also"][source] if source else point["accuracies"]
-        column = columns.setdefault(SHOWN[point["start"]], {})
+        column = columns.setdefault(TITLES[point["start"]], {})
         column[f"{point['examples']:,}"] = mean_in_words(accuracies, ".4f")
     return replace(table_of("rows", columns), title=f"on {source or 'the test rows'}")
 

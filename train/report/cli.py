@@ -21,7 +21,7 @@ from clozeline.pipeline.dataset.manifest import REPORT, TOKENIZER, read_manifest
 from clozeline.train.store.local_folder import local_copy
 
 #: How many folders of each kind a page can show together.
-MOST = {"data set": 1, "run": 4, "classifier": 1}
+MOST_FOLDERS = {"data set": 1, "run": 4, "classifier": 1}
 FOLDERS = click.argument(
     "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
 )
@@ -152,17 +152,17 @@ def _title(folders: tuple[AnyPath, ...]) -> str:
 
 
 def sorted_by_kind(folders: Iterable[AnyPath]) -> dict[str, list[Any]]:
-    """The folders by the keys of MOST; runs and classifiers of a store as local copies.
+    """The folders by the keys of MOST_FOLDERS; runs and classifiers of a store as local copies.
 
     Raises InputError for another folder, or for too many of a kind.
     """
-    by_kind: dict[str, list[Any]] = {kind: [] for kind in MOST}
+    by_kind: dict[str, list[Any]] = {kind: [] for kind in MOST_FOLDERS}
     for folder in folders:
         kind = kind_of(folder)
-        if kind not in MOST:
+        if kind not in MOST_FOLDERS:
             raise wrong_folder(folder, "a data set, a run or a classifier")
         by_kind[kind].append(folder if kind == "data set" else local_copy(folder))
-    for kind, most in MOST.items():
+    for kind, most in MOST_FOLDERS.items():
         if len(by_kind[kind]) > most:
             raise InputError(
                 f"{len(by_kind[kind])} folders are a {kind}; a page shows at most {most}."

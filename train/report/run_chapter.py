@@ -73,8 +73,8 @@ class RunHistory:
         """The last health warning of each cause that the logged metrics give rise to."""
         training = self.config.training
         total_steps = None if training.budget else training.max_steps
-        found = find_warnings(self.lines, total_steps=total_steps)
-        last = {warning.cause: warning for warning in found}
+        warnings = find_warnings(self.lines, total_steps=total_steps)
+        last = {warning.cause: warning for warning in warnings}
         return [f"{self.name}, {warning}" for warning in last.values()]
 
     def settings(self) -> dict[str, str]:
