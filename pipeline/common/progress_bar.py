@@ -49,8 +49,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
         self._last_line = ""
         if self._log:
             file, interval = io.StringIO(), SECONDS_BETWEEN_LINES
-            line = LOG_LINE if settings.get("total") else WITHOUT_TOTAL
-            settings |= {"bar_format": line, "dynamic_ncols": False, "miniters": 1}
+            settings |= {"dynamic_ncols": False, "miniters": 1}
             settings |= {"mininterval": interval, "maxinterval": interval}
         super().__init__(file=file, **{"disable": not is_watched(), **settings})
 
@@ -58,6 +57,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
         """Draw the bar, or print its line once there is progress, and never the same line twice."""
         if not self._log:
             return super().display(msg, 0 if in_notebook() else pos)  # no line but the last moves
+        self.bar_format = LOG_LINE if self.total else WITHOUT_TOTAL  # it may be known later
         line = str(self)
         is_new = self.n > self.initial or self.postfix
         if msg is None and is_new and line != self._last_line:

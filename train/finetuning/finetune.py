@@ -9,6 +9,7 @@ The same from random weights ("from_scratch") shows what pretraining is worth. A
 are numbers gives a model with one output. All processes of a world train the model together.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.finetuning.job import TEST, FinetuneJob
 from clozeline.train.finetuning.results import ModelKey, Result
 from clozeline.train.finetuning.search import (
+    FEWEST_RATES,
     Trial,
     candidate_rates,
     final_split,
@@ -71,11 +73,13 @@ def train_model(
             trial, tried = search(evaluate, rows, config, candidate_rates(job.start.model))
     trained, held = final_split(run.labels, seed=job.config.seed)
     with run.progress() as progress:
+        progress.total = steps_of(trial, len(trained), job.config)
         model, losses = run.train(trial, trained, progress)
     trial = replace(trial, training_losses=losses)
     if len(held):
         trial = trial.with_results(run.logits(model, held), run.labels[held])
     with run.progress("test rows", unit="row") as progress:
+        progress.total = sum(len(table.rows) for table in job.tests.values())
         # In float32, as `clozeline predict` and exported models compute.
         predict = partial(predict_logits, model, world=world, progress=progress)
         answers = {name: predict(table.rows) for name, table in job.tests.items()}
@@ -99,7 +103,12 @@ class Training:
 
     def on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
         """The trial with its results over the held-out rows of all folds."""
-        folds = selection_folds(self.labels, seed=self.job.config.seed)
+        config = self.job.config
+        folds = selection_folds(self.labels, seed=config.seed)
+        steps = sum(steps_of(trial, len(train), config) for train, _ in folds)
+        rates = FEWEST_RATES if config.learning_rate == "auto" else 1
+        # Whether there are further trials is known when these are done.
+        progress.total = max(progress.total or rates * steps, progress.n + steps)
         logits = [self.logits(self.train(trial, train, progress)[0], held) for train, held in folds]
         labels = self.labels[np.concatenate([held for _, held in folds])]
         tried = trial.with_results(np.concatenate(logits), labels)
@@ -249,6 +258,11 @@ def rows_per_step(rows: int, batch_size: int | Auto) -> int:
     if batch_size != "auto":
         return batch_size
     return max(SMALLEST_BATCH, min(LARGEST_BATCH, rows // FEWEST_STEPS))
+
+
+def steps_of(trial: Trial, rows: int, config: FinetuneConfig) -> int:
+    """How many steps a training on so many rows has."""
+    return trial.epochs * math.ceil(rows / rows_per_step(rows, config.batch_size))
 
 
 @torch.no_grad()

@@ -34,7 +34,7 @@ from clozeline.train.labelled.scores import fit_temperature, log_loss, pearson
 FOLDS = 5
 FEW_ROWS = 300  # up to this many, every row is held out once
 SEARCH_ROWS = 4_000  # larger training sets are searched on a sample of at most this size
-MOST_RATES = 5
+FEWEST_RATES, MOST_RATES = 3, 5
 FAR = 10  # times outside of the rates searched at first: worth a note
 WORST_LOSS = sys.float_info.max  # JSON has no infinity
 #: (rows, epochs): how many epochs up to that many rows get; smaller sets are read more often.
@@ -187,7 +187,7 @@ def _by_class(labels: Labels, *, seed: int) -> Rows:
 def _beyond_the_edge(tried: Sequence[Trial]) -> float | None:
     """The next learning rate beyond the best one, if that is the lowest or the highest tried."""
     rates = [trial.learning_rate for trial in tried]  # ascending
-    if not 3 <= len(rates) < MOST_RATES:
+    if not FEWEST_RATES <= len(rates) < MOST_RATES:
         return None
     best = best_of(tried).learning_rate
     if best not in (rates[0], rates[-1]):
