@@ -141,6 +141,11 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """Examples of a global batch."""
         return self._slice.batch_size
 
+    @property
+    def is_unpadded(self) -> bool:
+        """Whether its batches are without padding."""
+        return self._layout.unpadded
+
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
         """The position after the last batch handed out, or `next_position`; plain JSON values.
 
