@@ -232,8 +232,7 @@ def train_classifier(
             loss = loss_sum(logits.float(), targets[own].to(device))
             (loss / len(batch)).backward()
             losses[step * trial.epochs // len(batches)] += loss.detach()
-        if world.size > 1:
-            _sum_gradients(model, world)
+        _sum_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -248,6 +247,8 @@ def _sum_gradients(model: nn.Module, world: World) -> None:
 
     DistributedDataParallel waits for a backward pass of each process.
     """
+    if world.size == 1:
+        return
     for parameter in model.parameters():
         own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         parameter.grad = world.sum(own.contiguous())
