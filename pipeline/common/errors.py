@@ -126,7 +126,7 @@ EXTRAS = {
 
 @contextmanager
 def as_input_error() -> Iterator[None]:
-    """Turn the ValueErrors of `model`, which does not know InputError, into InputErrors."""
+    """Turn ValueErrors into InputErrors, as those of `model`, which does not know them."""
     try:
         yield
     except InputError:
@@ -205,7 +205,7 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     `cutoff` is how similar they have to be, from 0 to 1 (`difflib.get_close_matches`).
     """
     known = list(known)
-    short = [name for name in known if initials(name) == word]
+    short = [name for name in known if len(word) > 1 and initials(name) == word]
     near = short or difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else "."
 
@@ -224,7 +224,7 @@ def own_version() -> str:
 
 
 def check_packages(feature: str, *names: str) -> None:
-    """Raises InputError, which names the extra, where `what` needs a package that is missing."""
+    """Raises InputError, which names the extra, where `feature` needs a package that is missing."""
     for name in names:
         if find_spec(name) is None:
             raise InputError(f"{feature} needs {_not_installed(name)}")

@@ -1,7 +1,7 @@
 """Sentences to ids, by the fastest way that gives exactly the ids of the library `tokenizers`.
 
     model                                            encoded by
-    WordPiece                                        nanotoken, compiled; all sentences in one call
+    BERT's WordPiece                                 nanotoken, compiled; all sentences in one call
     byte-level BPE, Unigram with plain steps         `tokenizers`, each word once
     others; any where nanotoken cannot be loaded     `tokenizers`, sentence by sentence
 

@@ -150,7 +150,7 @@ def learn_wordpiece(words: Mapping[str, int], *, vocab_size: int, alphabet: int)
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=max(vocab_size, 0),
         min_frequency=MIN_COUNT,
         initial_alphabet=list(letter_of.values()),
         show_progress=False,

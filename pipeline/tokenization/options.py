@@ -6,6 +6,7 @@ from typing import Literal
 import click
 
 from clozeline.pipeline.commandline.config_options import option
+from clozeline.pipeline.common.config_checks import check_choices
 from clozeline.pipeline.common.paths import AnyPath
 
 Model = Literal["wordpiece", "bpe"]
@@ -54,6 +55,7 @@ class TokenizerOptions:
     )
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if (self.vocab is None) == (self.vocab_size is None):
             raise ValueError("give one of --vocab FILE and --vocab-size N.")
         if self.model == "wordpiece":

@@ -140,6 +140,9 @@ def read_spec(
     if model.get("dropout"):
         raise InputError("its BPE drops merges at random (dropout); set dropout to null.")
     library = _read_by_library(values)
+    flags = _bert_flags(json.loads(library.to_str()))  # in full: a file may leave out what is usual
+    if flags:  # whatever a config beside it says
+        special_tokens = SPECIAL_TOKENS
     vocabulary = library.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     _check_ids(vocabulary, added)
@@ -161,11 +164,10 @@ def read_spec(
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(name, vocabulary[name]) for name in (cls, sep)],
     )
-    in_full = json.loads(library.to_str())  # a file may leave out what is usual
-    values["post_processor"] = in_full["post_processor"]
+    values["post_processor"] = json.loads(library.to_str())["post_processor"]
     spec = TokenizerSpec(canonical_json(values), special_tokens)
     _check_unknown(library.get_vocab(with_added_tokens=False), spec)
-    return tokens, _bert_flags(in_full, special_tokens) or spec
+    return tokens, flags or spec
 
 
 def _read_by_library(values: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -218,7 +220,7 @@ def _check_unknown(known: Mapping[str, int], spec: TokenizerSpec) -> None:
     )
 
 
-def _bert_flags(values: Mapping[str, Any], special_tokens: tuple[str, ...]) -> Normalization | None:
+def _bert_flags(values: Mapping[str, Any]) -> Normalization | None:
     """The flags of the normalizer where all else is BERT's, as the library writes it in full."""
     normalizer, step = values["normalizer"] or {}, values["pre_tokenizer"] or {}
     is_berts = (
@@ -226,7 +228,6 @@ def _bert_flags(values: Mapping[str, Any], special_tokens: tuple[str, ...]) -> N
         and step.get("type") == "BertPreTokenizer"
         and BERT_MODEL.items() <= values["model"].items()
         and {token["content"] for token in values["added_tokens"]} <= {*SPECIAL_TOKENS}
-        and special_tokens == SPECIAL_TOKENS
     )
     if not is_berts:
         return None

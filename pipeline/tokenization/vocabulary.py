@@ -181,6 +181,7 @@ def token_texts(tokens: Sequence[str], of: Normalization | TokenizerSpec) -> lis
             return token.removeprefix(prefix) if is_inside else f" {token}"
         if token in of.added:
             return token
+        token = token.removeprefix(prefix)
         if mark == WORD_MARKS["Metaspace"]:
             return token.replace(mark, " ")
         if not BYTES.keys() >= {*token}:

@@ -16,8 +16,10 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import (
     BYTES,
     TOKENIZER_CONFIG,
+    TokenizerSpec,
     join_bytes,
     shown_token,
+    token_texts,
 )
 from clozeline.train.export.export import export
 from clozeline.train.inference.fill import fill_text
@@ -72,6 +74,14 @@ def test_bytes_are_those_of_the_library():
 def test_joined_tokens_are_the_text(text):
     found = "".join(BPE.texts[i] for i in ids_of(BPE, text))
     assert join_bytes(found) == BPE.library.normalizer.normalize_str(f" {text}")
+
+
+def test_a_wordpiece_of_marked_words_has_neither_marks_nor_prefixes():
+    model = {"type": "WordPiece", "continuing_subword_prefix": "##"}
+    values = {"model": model, "pre_tokenizer": {"type": "ByteLevel"}, "added_tokens": []}
+    assert token_texts(["\u0120a", "##b", "##\u0120"], TokenizerSpec(json.dumps(values))) == (
+        [" a", "b", " "]
+    )
 
 
 def test_a_wordpiece_is_shown_as_it_is_written():

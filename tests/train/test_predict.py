@@ -144,8 +144,11 @@ def test_pairs_and_single_texts_are_not_taken_for_each_other(classifier, tmp_pat
     """A pair without [SEP] would be answered, but the model has never seen one."""
     pairs = load_classifier(write_small_classifier(tmp_path / "pairs", text_pair="second"))
     assert pairs.classify([("a cat", "a dog")]).shape == (1, 2)
-    with pytest.raises(InputError, match=r"the classifier reads pairs: give \(first, second\)"):
-        pairs.classify(["a cat"])
+    for texts in (["a cat"], "", None, 5, [("a cat", None)]):
+        with pytest.raises(InputError, match=r"the classifier reads pairs: give \(first, second\)"):
+            pairs.classify(texts)
+    with pytest.raises(InputError, match="the texts are a Table; give one column"):
+        pairs.classify(pa.table({"text": ["a", "b"], "second": ["c", "d"]}))
     with pytest.raises(InputError, match=r"text 1 is .* of type tuple; give strings"):
         load_classifier(classifier).classify([("a cat", "a dog")])
     with pytest.raises(InputError, match="trained on single texts"):

@@ -24,7 +24,7 @@ TASK = ("text", "text_pair", "label", "label_efficiency", "prompt", "label_words
 @click.command(
     cls=Command,
     example="clozeline benchmark work/run tasks.toml --out work/tasks",
-    kept="Trained models are kept; run the same command again to continue.",
+    kept="Trained models are kept; run the same command again, without --overwrite, to continue.",
 )
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("tasks", metavar="TASKS.toml", type=LocalPath())

@@ -29,7 +29,7 @@ from clozeline.train.artifacts.huggingface import load_model, longest_text, side
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.finetuning.finetune import predict_logits
 from clozeline.train.labelled.encoding import Encoder
-from clozeline.train.labelled.rows import Floats, Text, given_texts
+from clozeline.train.labelled.rows import Floats, Text, check_no_table, given_texts
 from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 
@@ -67,9 +67,13 @@ class Classifier:
         """
         if not self.text_pair:
             return self.probabilities([(text,) for text in given_texts(texts)])
-        pairs = [tuple(given_texts(pair)) for pair in texts]
+        check_no_table(texts)
+        advice = "the classifier reads pairs: give (first, second) for each text"
+        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+            raise InputError(f"{advice}.")
+        pairs = [tuple(given_texts(pair, advice)) for pair in texts]
         if any(len(pair) != 2 for pair in pairs):
-            raise InputError("the classifier reads pairs: give (first, second) for each text.")
+            raise InputError(f"{advice}.")
         return self.probabilities(pairs)
 
     def probabilities(self, texts: Sequence[Text]) -> Floats:

@@ -79,7 +79,8 @@ def train_model(
     if len(held):
         trial = trial.with_results(run.logits(model, held), run.labels[held])
     with run.progress("test rows", unit="row") as progress:
-        progress.total = sum(len(table.rows) for table in job.tests.values())
+        # Of this process; the others answer as many.
+        progress.total = sum(len(table.rows) for table in job.tests.values()) // world.size
         # In float32, as `clozeline predict` and exported models compute.
         predict = partial(predict_logits, model, world=world, progress=progress)
         answers = {name: predict(table.rows) for name, table in job.tests.items()}
@@ -275,7 +276,7 @@ def predict_logits(
     world: World | None = None,
     progress: tqdm | None = None,
 ) -> Logits:
-    """The logits of each class for each row, [N, C], in row order; one tick per row.
+    """The logits of each class for each row, [N, C], in row order; one tick per own row.
 
     The processes of a `world` share the batches; each returns all logits.
     """

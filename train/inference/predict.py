@@ -97,7 +97,9 @@ def predict(
         raise InputError("--text-pair names a column, but no --file is a table; leave it out.")
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair or None
     tables_and_lines = (_texts_of_file(file, text, text_pair) for file in sources)
-    given = chain([_as_texts(given_texts(texts), is_pair=bool(text_pair))], tables_and_lines)
+    advice = "give strings, for a pair one string with a tab between the two texts"
+    listed = given_texts(texts, advice)
+    given = chain([_as_texts(listed, is_pair=bool(text_pair))], tables_and_lines)
     return _predictions(classifier, (part for some in given for part in _batches(some, batch_size)))
 
 

@@ -258,7 +258,8 @@ def ids_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
     A mask may absorb the spaces before or after it.
     """
     before, after = tokenizer.normalization.mask_strips
-    mask = r"\s*" * before + re.escape(tokenizer.mask_token) + r"\s*" * after
+    # From the first space of several on: a search that begins at each takes quadratic time.
+    mask = r"(?<!\s)\s*" * before + re.escape(tokenizer.mask_token) + r"\s*" * after
     first, *rest = tokenizer.encode_batch(re.split(mask, text))
     return first + [i for part in rest for i in (tokenizer.mask_id, *part)]
 

@@ -65,24 +65,28 @@ class Labelled:
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def given_texts(texts: str | Iterable[object]) -> Iterator[str]:
+def given_texts(texts: str | Iterable[object], advice: str = "give strings") -> Iterator[str]:
     """One text, or several, as valid Unicode: a string is one, not its characters.
 
     Raises InputError for what is not a string: as "nan", a missing value would get a class, too.
     """
-    if is_table(texts):
-        kind = type(texts).__name__
-        raise InputError(f'the texts are a {kind}; give one column of it, as in table["text"].')
+    check_no_table(texts)
     if isinstance(texts, pa.Array | pa.ChunkedArray):
         texts = texts.to_pylist()
     is_one = isinstance(texts, str | bytes) or not isinstance(texts, Iterable)
     for number, text in enumerate([texts] if is_one else texts, 1):
         if not isinstance(text, str):
             raise InputError(
-                f"text {number} is {text!r:.40}, of type {type(text).__name__}; give strings, "
-                "for a pair one string with a tab between the two texts."
+                f"text {number} is {text!r:.40}, of type {type(text).__name__}; {advice}."
             )
         yield fix_unicode(text)
+
+
+def check_no_table(texts: object) -> None:
+    """Raises InputError for a table: one of its columns would be read without a word."""
+    if is_table(texts):
+        kind = type(texts).__name__
+        raise InputError(f'the texts are a {kind}; give one column of it, as in table["text"].')
 
 
 def read_labelled(
