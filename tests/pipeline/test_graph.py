@@ -35,10 +35,7 @@ from tests.pipeline.test_steps import CONFIG, TEXT, work
 from tests.support.command import invoke, output_of, refused
 from tests.support.files import times
 from tests.support.small import PUNKT, small_tokenizer
-from tests.support.small_jobs import (
-    ROOT,
-    shard_digests,
-)
+from tests.support.small_jobs import ROOT, shard_digests
 
 NEAR = replace(CONFIG, deduplicate="near", validation=0.0)
 

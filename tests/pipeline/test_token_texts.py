@@ -77,11 +77,9 @@ def test_joined_tokens_are_the_text(text):
 
 
 def test_a_wordpiece_of_marked_words_has_neither_marks_nor_prefixes():
-    model = {"type": "WordPiece", "continuing_subword_prefix": "##"}
-    values = {"model": model, "pre_tokenizer": {"type": "ByteLevel"}, "added_tokens": []}
-    assert token_texts(["\u0120a", "##b", "##\u0120"], TokenizerSpec(json.dumps(values))) == (
-        [" a", "b", " "]
-    )
+    steps = '"model": {"type": "WordPiece"}, "pre_tokenizer": {"type": "ByteLevel"}'
+    spec = TokenizerSpec(f'{{{steps}, "added_tokens": []}}')
+    assert token_texts(["\u0120a", "##b", "##\u0120"], spec) == [" a", "b", " "]
 
 
 def test_a_wordpiece_is_shown_as_it_is_written():

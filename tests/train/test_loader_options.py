@@ -22,13 +22,7 @@ from clozeline.train.data.order import assign_bins
 from clozeline.train.data.unpadded import with_dummy_rows
 from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_training import (
-    STILL,
-    assert_same_run,
-    go_back,
-    numbers,
-    train,
-)
+from tests.support.small_training import STILL, assert_same_run, go_back, numbers, train
 from tests.train.test_loader import (
     GLOBAL,
     ORDER,
