@@ -107,8 +107,7 @@ def read_tasks(path: Path) -> list[Task]:
             if others := values.keys() - {field.name for field in fields(Task)[1:]}:
                 raise ValueError(f"{min(others)} is not a key of a task")
             task = Task(name=name, **table)
-            above = {one.name for one in tasks if not one.is_regression}
-            if task.start is not None and task.start not in above:
+            if task.start not in {None, *(one.name for one in tasks if not one.is_regression)}:
                 raise ValueError(f"start is {task.start!r}; name a classification above it")
             tasks.append(task)
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -165,10 +164,7 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
 
 def _read(run: Path, task: Task, config: FinetuneConfig) -> FinetuneJob:
     """The model and the rows of a task. Raises InputError for whatever the user can fix."""
-    try:
-        config = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
-    except ValueError as error:  # not all options go with pairs
-        raise InputError(f"task {task.name}: {error}") from error
+    config = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
     first, *others = task.test
     return read_job(run, task.train, first, others, config, is_regression=task.is_regression)
 
@@ -183,9 +179,8 @@ def _run(
             folder = ResultFolder(out, job.digests, resume=not overwrite, overwrite=overwrite)
             results: Sequence[Result] = train_models(job, folder, world)
     else:
-        first, *others = task.test
-        tests: dict[str, Any] = {"test": first, "also_test": others, "overwrite": overwrite}
-        report = finetune(run, task.train, out=out, config=job.config, resume=True, **tests)
+        tests: dict[str, Any] = {"test": task.test[0], "also_test": task.test[1:], "resume": True}
+        report = finetune(run, task.train, out=out, config=job.config, overwrite=overwrite, **tests)
         results = report.results
     for number, test in enumerate(task.test):  # by number: a kept result may have another source
         for metric in task.metrics:
