@@ -32,7 +32,8 @@ class TokenizerOptions:
     )
     model: Model = option(
         "wordpiece",
-        "WordPiece, as for BERT, or byte-level BPE, as for ModernBERT; BPE keeps case and accents.",
+        "WordPiece, as for BERT, or byte-level BPE, as for ModernBERT; BPE keeps case and accents. "
+        "Unigram is only adopted: its trainer gives another vocabulary each time.",
         group="Vocabulary",
     )
     cased: bool | None = option(
