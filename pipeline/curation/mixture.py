@@ -37,9 +37,9 @@ def budgets_of(blocks: Sequence[Block]) -> dict[str, int]:
 
     Raises InputError for two budgets of one source, and for one that its text cannot fill.
     """
-    numbers: dict[str, tuple[int | None, tuple[str, ...]]] = {}
+    by_share: dict[str, tuple[int | None, tuple[str, ...]]] = {}
     for block in blocks:
-        tokens, columns = numbers.setdefault(block.share, (block.tokens, block.text_columns))
+        tokens, columns = by_share.setdefault(block.share, (block.tokens, block.text_columns))
         if block.share and columns != block.text_columns:
             raise InputError(
                 f"{block.share} is given twice with tokens=, for the columns {','.join(columns)} "
@@ -48,7 +48,7 @@ def budgets_of(blocks: Sequence[Block]) -> dict[str, int]:
             )
         if tokens != block.tokens:
             raise InputError(f"{block.share}: two numbers of tokens; give one.")
-    budgets = {name: tokens for name, (tokens, _) in sorted(numbers.items()) if tokens is not None}
+    budgets = {name: tokens for name, (tokens, _) in sorted(by_share.items()) if tokens is not None}
     for name, tokens in budgets.items():  # before shards are planned for that many
         size = sum(block.text_bytes for block in blocks if block.share == name)
         _check_uses(f"{name} has about {size:,} bytes of text", size, tokens)

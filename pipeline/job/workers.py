@@ -137,7 +137,7 @@ class HandedOut:
 
 def fork_workers() -> None:
     """Import Beam, then fork a worker for each request, until the process that asks ends."""
-    gc.disable()  # collections take an eighth of the time of imports, and find little
+    gc.disable()  # imports make much that stays: collections take time and find little
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that its workers
     logging.disable(logging.ERROR)  # Beam misses what is not needed here; errors are reported below
     sys.meta_path.insert(0, NotHere("IPython"))  # Beam asks whether this is a notebook
