@@ -192,10 +192,8 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 	$(BIN)/clozeline pretrain $(LADDER)/reviews --out $(LADDER)/run-$(HOURS)h-reviews \
 	    --from $(LADDER)/run-$(HOURS)h --dropout 0 --for $$(( $(HOURS) * 30 ))m \
 	    --resume
-	$(LEARN) "$(AMAZON)" --test "$(AMAZON_TEST)" --text title,content \
-	    --also-test "$(IMDB_TEST)$(QUERY)text=text" --out $(LADDER)/amazon-$(HOURS)h
-	$(LEARN) "$(IMDB)" --test "$(IMDB_TEST)" --also-test "$(AMAZON_TEST)$(QUERY)$(COLUMNS)" \
-	    --out $(LADDER)/imdb-$(HOURS)h
+	$(LEARN) "$(AMAZON)" --test "$(AMAZON_TEST)" --text title,content --out $(LADDER)/amazon-$(HOURS)h
+	$(LEARN) "$(IMDB)" --test "$(IMDB_TEST)" --out $(LADDER)/imdb-$(HOURS)h
 	$(LEARN) "$(SST2)" --test "$(SST2_TEST)" --text sentence --out $(LADDER)/sst2-$(HOURS)h
 
 # --- development ----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from clozeline.pipeline.sources.formats import list_blocks, read_table
 from clozeline.pipeline.sources.source_query import SourceOptions, portable_names, split_options
 from clozeline.pipeline.steps.context import sources_digest
 from clozeline.pipeline.verify.verify import verify
-from clozeline.train.labelled.rows import read_named, split_columns
 from tests.pipeline.test_steps import CONFIG, TEXT, build, cache_files, work
 from tests.support.small_sources import page, read, write
 
@@ -128,16 +127,6 @@ def test_every_column_can_be_named(tmp_path):
     queries = ["a+b", "a%2Bb", "a b", "a%20b", "a%26b", "50%25"]
     for query, column in zip(queries, ["a+b"] * 2 + ["a b"] * 2 + ["a&b", "50%"], strict=True):
         assert read(f"{source}?text={query}").texts == [row[column]]
-        named = read_named(f"{source}?text={query}&limit=1", text="?", text_pair="?", label="label")
-        assert (named.texts, named.labels) == ([(row[column],)], ["1"])
-
-
-def test_the_options_of_a_source_are_left_as_they_are_where_columns_are_taken_out():
-    source = "hf://a/b?split=train+test&text=x%2By&name=50%25"
-    assert split_columns(source) == ("hf://a/b?split=train+test&name=50%25", {"text": "x+y"})
-    assert split_columns("a.csv?text=t&label=") == ("a.csv?label=", {"text": "t"})
-    for plain in ("a.csv", "b?.csv", "?text", "a.csv?limit=1+1", "https://h/a.csv?sign=x%2By"):
-        assert split_columns(plain) == (plain, {})
 
 
 def test_in_a_manifest_local_sources_have_only_the_folders_that_keep_them_apart():

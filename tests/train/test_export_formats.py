@@ -16,7 +16,6 @@ from clozeline.train.export import onnx_graphs
 from clozeline.train.export.custom_model import save_custom_model
 from clozeline.train.export.onnx_graphs import write_run_graphs
 from clozeline.train.finetuning.classifier import load_classifier
-from clozeline.train.labelled.rows import read_named
 from clozeline.train.labelled.scores import softmax
 from tests.support.command import output_of, refused
 from tests.support.small import small_tokenizer
@@ -153,13 +152,6 @@ def test_pairs_of_empty_texts_have_the_same_probabilities(classifier, tmp_path):
     output_of("export", pairs, "--format", "onnx", "--out", out)
     found = in_onnxruntime(out, ours.encoder.encode(texts))
     np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
-def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path):
-    (tmp_path / "rows.csv").write_text("review,more,label\na b,c,yes\n")
-    columns = {"text": "first", "text_pair": "second", "label": "label"}
-    for query, text in (("text=review", ("a b",)), ("text=review&text_pair=more", ("a b", "c"))):
-        assert read_named(f"{tmp_path}/rows.csv?{query}", **columns).texts == [text]
 
 
 @pytest.mark.parametrize(("bias", "difference"), [(9.0, r"\d.\de\+00"), (torch.nan, "nan")])

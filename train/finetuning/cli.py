@@ -13,7 +13,7 @@ from clozeline.pipeline.commandline.config_options import (
     options_of,
     typed_path,
 )
-from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.config import COLUMNS, FinetuneConfig
 from clozeline.train.store.local_folder import Folder
 
 OUT = Folder(writes=True)
@@ -34,10 +34,7 @@ OUT = Folder(writes=True)
 @grouped_option("--out", required=True, type=OUT, help="Folder for the classifier.", group="Output")
 @grouped_option("--test", help="Labelled test rows. Default: hold out part of TRAIN.", group="Data")
 @grouped_option(
-    "--also-test",
-    multiple=True,
-    help="More test rows, reported separately; FILE?text=A&label=B names other columns.",
-    group="Data",
+    "--also-test", multiple=True, help="More test rows, reported separately.", group="Data"
 )
 @grouped_option(
     "--resume",
@@ -87,9 +84,6 @@ def finetune(
     done = "" if report.is_new else "already complete: "
     click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {typed_path(out)}")
     print_next_for(out)
-
-
-COLUMNS = ("text", "text_pair", "label")
 
 
 @click.command(cls=Command, example="clozeline baseline train.csv --test test.csv --label stars")

@@ -58,7 +58,7 @@ from clozeline.train.finetuning.results import (
 )
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
-from clozeline.train.labelled.labels import label_notes, same_number_notes
+from clozeline.train.labelled.labels import label_notes
 from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 
@@ -237,8 +237,6 @@ def _notes(run: Path, job: FinetuneJob, *, is_shown: bool) -> list[str]:
     """What the user should know before the models are trained; also printed."""
     is_cut = job.train.rows.is_cut
     notes = [*label_notes(job.train.read), *rate_note(job.start.model, job.config)]
-    for test in job.tests.values():
-        notes += same_number_notes(test.read, job.names)
     if is_cut.mean() >= MANY_CUT:
         notes.append(
             f"{is_cut.sum():,} of {len(is_cut):,} training rows have more than "

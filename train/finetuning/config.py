@@ -17,6 +17,7 @@ from clozeline.pipeline.common.errors import OptionError
 from clozeline.train.config import LARGEST_LEARNING_RATE, Optimizer, Precision, Truncate
 
 Auto = Literal["auto"]
+COLUMNS = ("text", "text_pair", "label")
 LIMITS = {
     **{"seeds": (1, 1_000), "seed": (0, (1 << 63) - 1_001), "warmup": (0, 0.99)},
     **{"dropout": (0, 0.99), "max_seq_length": (8, 65_535), "max_examples": (2, 1 << 40)},

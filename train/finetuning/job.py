@@ -19,18 +19,16 @@ from torch import Tensor
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.pretrained import Pretrained, read_pretrained
 from clozeline.train.artifacts.run import with_dropout
-from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.config import COLUMNS, FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, Encoder, word_ids
 from clozeline.train.labelled.labels import class_ids, class_names
 from clozeline.train.labelled.rows import (
-    COLUMNS,
     Labelled,
     Labels,
     Rows,
     balanced_order,
     hold_out,
     read_labelled,
-    read_named,
     sample,
 )
 
@@ -110,8 +108,8 @@ def read_job(
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
     start = load_start(run, config)
-    columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
-    columns["is_regression"] = is_regression
+    names_of_columns = {name: getattr(config, name) for name in COLUMNS}
+    columns: dict[str, Any] = {**names_of_columns, "is_regression": is_regression}
     train = read_labelled(train_source, **columns)
     names = () if is_regression else class_names(train)
     if test_source is None:
@@ -127,9 +125,8 @@ def read_job(
             f"--label-efficiency asks for {largest:,} rows, but there are {len(train):,} training "
             "rows; give fewer."
         )
-    read = {"": train, TEST: test} | {
-        source: read_named(source, **columns, is_test=True) for source in also_test
-    }
+    others = {source: read_labelled(source, **columns, is_test=True) for source in also_test}
+    read = {"": train, TEST: test, **others}
     labels = {name: _labels(rows, names) for name, rows in read.items()}
     if is_regression:  # standardized: no correlation changes
         deviation = labels[""].std() or 1.0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError, check_packages
-from clozeline.train.labelled.labels import class_ids, class_names, label_notes, same_number_notes
+from clozeline.train.labelled.labels import class_ids, class_names, label_notes
 from clozeline.train.labelled.rows import read_labelled
 from clozeline.train.labelled.scores import Scores
 
@@ -36,7 +36,7 @@ def baseline(
     train = read_labelled(train_source, **columns)
     rows = read_labelled(test, **columns, is_test=True)
     names = class_names(train)
-    for note in (*label_notes(train), *same_number_notes(rows, names)):
+    for note in label_notes(train):
         print(f"note: {note}", file=sys.stderr)
     predict = fit_bag_of_words(train.joined(), class_ids(train, names), source=train.source)
     return Scores.of(names, class_ids(rows, names), predict(rows.joined()))

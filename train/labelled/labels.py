@@ -1,7 +1,7 @@
 """The labels of rows as classes: which there are, and which one each row has.
 
     ["1", "0", "1"]                  ->  classes ("0", "1"), ids [1, 0, 1]
-    of test rows, ["0.0", "1"]       ->  ids [0, 1], and a note: '0.0' (1 row) is read as '0'
+    of test rows, ["0.0", "1"]       ->  ids [0, 1]
 
 Training labels that differ only in how they are written are two classes, with a note.
 """
@@ -58,30 +58,26 @@ def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     A label that is not one of them is read as the class that is the same number, where exactly one
     class is: "01" and "1.0" as "1". Raises InputError for any other.
     """
-    index = {name: i for i, name in enumerate(names)} | _same_numbers(labelled, names)
+    index = {name: i for i, name in enumerate(names)}
+    numbers = [_normalized(name) for name in names]
+    for label in {*labelled.labels} - index.keys():
+        number = _normalized(label)
+        if REAL.fullmatch(number) and numbers.count(number) == 1:
+            index[label] = numbers.index(number)
     ids = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
     if (ids < 0).any():
         row = int(np.argmax(ids < 0))
         label = labelled.labels[row]
         shown = ", ".join(map(_cut, names[:10])) + (", ..." if len(names) > 10 else "")
-        alike = [_quoted(name) for name in names if _normalized(name) == _normalized(label)]
+        alike = [
+            _quoted(names[i]) for i, number in enumerate(numbers) if number == _normalized(label)
+        ]
         meant = f"; {_first(alike)} differs only in how it is written" if alike else ""
         raise InputError(
             f"{labelled.source}: row {row + 1} has the label {_quoted(label)}, which no training "
             f"row has; the classes are {shown}{meant}."
         )
     return ids
-
-
-def _same_numbers(labelled: Labelled, names: Sequence[str]) -> dict[str, int]:
-    """The class of each other label that is the number of exactly one: {"1.0": 1}."""
-    numbers = [_normalized(name) for name in names]
-    others = {label: _normalized(label) for label in {*labelled.labels} - {*names}}
-    return {
-        label: numbers.index(number)
-        for label, number in others.items()
-        if REAL.fullmatch(number) and numbers.count(number) == 1
-    }
 
 
 def label_notes(labelled: Labelled) -> list[str]:
@@ -105,16 +101,6 @@ def label_notes(labelled: Labelled) -> list[str]:
     if 0 < len(lone) < len(counts):
         notes.append(f"only one training row has the label {_first(lone)}.")
     return notes
-
-
-def same_number_notes(test: Labelled, names: Sequence[str]) -> list[str]:
-    """At most one note: which labels are read as classes that are the same numbers."""
-    counts = Counter(test.labels)
-    read = [
-        f"{_with_rows(label, counts)} as {_quoted(names[number])}"
-        for label, number in sorted(_same_numbers(test, names).items())
-    ]
-    return [f"{test.source}: labels are read as the same numbers: {_first(read)}."] if read else []
 
 
 def _normalized(label: str) -> str:

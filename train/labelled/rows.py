@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,6 @@ from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.formats import read_table
 from clozeline.pipeline.sources.tables import MissingColumnError, is_string
 
-COLUMNS = ("text", "text_pair", "label")
 AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
 HELD_OUT_PARTS = 10  # one of them is tested on where there is no test source
 
@@ -127,28 +125,6 @@ def read_labelled(
 def read_texts(source: str, *, text: str, text_pair: str | None) -> list[Text]:
     """As `read_labelled`, without labels."""
     return _read(source, text, text_pair, extra=[])[0]
-
-
-def read_named(source: str, *, text_pair: str | None, **others: Any) -> Labelled:
-    """As `read_labelled`; `FILE?text=A&text_pair=B&label=C` names columns other than these."""
-    path, columns = split_columns(source)
-    pair = None if "text" in columns else text_pair  # a named text has no pair, unless named too
-    return read_labelled(path, **{**others, "text_pair": pair, **columns})
-
-
-def split_columns(source: str) -> tuple[str, dict[str, str]]:
-    """A source and the columns that it names.
-
-    "a.csv?text=review&label=stars"   ->  "a.csv", {"text": "review", "label": "stars"}
-    "hf://imdb?split=test&text=text"  ->  "hf://imdb?split=test", {"text": "text"}
-    """
-    path, _, query = source.rpartition("?")
-    options = [(part, *part.partition("=")[::2]) for part in query.split("&")]
-    named = {name: unquote(value) for _, name, value in options if name in COLUMNS and value}
-    if not path or not named:
-        return source, {}
-    rest = "&".join(part for part, name, _ in options if name not in named)
-    return f"{path}?{rest}" if rest else path, named
 
 
 def hold_out(labelled: Labelled, *, seed: int) -> tuple[Labelled, Labelled]:
