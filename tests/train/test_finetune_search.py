@@ -28,7 +28,6 @@ from clozeline.train.finetuning.search import (
     best_of,
     candidate_rates,
     final_split,
-    is_searched,
     most_epochs,
     rate_note,
     search,
@@ -95,8 +94,6 @@ def test_where_nothing_is_left_to_choose_nothing_is_searched():
     trial, tried = searched(1e-3, labels=sample, **half)  # of a sample only the rate is searched
     assert (trial, tried) == (Trial(learning_rate=5e-4, epochs=4), [])
     assert trial.line() == "learning rate 0.0005, 4 epochs"
-    for rows, options in ((SEARCH_ROWS, half), (SEARCH_ROWS, {}), (SEARCH_ROWS + 1, {})):
-        assert is_searched(rows, FinetuneConfig(**options))
 
 
 def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own():

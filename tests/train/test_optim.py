@@ -18,6 +18,7 @@ from clozeline.train.engine.optim import (
     build_optimizer,
     follow_schedule,
     is_hidden_matrix,
+    new_optimizer,
     orthogonalized,
 )
 from clozeline.train.engine.schedule import (
@@ -27,8 +28,8 @@ from clozeline.train.engine.schedule import (
     progress,
     schedule_factor,
 )
-from clozeline.train.finetuning import finetune
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import BETAS
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
 from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
@@ -41,7 +42,9 @@ def optimizer_of(model, **values):
     """Of pretraining, or of fine-tuning for a classifier."""
     if isinstance(model, BertForPretraining):
         return build_optimizer(model, training_config(**values))
-    return finetune.build_optimizer(model, FinetuneConfig(**values), ALONE)
+    values = vars(FinetuneConfig(**values))
+    how = {"decay": values["weight_decay"], "betas": BETAS, "dtype": torch.float32}
+    return new_optimizer(model, values["optimizer"], **how)
 
 
 MODELS = pytest.mark.parametrize(

@@ -9,7 +9,6 @@ The same from random weights ("from_scratch") shows what pretraining is worth. A
 are numbers gives a model with one output. All processes of a world train the model together.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,11 +35,9 @@ from clozeline.train.finetuning.config import Auto, FinetuneConfig
 from clozeline.train.finetuning.job import TEST, FinetuneJob
 from clozeline.train.finetuning.results import ModelKey, Result
 from clozeline.train.finetuning.search import (
-    FEWEST_RATES,
     Trial,
     candidate_rates,
     final_split,
-    is_searched,
     search,
     selection_folds,
 )
@@ -67,13 +64,10 @@ def train_model(
     if first is not None:
         trial, tried = first.chosen, first.tried
     else:
-        rows, config = len(run.labels), job.config
-        with run.progress("search", is_shown=is_searched(rows, config)) as progress:
-            evaluate = partial(run.on_held_out_rows, progress=progress)
-            trial, tried = search(evaluate, rows, config, candidate_rates(job.start.model))
+        rates = candidate_rates(job.start.model)
+        trial, tried = search(run.on_held_out_rows, len(run.labels), job.config, rates)
     trained, held = final_split(run.labels, seed=job.config.seed)
     with run.progress() as progress:
-        progress.total = steps_of(trial, len(trained), job.config)
         model, losses = run.train(trial, trained, progress)
     trial = replace(trial, training_losses=losses)
     if len(held):
@@ -102,15 +96,13 @@ class Training:
         self.job, self.key, self.world = job, key, world
         self.rows, self.labels = job.train.rows.take(subset), job.train.labels[subset]
 
-    def on_held_out_rows(self, trial: Trial, *, progress: tqdm) -> Trial:
+    def on_held_out_rows(self, trial: Trial) -> Trial:
         """The trial with its results over the held-out rows of all folds."""
-        config = self.job.config
-        folds = selection_folds(self.labels, seed=config.seed)
-        steps = sum(steps_of(trial, len(train), config) for train, _ in folds)
-        rates = FEWEST_RATES if config.learning_rate == "auto" else 1
-        # Whether there are further trials is known when these are done.
-        progress.total = max(progress.total or rates * steps, progress.n + steps)
-        logits = [self.logits(self.train(trial, train, progress)[0], held) for train, held in folds]
+        folds = selection_folds(self.labels, seed=self.job.config.seed)
+        with self.progress(f"rate {trial.learning_rate:g}") as progress:
+            logits = [
+                self.logits(self.train(trial, train, progress)[0], held) for train, held in folds
+            ]
         labels = self.labels[np.concatenate([held for _, held in folds])]
         tried = trial.with_results(np.concatenate(logits), labels)
         return self.world.broadcast_from_main(lambda: tried)  # all processes choose the same
@@ -142,10 +134,10 @@ class Training:
         precision = self.job.config.precision
         return predict_logits(model, self.rows.take(rows), precision=precision, world=self.world)
 
-    def progress(self, part: str = "", *, unit: str = "step", is_shown: bool = True) -> tqdm:
+    def progress(self, part: str = "", *, unit: str = "step") -> tqdm:
         """Shown by one of the processes."""
         title = f"{self.key.title}, {part}" if part else self.key.title
-        is_shown &= self.world.is_main and is_watched()
+        is_shown = self.world.is_main and is_watched()
         return ProgressBar(desc=title, unit=unit, mininterval=0.5, disable=not is_shown)
 
 
@@ -202,7 +194,7 @@ def train_classifier(
     progress: tqdm,
     world: World,
 ) -> list[float]:
-    """Train in place, on the model's device; one tick of `progress` per step.
+    """Train in place, on the model's device; `progress` is reset, and has one tick per step.
 
     Returns the mean loss of the rows in each epoch, with dropout. The learning rate warms up to
     that of the trial and decays to 0 over its epochs. The loss is cross-entropy for classes and
@@ -212,12 +204,14 @@ def train_classifier(
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
-    optimizer = build_optimizer(model, config, world)
+    decay, dtype = config.weight_decay, products_dtype(world)
+    optimizer = new_optimizer(model, config.optimizer, decay=decay, betas=BETAS, dtype=dtype)
     targets = torch.from_numpy(labels)
     size, lengths = rows_per_step(len(rows), config.batch_size), rows.input_ids.lengths
     epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
     batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
     losses = torch.zeros(trial.epochs, device=device)
+    progress.reset(len(batches))
     model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
@@ -262,11 +256,6 @@ def rows_per_step(rows: int, batch_size: int | Auto) -> int:
     return max(SMALLEST_BATCH, min(LARGEST_BATCH, rows // FEWEST_STEPS))
 
 
-def steps_of(trial: Trial, rows: int, config: FinetuneConfig) -> int:
-    """How many steps a training on so many rows has."""
-    return trial.epochs * math.ceil(rows / rows_per_step(rows, config.batch_size))
-
-
 @torch.no_grad()
 def predict_logits(
     model: BertForClassification,
@@ -303,11 +292,3 @@ def loss_sum(outputs: Tensor, targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return F.mse_loss(outputs[:, 0], targets, reduction="sum")
     return F.cross_entropy(outputs, targets, reduction="sum")
-
-
-def build_optimizer(
-    model: BertForClassification, config: FinetuneConfig, world: World
-) -> torch.optim.Optimizer:
-    """AdamW, or Muon with AdamW; the rate is set at each step."""
-    decay, dtype = config.weight_decay, products_dtype(world)
-    return new_optimizer(model, config.optimizer, decay=decay, betas=BETAS, dtype=dtype)

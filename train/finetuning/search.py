@@ -110,11 +110,6 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
     return next(epochs for limit, epochs in EPOCHS if rows <= limit)
 
 
-def is_searched(rows: int, config: FinetuneConfig) -> bool:
-    """Whether the config leaves something to choose; on a sample only the rate is."""
-    return config.learning_rate == "auto" or (config.epochs == "auto" and rows <= SEARCH_ROWS)
-
-
 def search(
     evaluate: Callable[[Trial], Trial],
     rows: int,
@@ -128,17 +123,18 @@ def search(
     may leave nothing to try. `evaluate` trains and returns the trial with its results.
     """
     is_sampled, most = rows > SEARCH_ROWS, most_epochs(rows, config)
-    if not is_searched(rows, config):
-        return Trial(learning_rate=float(config.learning_rate), epochs=most), []
+    are_halved = config.epochs == "auto" and not is_sampled
+    if config.learning_rate != "auto":
+        rates = [float(config.learning_rate)]
+        if not are_halved:
+            return Trial(learning_rate=rates[0], epochs=most), []
     epochs = SEARCH_EPOCHS if is_sampled and config.epochs == "auto" else most
-    rates = rates if config.learning_rate == "auto" else [config.learning_rate]
     tried = [evaluate(Trial(learning_rate=rate, epochs=epochs)) for rate in rates]
     while (beyond := _beyond_the_edge(tried)) is not None:
         tried.append(evaluate(Trial(learning_rate=beyond, epochs=epochs)))
         tried.sort(key=lambda trial: trial.learning_rate)
-    if config.epochs == "auto" and not is_sampled:
-        half = replace(best_of(tried), epochs=-(-epochs // 2))
-        tried.append(evaluate(half))
+    if are_halved:
+        tried.append(evaluate(replace(best_of(tried), epochs=-(-epochs // 2))))
     best = best_of(tried)
     return replace(best, epochs=most) if is_sampled else best, tried
 
