@@ -198,7 +198,6 @@ def test_another_seed_takes_other_rows():
 
 # --- Results of an unfinished comparison: whose they are, and that they are what was written ------
 KEY = ModelKey("pretrained", 4, 0)
-NAME = "pretrained-4-0"
 TRIAL = Trial(learning_rate=1e-3, epochs=6, rows=4, loss=0.5)
 SCORES = Scores.of(("a", "b"), np.array([0, 1]), np.array([0, 1]))
 RESULT = Result(key=KEY, scores=SCORES, also={"x": SCORES}, trial=TRIAL, tried=(TRIAL, TRIAL))
@@ -212,7 +211,7 @@ def store(out, job=JOB, **how):
 
 def written(out):
     store(out).write(RESULT, WEIGHTS)
-    return out / "results"
+    return out / "results.json"
 
 
 @pytest.mark.parametrize(
@@ -227,11 +226,10 @@ def written(out):
 def test_results_are_kept_as_they_were_for_the_same_comparison(tmp_path, job, how, is_kept):
     written(tmp_path)
     again = store(tmp_path, job, **how)
-    result = again.read(KEY)
-    assert (result is not None) == is_kept
-    if result:
-        assert result.to_dict() == RESULT.to_dict()
-        assert torch.equal(again.read_tensors(KEY)["w"], WEIGHTS["w"])
+    assert again.results.keys() == ({KEY} if is_kept else set())
+    if is_kept:
+        assert again.results[KEY].to_dict() == RESULT.to_dict()
+        assert torch.equal(again.read_tensors()["w"], WEIGHTS["w"])
 
 
 def test_results_of_a_regression_stay(tmp_path):
@@ -241,31 +239,31 @@ def test_results_of_a_regression_stay(tmp_path):
     store(tmp_path).write(replace(RESULT, scores=correlations, also={}))
     with pytest.raises(InputError, match="holds results of an earlier fine-tuning; add --resume"):
         store(tmp_path)
-    assert store(tmp_path, resume=True).read(KEY).scores == correlations
+    assert store(tmp_path, resume=True).results[KEY].scores == correlations
 
 
-def test_results_without_their_job_count_for_nothing(tmp_path):
-    (written(tmp_path) / "job.json").unlink()
+def test_weights_alone_count_for_nothing(tmp_path):
+    """A kill just before the first result is written leaves them."""
+    written(tmp_path).unlink()
     check_room(tmp_path, overwrite=False)
-    assert store(tmp_path).read(KEY) is None
+    assert store(tmp_path).results == {}
 
 
 def test_files_of_others_are_not_overwritten(tmp_path):
-    (tmp_path / "results").mkdir()
-    check_room(tmp_path, overwrite=False)
-    (tmp_path / "results" / "battery.json").touch()
-    with pytest.raises(InputError, match=r"is not empty and not a classifier \(results\)"):
+    (tmp_path / "plot.png").touch()
+    with pytest.raises(InputError, match=r"is not empty and not a classifier \(plot.png\)"):
         check_room(tmp_path, overwrite=True)
-    (written(tmp_path) / "plot.png").touch()
-    with pytest.raises(InputError, match=r"files that are not part of .* \(results/plot.png\)"):
+    written(tmp_path)
+    (tmp_path / f".results.json.{'0' * 32}.partial").touch()  # of a killed process of ours
+    with pytest.raises(InputError, match=r"files that are not part of .* \(plot.png\)"):
         check_room(tmp_path, overwrite=True)
 
 
 def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path):
-    path = written(tmp_path) / f"{NAME}.json"
-    path.write_text(json.dumps({"start": "pretrained"}))
+    path = written(tmp_path)
+    path.write_text(json.dumps({"job": JOB, "results": [{"start": "pretrained"}]}))
     with pytest.raises(InputError, match=r"cannot be read \(it has no 'scores'\); give --overw"):
-        store(tmp_path, resume=True).read(KEY)
+        store(tmp_path, resume=True)
 
 
 # --- Fine-tuning under torchrun: the processes share the rows of each step, and agree with one ----

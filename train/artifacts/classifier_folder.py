@@ -7,8 +7,8 @@
     DIR/predictions.csv     probabilities and texts of these rows
     DIR/SHA256SUMS          of these files but predictions.csv, which no prediction needs
 
-The folder is whole or absent, except for DIR/results/, those of an unfinished comparison. The texts
-of a pair are joined by a line end in predictions.csv:
+The folder is whole or absent, except for DIR/results.json and DIR/results.safetensors, those of an
+unfinished comparison. The texts of a pair are joined by a line end in predictions.csv:
 
     row,label,predicted,confidence,P(bad),P(good),text
     1,good,good,0.973100,0.026900,0.973100,A fine lamp.
@@ -17,7 +17,6 @@ of a pair are joined by a line end in predictions.csv:
 import csv
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,19 +39,17 @@ from clozeline.train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
 PREDICTIONS = "predictions.csv"
-TOKENIZER, RESULTS, JOB = "tokenizer", "results", "job.json"
+TOKENIZER, RESULTS, RESULT_WEIGHTS = "tokenizer", "results.json", "results.safetensors"
 METADATA = (
     *("model", "names", "max_seq_length", "pooling", "mask_position", "job"),
     *("text", "text_pair", "prompt", "truncate", "tokenizer_digest", "options"),
 )
 REPORTED = ("finetuned", "results", "notes", "examples", "plan", "label_efficiency")
-RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
     *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", PREDICTIONS),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
-    *(f"{RESULTS}/{name}" for name in (JOB, ".*", "*-*-*.json", "*-*-*.safetensors")),
-    f"{RESULTS}/*-*-*.partial",
+    *(RESULTS, RESULT_WEIGHTS, ".results.*.partial"),
 )
 
 
@@ -161,19 +158,13 @@ def is_classifier(folder: Path) -> bool:
 def check_room(folder: Path, *, overwrite: bool) -> None:
     """Raises InputError where the folder cannot be written, or has foreign files in it."""
     restore_folder(folder)
-    check_kind(folder, "a classifier", is_own=is_classifier(folder) or _has_results(folder))
+    own = {CLASSIFIER, RESULTS, RESULT_WEIGHTS}
+    check_kind(folder, "a classifier", is_own=not own.isdisjoint(names_in(folder)))
     if overwrite or not is_classifier(folder):
         check_replaceable(folder, "a classifier", own=OWN_FILES)
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise InputError(f"{above} is not writable; give another --out.")
-
-
-def _has_results(folder: Path) -> bool:
-    """Whether results/ is ours; a process may have been killed before it wrote results/job.json."""
-    results = folder / RESULTS
-    names = [name for name in names_in(results) if not name.startswith(".")]
-    return results.is_dir() and (JOB in names or all(map(RESULT.fullmatch, names)))
 
 
 def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _read(run: Path, task: Task, config: FinetuneConfig) -> FinetuneJob:
 def _run(
     run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
 ) -> Iterator[Score]:
-    """Fine-tune on a task, whose files a regression leaves in OUT/results; its scores."""
+    """Fine-tune on a task, of which a regression leaves OUT/results.json; its scores."""
     job = _read(run, task, config)
     if task.is_regression:
         with join_world() as world, own_folder(out, overwrite):

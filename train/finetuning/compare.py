@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.commandline.config_options import typed_path
-from clozeline.pipeline.common.config_checks import check_keywords, differences, with_fields
+from clozeline.pipeline.common.config_checks import check_keywords, with_fields
 from clozeline.pipeline.common.counts import disable_malloc_trim
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.paths import GivenPath, each_given, source_name
 from clozeline.pipeline.common.progress_bar import print_progress
@@ -52,6 +51,7 @@ from clozeline.train.finetuning.results import (
     ModelName,
     Result,
     ResultFolder,
+    check_job,
     doubts,
     points_of,
     report_of,
@@ -125,14 +125,11 @@ def finetune(
 def train_models(job: FinetuneJob, folder: ResultFolder, world: World) -> list[Result]:
     """Train each model that is not stored yet, one after another; returns all results."""
     keys = models_of(job)
-    results = world.broadcast_from_main(
-        lambda: {key: result for key in keys if (result := folder.read(key))}
-    )
     for key in keys:
-        if key not in results:
-            first = results.get(key._replace(seed=job.config.seed))
-            results[key] = _train(job, key, first, folder, world)
-    return [results[key] for key in keys]
+        if key not in folder.results:
+            first = folder.results.get(key._replace(seed=job.config.seed))
+            folder.results[key] = _train(job, key, first, folder, world)
+    return [folder.results[key] for key in keys]
 
 
 def models_of(job: FinetuneJob) -> list[ModelKey]:
@@ -189,7 +186,7 @@ def _write_classifier(
 ) -> FinetuneReport:
     """Replace the folder of results by that of the classifier; returns its report."""
     [result] = [result for result in results if result.key == _classifier_key(job)]
-    weights = folder.read_tensors(result.key)
+    weights = folder.read_tensors()
     logits = weights.pop(TEST_LOGITS).numpy()
     model = new_model(job, result.key)
     model.load_state_dict(weights)
@@ -225,11 +222,7 @@ def _stored_report(out: Path, job: FinetuneJob, overwrite: bool) -> FinetuneRepo
     """The report of a finished classifier. Raises InputError for one of another job."""
     if overwrite or not is_classifier(out):
         return None
-    if differs := differences(read_metadata(out)["job"], job.digests):
-        raise InputError(
-            f"{out} holds a classifier of another config ({'; '.join(differs)}). "
-            "Give another --out, or --overwrite."
-        )
+    check_job(out, read_metadata(out)["job"], job.digests)
     return FinetuneReport(read_report(out))
 
 

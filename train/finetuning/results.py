@@ -1,10 +1,9 @@
-"""Results of the compared models, one file each, so that a killed comparison can resume.
+"""Results of the compared models, stored one by one, so that a killed comparison can resume.
 
-    OUT/results/job.json                       what is compared: config and digests
-    OUT/results/from_scratch-1000-0.json       model, training rows, seed: scores and choices
-    OUT/results/pretrained-1000-0.safetensors  weights and test logits of the classifier to be
+    OUT/results.json           config and digests of the job; scores and choices of each model
+    OUT/results.safetensors    weights and test logits of the classifier to be
 
-The finished classifier replaces the folder; the results of a regression stay. Together they are
+The finished classifier replaces the folder; the results of a regression stay. They are also in
 report.json, and lines for a terminal:
 
  rows      fine-tuned    from scratch    bag-of-words
@@ -12,7 +11,6 @@ report.json, and lines for a terminal:
 1,000      91.0 ± 0.3      80.2 ± 0.9      85.6 ± 0.4
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -29,12 +27,10 @@ from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import whole_file
-from clozeline.train.artifacts.classifier_folder import JOB, RESULTS
+from clozeline.train.artifacts.classifier_folder import RESULT_WEIGHTS, RESULTS
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.search import Trial
 from clozeline.train.labelled.scores import Correlations, Scores, mean_in_words
-
-ADVICE = "give --overwrite to start again"
 
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
 ModelName = Literal["pretrained", "from_scratch", "bag_of_words"]
@@ -101,57 +97,50 @@ class Result:
 
 
 class ResultFolder:
-    """The results in OUT, which one process reads and writes."""
+    """The finished results in OUT, which one process writes."""
 
     def __init__(self, out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
         """Results of this job stay with `resume`; with `overwrite`, others are removed.
 
         Raises InputError for results of another job, and of this one without `resume`.
         """
-        self.out, self._folder, self._job = out, out / RESULTS, job
-        path = self._folder / JOB
-        if not path.exists():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self.out, self._job = out, job
+        self.results: dict[ModelKey, Result] = {}
+        if not (out / RESULTS).exists():
             return
-        with json_values(path, ADVICE) as stored:
-            differs = differences(stored, job)
-        if overwrite and (differs or not resume):
-            shutil.rmtree(self._folder)
-        elif not resume:
-            raise InputError(
-                f"{out} holds results of an earlier fine-tuning; add --resume to continue it, or "
-                "--overwrite to start again."
-            )
-        elif differs:
-            raise InputError(
-                f"{out} holds a fine-tuning with another config ({'; '.join(differs)}). Give "
-                "another --out, or --overwrite to start again."
-            )
-
-    def read(self, key: ModelKey) -> Result | None:
-        """A finished result, if there is one."""
-        path = self._path(key, "json")
-        if not path.exists():
-            return None
-        with json_values(path, ADVICE) as values:
-            return Result.from_dict(values)
+        with json_values(out / RESULTS, "give --overwrite to start again") as stored:
+            if overwrite and (not resume or differences(stored["job"], job)):
+                (out / RESULTS).unlink()
+                return
+            if not resume:
+                raise InputError(
+                    f"{out} holds results of an earlier fine-tuning; add --resume to continue it, "
+                    "or --overwrite to start again."
+                )
+            check_job(out, stored["job"], job)
+            self.results = {one.key: one for one in map(Result.from_dict, stored["results"])}
 
     def write(self, result: Result, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Store a finished result; before it the tensors, of the model that is kept."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if not (self._folder / JOB).exists():
-            write_json(self._folder / JOB, self._job)
         if tensors:
             whole = {name: value.cpu().contiguous() for name, value in tensors.items()}
-            with whole_file(self._path(result.key, "safetensors")) as file:
+            with whole_file(self.out / RESULT_WEIGHTS) as file:
                 file.write(save(whole))
-        write_json(self._path(result.key, "json"), result.to_dict())
+        self.results[result.key] = result
+        results = [one.to_dict() for one in self.results.values()]
+        write_json(self.out / RESULTS, {"job": self._job, "results": results})
 
-    def read_tensors(self, key: ModelKey) -> dict[str, Tensor]:
-        return load_file(self._path(key, "safetensors"))
+    def read_tensors(self) -> dict[str, Tensor]:
+        return load_file(self.out / RESULT_WEIGHTS)
 
-    def _path(self, key: ModelKey, ending: str) -> Path:
-        return self._folder / f"{key.start}-{key.examples}-{key.seed}.{ending}"
+
+def check_job(out: Path, stored: Mapping[str, Any], job: Mapping[str, Any]) -> None:
+    """Raises InputError, with what differs, where OUT is of another job."""
+    if differs := differences(stored, job):
+        raise InputError(
+            f"{out} holds a fine-tuning with another config ({'; '.join(differs)}). Give another "
+            "--out, or --overwrite to start again."
+        )
 
 
 @dataclass(frozen=True)
@@ -231,17 +220,17 @@ def points_of(results: Sequence[Result]) -> list[Point]:
 
 def label_efficiency_table(points: Sequence[Point]) -> list[str]:
     """Mean and deviation in percent, a line per number of rows; empty for a single one."""
-    sizes = sorted({point["examples"] for point in points})
-    if len(sizes) < 2:
+    rows: dict[int, dict[str, str]] = {}
+    for point in points:
+        percents = [100 * accuracy for accuracy in point["accuracies"]]
+        row = rows.setdefault(point["examples"], {})
+        row[TITLES[point["start"]]] = mean_in_words(percents, ".1f")
+    if len(rows) < 2:
         return []
-    starts = [start for start in TITLES if any(point["start"] == start for point in points)]
-    by_key = {(point["examples"], point["start"]): point["accuracies"] for point in points}
-    lines = ["", "accuracy, %", "      rows" + "".join(f"{TITLES[start]:>16}" for start in starts)]
-    for size in sizes:
-        percents = ([100 * accuracy for accuracy in by_key[size, start]] for start in starts)
-        cells = (f"{mean_in_words(percent, '.1f'):>16}" for percent in percents)
-        lines.append(f"{size:>10,}" + "".join(cells))
-    return lines
+    [titles, *_] = rows.values()
+    table = {"rows": titles} | {f"{size:,}": row.values() for size, row in rows.items()}
+    lines = (f"{head:>10}" + "".join(map("{:>16}".format, row)) for head, row in table.items())
+    return ["", "accuracy, %", *lines]
 
 
 def doubts(scores: Scores, points: Sequence[Point], config: FinetuneConfig) -> list[str]:
