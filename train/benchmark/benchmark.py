@@ -29,8 +29,9 @@ from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import check_kind
 from clozeline.pipeline.common.json_files import write_json
+from clozeline.train.artifacts.classifier_folder import check_room
 from clozeline.train.engine.distributed import join_world
-from clozeline.train.finetuning.compare import finetune, own_folder, train_models
+from clozeline.train.finetuning.compare import finetune, train_models
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import FinetuneJob, read_job
 from clozeline.train.finetuning.results import TITLES, ModelName, Result, ResultFolder
@@ -175,7 +176,8 @@ def _run(
     """Fine-tune on a task, of which a regression leaves OUT/results.json; its scores."""
     job = _read(run, task, config)
     if task.is_regression:
-        with join_world() as world, own_folder(out, overwrite):
+        check_room(out, overwrite=overwrite)
+        with join_world() as world, locked_folder(out):
             folder = ResultFolder(out, job.digests, resume=not overwrite, overwrite=overwrite)
             results: Sequence[Result] = train_models(job, folder, world)
     else:

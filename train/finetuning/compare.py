@@ -14,8 +14,8 @@ killed command can resume.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -107,7 +107,8 @@ def finetune(
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         run = stack.enter_context(local_folder(run))
         out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
-        lock = own_folder(out, overwrite)
+        world.broadcast_from_main(partial(check_room, out, overwrite=overwrite))
+        lock = locked_folder(out)
         world.broadcast_from_main(lambda: stack.enter_context(lock))
         stack.enter_context(lost_process_in_one_line(world))
         job = read_job(run, train, test, each_given(also_test), config)
@@ -123,12 +124,26 @@ def finetune(
 
 
 def train_models(job: FinetuneJob, folder: ResultFolder, world: World) -> list[Result]:
-    """Train each model that is not stored yet, one after another; returns all results."""
+    """Train and store each model that is not stored yet, one after another; returns all results.
+
+    The processes train each together, but for bag-of-words, which the main one fits.
+    """
     keys = models_of(job)
     for key in keys:
-        if key not in folder.results:
+        if key in folder.results:
+            continue
+        tensors: dict[str, Tensor] = {}
+        if key.start == "bag_of_words":
+            result = world.broadcast_from_main(partial(_fit_bag_of_words, job, key))
+        else:
             first = folder.results.get(key._replace(seed=job.config.seed))
-            folder.results[key] = _train(job, key, first, folder, world)
+            model, result, logits = train_model(job, key, world, first)
+            if key == _classifier_key(job):
+                tensors = {**model.state_dict(), TEST_LOGITS: torch.from_numpy(logits)}
+        folder.results[key] = result
+        world.broadcast_from_main(partial(folder.write, result, tensors))
+        if world.is_main:
+            print_progress(result.line())
     return [folder.results[key] for key in keys]
 
 
@@ -145,23 +160,6 @@ def models_of(job: FinetuneJob) -> list[ModelKey]:
         # On all rows bag-of-words does not depend on the seed.
         if seed == config.seed or size < total or start != "bag_of_words"
     ]
-
-
-def _train(
-    job: FinetuneJob, key: ModelKey, first: Result | None, folder: ResultFolder, world: World
-) -> Result:
-    """Train one model with all processes, and store its result; the main one fits bag-of-words."""
-    tensors: dict[str, Tensor] = {}
-    if key.start == "bag_of_words":
-        result = world.broadcast_from_main(partial(_fit_bag_of_words, job, key))
-    else:
-        model, result, logits = train_model(job, key, world, first)
-        if key == _classifier_key(job):
-            tensors = {**model.state_dict(), TEST_LOGITS: torch.from_numpy(logits)}
-    world.broadcast_from_main(partial(folder.write, result, tensors))
-    if world.is_main:
-        print_progress(result.line())
-    return result
 
 
 def _fit_bag_of_words(job: FinetuneJob, key: ModelKey) -> Result:
@@ -208,14 +206,6 @@ def _write_classifier(
     files: dict[str, Any] = {"report": report, "predictions": predictions, "options": options}
     save_classifier(folder.out, classifier, job=job.digests, **files)
     return FinetuneReport(report, is_new=True)
-
-
-@contextmanager
-def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
-    """The folder is locked meanwhile. Raises InputError for one of another kind."""
-    check_room(out, overwrite=overwrite)
-    with locked_folder(out):
-        yield
 
 
 def _stored_report(out: Path, job: FinetuneJob, overwrite: bool) -> FinetuneReport | None:
