@@ -18,8 +18,16 @@ from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.labelled.encoding import Encoder, evaluation_batches, training_batches
-from clozeline.train.labelled.labels import class_ids, class_names, label_notes
-from clozeline.train.labelled.rows import Labelled, hold_out, read_labelled, read_texts, sample
+from clozeline.train.labelled.rows import (
+    Labelled,
+    class_ids,
+    class_names,
+    hold_out,
+    label_notes,
+    read_labelled,
+    read_texts,
+    sample,
+)
 
 WORDS = ["a", "b", "c", "##c", ",", "é", "##s"]
 TOKENIZER = Tokenizer([*SPECIAL_TOKENS, *WORDS], Normalization(strip_accents=False, lowercase=True))

@@ -58,7 +58,7 @@ from clozeline.train.finetuning.results import (
 )
 from clozeline.train.finetuning.search import rate_note
 from clozeline.train.labelled.baseline import fit_bag_of_words
-from clozeline.train.labelled.labels import label_notes
+from clozeline.train.labelled.rows import label_notes
 from clozeline.train.labelled.scores import softmax
 from clozeline.train.store.local_folder import local_folder
 

@@ -21,12 +21,13 @@ from clozeline.train.artifacts.pretrained import Pretrained, read_pretrained
 from clozeline.train.artifacts.run import with_dropout
 from clozeline.train.finetuning.config import COLUMNS, FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, Encoder, word_ids
-from clozeline.train.labelled.labels import class_ids, class_names
 from clozeline.train.labelled.rows import (
     Labelled,
     Labels,
     Rows,
     balanced_order,
+    class_ids,
+    class_names,
     hold_out,
     read_labelled,
     sample,

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError, check_packages
-from clozeline.train.labelled.labels import class_ids, class_names, label_notes
-from clozeline.train.labelled.rows import read_labelled
+from clozeline.train.labelled.rows import class_ids, class_names, label_notes, read_labelled
 from clozeline.train.labelled.scores import Scores
 
 
