@@ -1,7 +1,7 @@
 """A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -37,23 +37,15 @@ from clozeline.train.store.local_folder import local_folder
 COLUMNS, ENCODING = ("text", "text_pair"), ("max_seq_length", "prompt", "truncate")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Classifier:
     """A model with its encoder and class names: texts in, probabilities out."""
 
-    model: BertForClassification
-    encoder: Encoder  # of texts, to token ids
+    model: BertForClassification = field(repr=False)
+    encoder: Encoder = field(repr=False)  # of texts, to token ids
     names: tuple[str, ...]  # [C]
     text: str  # columns it was trained on
     text_pair: str | None
-
-    def __repr__(self) -> str:
-        model, columns = self.model.config, filter(None, (self.text, self.text_pair))
-        return (
-            f"Classifier({', '.join(self.names)}; {model.num_hidden_layers} x "
-            f"{model.hidden_size}, reads {' and '.join(columns)}, "
-            f"at most {self.encoder.max_seq_length} tokens)"
-        )
 
     def __call__(self, texts: str | Iterable[str | Sequence[str]]) -> list[dict[str, float]]:
         """For each text the probability of each class by its name; raises as `classify`."""

@@ -157,14 +157,11 @@ class FinetuneConfig:
 
     def sizes(self, rows: int) -> list[int]:
         """Numbers of training rows, ascending; the last one is always `rows`, all of them."""
-        sizes = {rows}
-        for part in self.label_efficiency.split(",") if self.label_efficiency else ():
-            if part.strip() == "all":
-                continue
-            if not re.fullmatch(r"\s*[0-9]{1,12}\s*", part) or int(part) < 2:
-                raise OptionError(
-                    f"label_efficiency is {self.label_efficiency!r}; give numbers of rows from 2 "
-                    "on with commas between, as in 100,1000,all."
-                )
-            sizes.add(int(part))
-        return sorted(sizes)
+        parts = [part.strip() for part in self.label_efficiency.split(",") if self.label_efficiency]
+        numbers = [part for part in parts if part != "all"]
+        if not all(re.fullmatch("[0-9]{1,12}", part) and int(part) >= 2 for part in numbers):
+            raise OptionError(
+                f"label_efficiency is {self.label_efficiency!r}; give numbers of rows from 2 on "
+                "with commas between, as in 100,1000,all."
+            )
+        return sorted({rows, *map(int, numbers)})

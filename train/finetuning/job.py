@@ -128,10 +128,12 @@ def read_job(
         )
     others = {source: read_labelled(source, **columns, is_test=True) for source in also_test}
     read = {"": train, TEST: test, **others}
-    labels = {name: _labels(rows, names) for name, rows in read.items()}
-    if is_regression:  # standardized: no correlation changes
-        deviation = labels[""].std() or 1.0
+    if is_regression:  # float32 would make 2,000,000,001 even
+        labels: dict[str, Labels] = {name: np.array(rows.labels) for name, rows in read.items()}
+        deviation = labels[""].std() or 1.0  # standardized: no correlation changes
         labels[""] = ((labels[""] - labels[""].mean()) / deviation).astype(np.float32)
+    else:
+        labels = {name: class_ids(rows, names) for name, rows in read.items()}
     encoder = Encoder(start.tokenizer, start.max_seq_length, config.prompt, start.truncate)
     tables = {name: Table(rows, labels[name], encoder) for name, rows in read.items()}
     return FinetuneJob(
@@ -142,11 +144,6 @@ def read_job(
         config=config,
         label_ids=word_ids(config.words_of_classes, names, start.tokenizer),
     )
-
-
-def _labels(rows: Labelled, names: tuple[str, ...]) -> Labels:
-    """Classes, or without names numbers, of which float32 would make 2,000,000,001 even."""
-    return class_ids(rows, names) if names else np.array(rows.labels, dtype=np.float64)
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:

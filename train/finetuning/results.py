@@ -30,7 +30,7 @@ from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.artifacts.classifier_folder import RESULT_WEIGHTS, RESULTS
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.search import Trial
-from clozeline.train.labelled.scores import Correlations, Scores, mean_in_words
+from clozeline.train.labelled.scores import Scores, mean_in_words, scores_of
 
 Point = dict[str, Any]  # the accuracies of one model, see `points_of`
 ModelName = Literal["pretrained", "from_scratch", "bag_of_words"]
@@ -86,11 +86,10 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        kind: Any = Scores if "confusion" in values["scores"] else Correlations
         return cls(
             key=ModelKey(values["start"], values["examples"], values["seed"]),
-            scores=kind.from_dict(values["scores"]),
-            also={source: kind.from_dict(scores) for source, scores in values["also"].items()},
+            scores=scores_of(values["scores"]),
+            also={source: scores_of(scores) for source, scores in values["also"].items()},
             trial=Trial(**values["trial"]) if values["trial"] else None,
             tried=tuple(Trial(**trial) for trial in values["tried"]),
         )

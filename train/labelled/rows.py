@@ -147,11 +147,6 @@ def hold_out(labelled: Labelled, *, seed: int) -> tuple[Labelled, Labelled]:
 
     A class of which all rows would be held out keeps one to train on.
     """
-    if len(labelled) < 2:
-        raise InputError(
-            f"{labelled.source} has one row, but at least two are needed, one to train on and one "
-            "to test on."
-        )
     order = permutation(stream_key(seed, "finetune/hold-out"), len(labelled))
     held = min(max(round(len(labelled) / HELD_OUT_PARTS), 1), len(labelled) - 1)
     train: list[int] = order[held:].tolist()

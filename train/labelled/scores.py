@@ -161,9 +161,10 @@ class Correlations:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(**values)
+
+def scores_of(values: dict[str, Any]) -> Scores | Correlations:
+    """Those of which `to_dict` gave the values."""
+    return Scores.from_dict(values) if "confusion" in values else Correlations(**values)
 
 
 def mean_in_words(values: Sequence[float], form: str) -> str:
