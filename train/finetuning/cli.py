@@ -44,16 +44,7 @@ OUT = Folder(writes=True)
 )
 @grouped_option("--overwrite", is_flag=True, help="Replace an existing classifier.", group="Output")
 @options_of(FinetuneConfig)
-def finetune(
-    run: Path,
-    train: str,
-    out: Path,
-    test: str | None,
-    also_test: tuple[str, ...],
-    resume: bool,
-    overwrite: bool,
-    **options: Any,
-) -> None:
+def finetune(run: Path, train: str, out: Path, **options: Any) -> None:
     """Fine-tune a pretrained model into a text classifier.
 
     HF_DIR is a BERT or ModernBERT in Hugging Face format, with its tokenizer; of a CLASSIFIER that
@@ -66,17 +57,8 @@ def finetune(
     from clozeline.train.engine.distributed import is_main_process
     from clozeline.train.finetuning.compare import finetune as run_finetuning
 
-    report = run_finetuning(
-        run,
-        train,
-        out=out,
-        test=test,
-        also_test=also_test,
-        config=config,
-        resume=resume,
-        overwrite=overwrite,
-        options=recorded_options(),
-    )
+    own = {name: options[name] for name in ("test", "also_test", "resume", "overwrite")}
+    report = run_finetuning(run, train, out=out, config=config, options=recorded_options(), **own)
     if not is_main_process():
         return
     for line in report.lines():

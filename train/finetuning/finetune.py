@@ -9,9 +9,10 @@ The same from random weights ("from_scratch") shows what pretraining is worth. A
 are numbers gives a model with one output. All processes of a world train the model together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,12 +150,8 @@ def scored(
     tried: Sequence[Trial] = (),
 ) -> Result:
     """The result of a model from its predictions for each test set, by name."""
-    scores = {
-        name: Scores.of(job.names, job.tests[name].labels, values)
-        if job.names
-        else Correlations.of(job.tests[name].labels, values)
-        for name, values in predicted.items()
-    }
+    score: Callable[..., Any] = partial(Scores.of, job.names) if job.names else Correlations.of
+    scores = {name: score(job.tests[name].labels, values) for name, values in predicted.items()}
     return Result(key=key, scores=scores.pop(TEST), also=scores, trial=trial, tried=tried)
 
 
