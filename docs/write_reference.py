@@ -81,7 +81,7 @@ def name_lines(name: str, methods: tuple[str, ...]) -> list[str]:
     found = getattr(clozeline, name)
     lines = [f"### {name}", "", *_described(name, found)]
     for method in methods:
-        lines += [f"#### {name}.{method}", "", *_described(method, getattr(found, method))]
+        lines += [f"#### `{name}.{method}`", "", *_described(method, getattr(found, method))]
     return lines
 
 
