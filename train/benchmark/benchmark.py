@@ -17,6 +17,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -152,9 +153,8 @@ def as_table(scores: Sequence[Score]) -> Iterator[str]:
     yield _row("", "rows", "metric", *TITLES.values())
     for score in scores:
         is_first = score.test == first_test[score.task]
-        split = parse_qs(score.test.partition("?")[2]).get("split")
-        other = split[0] if split else Path(score.test).stem
-        name = score.task if is_first else f"  {other}"
+        split, *_ = parse_qs(score.test.partition("?")[2]).get("split", [Path(score.test).stem])
+        name = score.task if is_first else f"  {split}"
         shown = (_percent(score.values.get(start, [])) for start in TITLES)
         yield _row(name, f"{score.rows:,}", score.metric, *shown)
         for start, values in score.values.items() if is_first else ():
@@ -184,14 +184,12 @@ def _run(
         tests: dict[str, Any] = {"test": task.test[0], "also_test": task.test[1:], "resume": True}
         report = finetune(run, task.train, out=out, config=job.config, overwrite=overwrite, **tests)
         results = report.results
-    for number, test in enumerate(task.test):  # by number: a kept result may have another source
-        for metric in task.metrics:
-            values: dict[ModelName, list[float]] = {}
-            for result in results:
-                scores = (result.scores, *result.also.values())[number]
-                values.setdefault(result.key.start, []).append(METRICS[metric](scores))
-            about: dict[str, Any] = {"task": task.name, "test": test, "rows": len(job.train)}
-            yield Score(**about, metric=metric, values=values)
+    for (number, test), metric in product(enumerate(task.test), task.metrics):
+        values: dict[ModelName, list[float]] = {}
+        for result in results:
+            scores = (result.scores, *result.also.values())[number]  # its source may have moved
+            values.setdefault(result.key.start, []).append(METRICS[metric](scores))
+        yield Score(task=task.name, test=test, rows=len(job.train), metric=metric, values=values)
 
 
 def _percent(values: Sequence[Any]) -> str:
