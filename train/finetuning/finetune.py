@@ -196,14 +196,12 @@ def train_classifier(
     Returns the mean loss of the rows in each epoch, with dropout. The learning rate warms up to
     that of the trial and decays to 0 over its epochs. The loss is cross-entropy for classes and
     squared error for real numbers (float `labels`). The order of rows depends on the seed only, and
-    so does dropout in one process. The processes of the world share the rows of each step, and end
-    with the same weights.
+    so does dropout in one process. Processes share the rows of a step, and end with equal weights.
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
     decay, dtype = config.weight_decay, products_dtype(world)
     optimizer = new_optimizer(model, config.optimizer, decay=decay, betas=BETAS, dtype=dtype)
-    targets = torch.from_numpy(labels)
     size, lengths = rows_per_step(len(rows), config.batch_size), rows.input_ids.lengths
     epoch_batches = partial(training_batches, lengths, batch_size=size, seed=seed)
     batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
@@ -221,7 +219,7 @@ def train_classifier(
         if len(own):
             with autocast(precision, device):
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
-            loss = loss_sum(logits.float(), targets[own].to(device))
+            loss = loss_sum(logits.float(), torch.from_numpy(labels[own]).to(device))
             (loss / len(batch)).backward()
             losses[step * trial.epochs // len(batches)] += loss.detach()
         _sum_gradients(model, world)
