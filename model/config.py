@@ -2,15 +2,15 @@
 
 Field names and defaults are Hugging Face's, so `BertConfig()` is BERT-base (Devlin et al. 2018,
 table 1). The fields after `initializer_range` are where the models of this family differ; a preset
-is a set of values. This file does not import torch, so that the command line can list the presets
-without a delay.
+is a set of values. It does not import torch, so that the command line lists the presets at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
+from functools import wraps
 from typing import Any, Literal
 
 #: How a classifier makes one vector of a text: mean over its tokens, the pooled [CLS], or the state
@@ -23,8 +23,7 @@ CHOICES = {
     "hidden_act": ("gelu", "gelu-tanh", "relu"),
     "norm_position": ("post", "pre", "pre-except-first"),
     "positions": (
-        *("learned", "learned-from-sinusoids", "learned-from-neighbours"),
-        *("sinusoids", "rotary"),
+        *("learned", "learned-from-sinusoids", "learned-from-neighbours", "sinusoids", "rotary"),
     ),
     "init": ("normal", "normal-residual", "xavier"),
 }
@@ -32,7 +31,7 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The architecture of a model. Raises ValueError for values that do not fit together.
+    """The architecture of a model. Raises ValueError for fields it does not know and bad values.
 
     >>> BertConfig(hidden_size=256, num_attention_heads=4).vocab_size
     30522
@@ -179,12 +178,6 @@ class BertConfig:
         """Plain values by field name, as a checkpoint stores them."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> BertConfig:
-        """The inverse of `to_dict`. Raises ValueError naming unknown fields."""
-        refuse_unknown_fields(values)
-        return cls(**values)
-
 
 SIZES, RATES, SWITCHES = (
     tuple(field.name for field in fields(BertConfig) if field.type == kind)
@@ -196,11 +189,22 @@ LARGEST = {"num_hidden_layers": 1000, "hidden_size": 1 << 16}  #: guards against
 def refuse_unknown_fields(names: Iterable[str]) -> None:
     """Raises ValueError naming those that a `BertConfig` does not have, and what is meant."""
     known = [field.name for field in fields(BertConfig)]
-    unknown = sorted(set(names) - set(known))
-    if unknown:
+    if unknown := sorted(set(names) - set(known)):
         near = get_close_matches(unknown[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f". Known: {', '.join(known)}."
         raise ValueError(f"unknown model setting: {', '.join(unknown)}{hint}")
+
+
+_build = BertConfig.__init__
+
+
+@wraps(_build)
+def _init(self: BertConfig, **values: Any) -> None:
+    refuse_unknown_fields(values)
+    _build(self, **values)
+
+
+BertConfig.__init__ = _init  # type: ignore[method-assign]
 
 
 def _miniature(layers: int, hidden: int) -> BertConfig:
@@ -253,7 +257,7 @@ MODERN_BERT: dict[str, Any] = {
 def _modern(layers: int, hidden: int, width: int | None = None) -> BertConfig:
     """A ModernBERT with heads of 64; texts rarely repeat, so no dropout (Geiping & Goldstein 2022).
 
-    The default of the feed-forward width is 8/3 hidden, rounded up to a multiple of 64: with three
+    The feed-forward width is 8/3 hidden, rounded up to a multiple of 64, unless given: with three
     matrices as many operations as 4 hidden with two.
     """
     return BertConfig(
@@ -270,10 +274,9 @@ def _modern(layers: int, hidden: int, width: int | None = None) -> BertConfig:
 
 
 # The 17M notebook model with three changes. Its decoder is tied to the embeddings: a word that is
-# read or predicted teaches both, and 300 steps end 0.14 nats lower (docs/manual/speedrun.md). Norms
-# outside the layers and biases in the heads: small models leave the unigram plateau early only with
-# them. Heads that start at their neighbours, which skips that plateau: after 150 steps of the
-# built-in sample 5.48 nats, 6.06 with sinusoids. No dropout, as in the modern presets.
+# read or predicted teaches both (docs/manual/speedrun.md). Norms outside the layers and biases in
+# the heads: small models leave the unigram plateau early only with them. Heads that start at their
+# neighbours, which skips that plateau. No dropout, as in the modern presets.
 _NANO = BertConfig(
     num_hidden_layers=2,
     hidden_size=256,
@@ -334,9 +337,7 @@ def preset(name: str, **changes: Any) -> BertConfig:
 
     Raises ValueError for unknown names and fields.
     """
-    config = PRESETS[full_name(name)]
-    refuse_unknown_fields(changes)
-    return replace(config, **changes)
+    return replace(PRESETS[full_name(name)], **changes)
 
 
 def full_name(preset_name: str) -> str:

@@ -14,11 +14,12 @@ from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
 from functools import wraps
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from clozeline.pipeline.common.errors import InputError, OptionError, did_you_mean
 
 Config = TypeVar("Config", bound=Any)  #: a dataclass of options
+Function = TypeVar("Function", bound=Callable[..., Any])
 PLAIN = {str, int, float, bool}
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -154,14 +155,15 @@ def check_field_names(config_class: type, stored: Iterable[str]) -> None:
         raise ValueError(f"written by another version of Clozeline: {'; '.join(wrong)}")
 
 
-def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *configs: type) -> None:
-    """Raises InputError for keywords that are fields of none of the dataclasses, or of other types.
+def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *configs: Any) -> None:
+    """Raises InputError for keywords that none of the configs has, or of other types.
 
-    Only fields that are texts, numbers or bools are checked: a path may be given in several types.
+    A config is a dataclass, or a function of its own keywords. Only texts, numbers and bools are
+    checked: a path may be given in several types.
     """
     hints = {name: hint for config in configs for name, hint in get_type_hints(config).items()}
     for name, value in given.items():
-        call = f"{function.__name__}()"
+        call = f"{function.__qualname__.removesuffix('.__init__')}()"
         if name not in hints:
             near = did_you_mean(name, [*hints, *inspect.signature(function).parameters])
             raise InputError(f"{call} has no option {name!r}{near}")
@@ -176,16 +178,40 @@ def checks_keywords(config: type[Config]) -> type[Config]:
 
     >>> DataConfig(max_seq_len=64)
     InputError: DataConfig() has no option 'max_seq_len'; did you mean max_seq_length?
+
+    Where several names belong, one may be given alone, or a list.
     """
     build = config.__init__
+    several = [field.name for field in fields(config) if field.type == tuple[str, ...]]
 
     @wraps(build)
     def init(self: Any, **values: Any) -> None:
         check_keywords(config, dict.fromkeys(values), config)  # the class checks its values itself
+        for name in values.keys() & several:
+            if not isinstance(value := values[name], str | list | tuple):
+                raise InputError(
+                    f"{config.__name__}(): {name} is {value!r:.40}; give a list of str."
+                )
+            values[name] = (value,) if isinstance(value, str) else tuple(value)
         build(self, **values)
 
     config.__init__ = init
     return config
+
+
+def takes_keywords(function: Function) -> Function:
+    """A decorator for public functions: keywords are checked by `check_keywords`.
+
+    >>> evaluate("work/run", "work/shards", limmit=64)
+    InputError: evaluate() has no option 'limmit'; did you mean limit?
+    """
+
+    @wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        check_keywords(function, keywords, function)
+        return function(*arguments, **keywords)
+
+    return cast(Function, checked)
 
 
 def with_fields(config: Config, values: Mapping[str, Any]) -> Config:

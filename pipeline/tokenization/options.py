@@ -6,12 +6,13 @@ from typing import Literal
 import click
 
 from clozeline.pipeline.commandline.config_options import option
-from clozeline.pipeline.common.config_checks import check_choices
+from clozeline.pipeline.common.config_checks import check_choices, checks_keywords
 from clozeline.pipeline.common.paths import AnyPath
 
 Model = Literal["wordpiece", "bpe"]
 
 
+@checks_keywords
 @dataclass(frozen=True, kw_only=True)
 class TokenizerOptions:
     """How a vocabulary and a sentence splitter are learned or adopted.

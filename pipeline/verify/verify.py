@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.config_checks import counted
+from clozeline.pipeline.common.config_checks import counted, takes_keywords
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, check_packages
 from clozeline.pipeline.common.json_files import file_sha256, json_values
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
@@ -44,6 +44,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.verify.row_checks import Findings, ShardRows, check_rows, differing_rows
 
 
+@takes_keywords
 def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> list[str]:
     """What is wrong with the data set, one line each; nothing for a sound one.
 

@@ -183,12 +183,12 @@ def test_the_padded_vocabulary_is_the_next_multiple_of_64(vocab_size):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_survives_json(name):
     stored = json.loads(json.dumps(PRESETS[name].to_dict()))
-    assert BertConfig.from_dict(stored) == PRESETS[name]
+    assert BertConfig(**stored) == PRESETS[name]
 
 
 def test_unknown_fields_are_refused_by_name():
     with pytest.raises(ValueError, match=r"model setting: depth, width\. Known: vocab_size"):
-        BertConfig.from_dict({"width": 1, "hidden_size": 128, "depth": 2})
+        BertConfig(**{"width": 1, "hidden_size": 128, "depth": 2})
     with pytest.raises(ValueError, match="unknown model setting: hiden_size"):
         preset("nano", hiden_size=128)
 

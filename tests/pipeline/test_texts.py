@@ -321,12 +321,35 @@ def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):
         (partial(clozeline.build_shards, "a.txt", tokenizer="t", pairs="segmnts"),
          "pairs is 'segmnts'; it must be .* packed; did you mean segments"),
         (partial(clozeline.export, "run", form="tf"), "form is 'tf'; it must be one of"),
+        (partial(clozeline.export, "run", frm="onnx"), "no option 'frm'; did you mean form"),
+        (partial(clozeline.build_shards, "a.txt", tokenizer="t", exclude=7), "7; give a list"),
     ],
 )  # fmt: skip
 def test_a_misspelt_or_impossible_option_is_one_line(call, message, tmp_path):
     with pytest.raises(clozeline.ClozelineError, match=message):
         call(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (partial(clozeline.predict, "c", filez="a"), r"^predict\(\) has .*'filez'; .* mean files"),
+        (partial(clozeline.predict, "c", batch_size="3"), "batch_size is '3'; give it as int"),
+        (partial(clozeline.fill, "run", "a", topp=3), "did you mean top"),
+        (partial(clozeline.evaluate, "run", "s", limmit=3), "did you mean limit"),
+        (partial(clozeline.Loader, "s", batch_sise=3), r"^Loader\(\) .* did you mean batch_size"),
+        (partial(clozeline.BertConfig, hidden_sise=3), "hidden_sise; did you mean hidden_size"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_keyword_of_any_function_is_one_line(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_one_name_or_a_list_is_good_where_several_belong():
+    named = [clozeline.DataConfig(text_columns=names) for names in ("title", ["title"])]
+    assert {*named} == {clozeline.DataConfig(text_columns=("title",))}
 
 
 def test_the_pipelines_of_the_manual_run_as_printed(corpus, tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def _of_file(path: Path) -> BertConfig:
     if {"model_type", "architectures"} & values.keys():
         return read_huggingface_config(path.parent, path.name).model
     try:
-        return BertConfig.from_dict(values)
+        return BertConfig(**values)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
 

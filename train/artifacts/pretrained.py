@@ -12,6 +12,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.convert import part_of
 from clozeline.model.huggingface.weight_files import has_weights
 from clozeline.model.positions import TABLE, continued_positions
+from clozeline.pipeline.common.config_checks import takes_keywords
 from clozeline.pipeline.common.folders import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -61,6 +62,7 @@ def kind_of_model(folder: Path, *, accepted: Sequence[str] = tuple(MODELS)) -> s
     return str(kind)
 
 
+@takes_keywords
 def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
     """The newest weights of a run, or those of a Hugging Face folder or classifier, on the CPU.
 
@@ -108,7 +110,7 @@ def read_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
 def _of_classifier(folder: Path, *, seed: int) -> Pretrained:
     metadata, tokenizer, weights = read_model(folder)
     try:
-        model = BertConfig.from_dict(metadata["model"])
+        model = BertConfig(**metadata["model"])
         start = BertForPretraining(model, seed=seed).state_dict()
     except ValueError as error:
         raise unreadable_model(folder, error) from error

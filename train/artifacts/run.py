@@ -72,7 +72,7 @@ class RunConfig:
         """The config that was stored; raises ValueError for that of another version."""
         check_field_names(cls, values)
         configs = {
-            "model": BertConfig.from_dict(values["model"]),
+            "model": BertConfig(**values["model"]),
             "training": PretrainConfig.from_dict(values["training"]),
             "data": DataConfig.from_dict(values["data"]),
             "phases": tuple(map(DataPhase.from_dict, values["phases"])),

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from clozeline.pipeline.common.config_checks import differences
+from clozeline.pipeline.common.config_checks import differences, takes_keywords
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.examples.masks import OwnMasking
@@ -78,6 +78,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     while reading, for a bad shard.
     """
 
+    @takes_keywords
     def __init__(
         self,
         folder: GivenPath,

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from clozeline.pipeline.common.config_checks import check_at_least, check_word, counted
+from clozeline.pipeline.common.config_checks import (
+    check_at_least,
+    check_word,
+    counted,
+    takes_keywords,
+)
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import check_fits, load_run
@@ -111,6 +116,7 @@ def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
 
 
+@takes_keywords
 def evaluate(
     run: GivenPath,
     shards: GivenPath,

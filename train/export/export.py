@@ -21,7 +21,7 @@ from clozeline.model.heads import BertForClassification, BertForPretraining, cou
 from clozeline.model.huggingface.config import CONFIG, model_type_of
 from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
-from clozeline.pipeline.common.config_checks import check_word
+from clozeline.pipeline.common.config_checks import check_word, takes_keywords
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folders import LOCK, check_kind, check_replaceable, kind_of
@@ -85,6 +85,7 @@ class _Source:
         return has_types and self.pairs not in (None, "none", "packed") and _is_plain(self)
 
 
+@takes_keywords
 def export(
     source: GivenPath,
     *,

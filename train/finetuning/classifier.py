@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForClassification
 from clozeline.model.huggingface.config import CLASSIFICATION
+from clozeline.pipeline.common.config_checks import takes_keywords
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import write_json, write_sums
 from clozeline.pipeline.common.paths import GivenPath
@@ -117,6 +118,7 @@ def save_classifier(
         replace_folder(partial, folder)
 
 
+@takes_keywords
 def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") -> Classifier:
     """Load the classifier of a folder for inference.
 
@@ -139,7 +141,7 @@ def read_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
     metadata, tokenizer, weights = read_model(folder)
     names = tuple(metadata["names"])
     try:
-        config = BertConfig.from_dict(metadata["model"])
+        config = BertConfig(**metadata["model"])
         model = BertForClassification(
             config,
             len(names),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.config_checks import takes_keywords
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -39,6 +40,7 @@ class Filled:
     guesses: list[list[Guess]]
 
 
+@takes_keywords
 def fill(run: GivenPath, texts: str | Iterable[str], *, top: int = 5) -> list[Filled]:
     """Fill the masks of each text with the latest weights of a run or a Hugging Face folder.
 

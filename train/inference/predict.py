@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from shlex import quote
 
-from clozeline.pipeline.common.config_checks import check_at_least
+from clozeline.pipeline.common.config_checks import check_at_least, takes_keywords
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.encoding import check_utf8
@@ -60,6 +60,7 @@ class Prediction:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
+@takes_keywords
 def predict(
     folder: GivenPath,
     texts: str | Iterable[str] = (),
