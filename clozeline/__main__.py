@@ -8,10 +8,16 @@ import os
 import signal
 import sys
 
-from clozeline.pipeline.common.signals import outside_imports, receive_delayed
+from clozeline.pipeline.common.signals import (
+    interrupt,
+    outside_imports,
+    receive_delayed,
+    repeat_lost_interrupt,
+)
 
 #: Commands that keep their work, as their `kept` says; asked before they are imported.
 RESUMABLE = ("shards", "pretrain", "finetune", "benchmark")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPED = 75  #: as `pipeline.common.errors` has it
 
 
@@ -19,25 +25,25 @@ def run() -> None:
     """Import the commands, then run one."""
     _open_closed_streams()
     try:
-        interrupt = outside_imports(_interrupt)
-        for kind in (signal.SIGINT, signal.SIGTERM):
+        sys.unraisablehook = repeat_lost_interrupt
+        receive = outside_imports(interrupt)
+        for kind in SIGNALS:
             if signal.getsignal(kind) != signal.SIG_IGN:  # as in a shell's background job
-                signal.signal(kind, interrupt)
+                signal.signal(kind, receive)
         os.register_at_fork(after_in_child=_end_at_sigterm)
         from clozeline.train.cli import main
 
         receive_delayed()
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt as error:
         is_resumable = len(sys.argv) > 1 and sys.argv[1] in RESUMABLE
         print("\nInterrupted." + " Run the same command again." * is_resumable, file=sys.stderr)
-        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        number = error.args[0] if error.args else signal.SIGINT
         sys.exit(STOPPED if is_resumable else 128 + number)
-    main(prog_name="clozeline")
-
-
-def _interrupt(number: int, _: object) -> None:
-    """What Python does at SIGINT by itself, with the number of the signal."""
-    raise KeyboardInterrupt(number)
+    try:
+        main(prog_name="clozeline")
+    finally:  # the exit code is decided
+        for kind in SIGNALS:
+            signal.signal(kind, signal.SIG_IGN)
 
 
 def _end_at_sigterm() -> None:

@@ -21,6 +21,7 @@ Next: clozeline shards SOURCE... --tokenizer work/tokenizer --out work/shards
 import shlex
 import signal
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ from clozeline.pipeline.commandline.removed_options import removed_option
 from clozeline.pipeline.common.errors import STOPPED, causes, initials
 from clozeline.pipeline.common.folders import KINDS, kind_of
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.signals import last_interrupts
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
@@ -126,15 +128,15 @@ class Command(click.Command):
 def end_of_interrupted(error: BaseException, command: click.Command | None) -> SystemExit | None:
     """How a command ends if Ctrl-C or SIGTERM is the cause of the error; prints what is kept.
 
-    A library may turn the interrupt into an import error of its own.
+    A library may turn the interrupt into an error of its own, even one without a cause.
     """
-    interrupts = [cause for cause in causes(error) if isinstance(cause, KeyboardInterrupt)]
-    if not interrupts:
+    raised = [cause.args for cause in causes(error) if isinstance(cause, KeyboardInterrupt)]
+    numbers = [*chain(*raised), *last_interrupts()]
+    if not (raised or numbers):
         return None
     kept = getattr(command, "kept", "")
     click.echo(f"\nInterrupted. {kept}".rstrip(" "), err=True)
-    number = interrupts[0].args[0] if interrupts[0].args else signal.SIGINT
-    return SystemExit(STOPPED if kept else 128 + number)
+    return SystemExit(STOPPED if kept else 128 + (numbers or [signal.SIGINT])[0])
 
 
 def print_next(*words: object) -> None:

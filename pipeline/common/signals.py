@@ -1,14 +1,38 @@
 """Signals to this process, which the operating system gives to its main thread."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SOON = 0.01  #: seconds
+SOON, LATELY = 0.01, 10.0  #: seconds
 Handler = Callable[[int, FrameType | None], None]
+#: The signals that are to end this process: number and time of each.
+_interrupts: list[tuple[int, float]] = []
+
+
+def interrupt(number: int, _: object) -> None:
+    """What Python does at SIGINT by itself, with the number of the signal."""
+    _interrupts.append((number, time.monotonic()))
+    raise KeyboardInterrupt(number)
+
+
+def last_interrupts() -> list[int]:
+    """The signals of the last ten seconds: a library may have made another error of one."""
+    return [number for number, when in _interrupts if time.monotonic() - when < LATELY]
+
+
+def repeat_lost_interrupt(lost: "sys.UnraisableHookArgs") -> None:
+    """As `sys.unraisablehook`: an interrupt that came in a callback, which lost it, comes again."""
+    if isinstance(lost.exc_value, KeyboardInterrupt) and _interrupts:
+        number, _ = _interrupts[-1]
+        threading.Timer(SOON, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 @contextmanager

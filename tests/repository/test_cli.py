@@ -182,6 +182,32 @@ def test_sigterm_during_the_imports_means_the_same(name, code):
     assert (done.returncode, done.stderr) == (code, f"\nInterrupted.{again}\n")
 
 
+@pytest.mark.parametrize(("is_callback", "code"), [("True", 143), ("", 130)])
+def test_an_interrupt_that_a_library_loses_ends_the_command(is_callback, code):
+    program = (
+        "import os, signal, threading\n"
+        "import clozeline.train.inference.fill as room\n"
+        "class Callback:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def fill(*given, top):\n"
+        f"    if {is_callback or 'False'}:\n"
+        "        del [Callback()][0]\n"
+        "        threading.Event().wait(60)\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        pass\n"
+        "    raise ValueError('an error of the library')\n"
+        "room.fill = fill\n"
+        "from clozeline.__main__ import run\n"
+        "run()\n"
+    )
+    line = [sys.executable, "-c", program, "fill", ".", "[MASK]"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "\nInterrupted.\n")
+
+
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_until_a_module_is_imported(kind):
     found = []
