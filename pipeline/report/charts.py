@@ -110,12 +110,17 @@ def draw_lines(
 def _write_ticks(axes: "Axes", *, log_x: bool, percent: bool) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    if log_x:  # matplotlib's own labels are formulas, and few
+    first, last = axes.dataLim.intervalx
+    is_whole = not 0 < last - first < 1  # steps, epochs, tokens, rows; not confidences
+    if log_x:  # matplotlib's own labels are few
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if last < 50 * first else (1,)))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    elif not 0 < axes.dataLim.width < 1:  # steps, epochs, tokens; not confidences
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    elif is_whole:
+        bins = 5 if last >= 10_000 else 7  # long labels need more room
+        locator = MaxNLocator(bins, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+        axes.xaxis.set_major_locator(locator)
+    if is_whole:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     scale, unit = (100, "%") if percent else (1, "")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{scale * y:,.6g}{unit}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{scale * y:,.9g}{unit}"))

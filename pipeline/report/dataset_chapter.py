@@ -19,7 +19,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import refuse_malformed, unsealed
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.curation.dropped import documents_read, mixture_lines
+from clozeline.pipeline.curation.dropped import REASONS, documents_read, mixture_lines
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
     DROPPED,
@@ -38,6 +38,15 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 EXAMPLES_SHOWN, REJECTED_SHOWN = 10, 10
 Record = TypeVar("Record")
+#: What counts of the manifest count, where their names do not say it.
+READ: Mapping[str, str] = {
+    "repeat": "uses of a document, at most",
+    "without_masks": "examples without masks",
+    "in_long_words": "tokens of words too long to mask as a whole",
+    "hard_wrapped": "documents whose lines end at one width",
+    "invalid_utf8": "documents with bytes that are not UTF-8",
+    "nul": "documents with NUL characters",
+}
 
 
 @dataclass(frozen=True)
@@ -202,16 +211,19 @@ def _dropped(folder: AnyPath, manifest: Manifest) -> Section:
     """What was read, dropped and rejected, by reason, with samples."""
     rejected = list(_records(folder / REJECTED, Rejected))
     read = documents_read(manifest.counts, manifest.dropped)
-    by_number = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
+    counts = {READ.get(name, name.replace("_", " ")): n for name, n in manifest.counts.items()}
+    by_number = {
+        ": ".join(REASONS.get(reason, (reason,))): count
+        for reason, count in sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0]))
+    }
     listed = [(entry.where, entry.reason) for entry in rejected[:REJECTED_SHOWN]]
     budgets = [(line,) for line in mixture_lines(manifest)]
     more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="Dropped and rejected",
-        sentence=f"Documents read: {read:,}; rejected: {len(rejected):,}{more}. "
-        "A reason's name says what it counts: documents, paragraphs, pairs or tokens.",
+        sentence=f"Documents read: {read:,}; rejected: {len(rejected):,}{more}.",
         tables=[
-            _count_table("read", manifest.counts),
+            _count_table("read", counts),
             _count_table("dropped, by reason", by_number),
             Table(heads=("rejected", "reason"), rows=listed, is_numeric=False),
             Table(heads=("source with a budget of tokens",), rows=budgets, is_numeric=False),

@@ -201,8 +201,8 @@ def test_counts_and_rejections_are_on_the_page(data_set):
     page = Parsed(text)
     for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345", "12,352"):
         assert page.text[value]
-    assert page.row("cut_tokens") == ["98,765"]
-    assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
+    assert page.row("tokens: cut off pairs that are longer than --max-seq-length") == ["98,765"]
+    assert text.index(">tokens: cut off") < text.index(">documents: every par")  # the most first
     shown = [row for row in page.rows if row[0].startswith("a.xml")]
     assert shown == [[printable(line["where"]), line["reason"]] for line in lines[:10]]
     said = "Documents read: 12,352; rejected: 25; the first 10 are listed."
@@ -365,3 +365,17 @@ def test_a_line_whose_name_begins_with_an_underscore_is_in_the_legend():
     lines = [Line(x=[0, 1], y=[0, 1], label=label) for label in ("_other", "one")]
     svg, _ = draw_lines("lines", lines, caption="c", x_label="x")
     assert "_other</text>" in svg
+
+
+@pytest.mark.parametrize(
+    ("x", "is_log", "labels"),
+    [
+        ((1, 60), False, "0 10 20 30 40 50 60"),
+        ((1, 1_500_000), False, "0 500,000 1,000,000 1,500,000"),
+        ((20, 180), True, "20 50 100"),
+        ((100, 59_242), True, "100 1,000 10,000"),
+    ],
+)
+def test_labels_of_a_chart_are_round_whole_and_few(x, is_log, labels):
+    svg, _ = draw_lines("ticks", [Line(x=x, y=x)], caption="c", x_label="x", log_x=is_log)
+    assert re.findall(">([^<]*)</text>", svg)[: len(labels.split())] == labels.split()

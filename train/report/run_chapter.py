@@ -137,6 +137,7 @@ def _sections(runs: Sequence[RunHistory]) -> Iterator[Section]:
     if len(runs) > 1:
         sentence = "Training metrics are means over the last ten logged steps."
         table = table_of("metric", {run.name: _results(run) for run in runs})
+        table = replace(table, rows=[row for row in table.rows if {*row[1:]} != {"-"}])
         yield Section(heading="Results", sentence=sentence, tables=[table])
     yield _curves(runs)
     if len(runs) > 1:
