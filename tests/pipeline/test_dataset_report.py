@@ -367,15 +367,10 @@ def test_a_line_whose_name_begins_with_an_underscore_is_in_the_legend():
     assert "_other</text>" in svg
 
 
-@pytest.mark.parametrize(
-    ("x", "is_log", "labels"),
-    [
-        ((1, 60), False, "0 10 20 30 40 50 60"),
-        ((1, 1_500_000), False, "0 500,000 1,000,000 1,500,000"),
-        ((20, 180), True, "20 50 100"),
-        ((100, 59_242), True, "100 1,000 10,000"),
-    ],
-)
-def test_labels_of_a_chart_are_round_whole_and_few(x, is_log, labels):
-    svg, _ = draw_lines("ticks", [Line(x=x, y=x)], caption="c", x_label="x", log_x=is_log)
-    assert re.findall(">([^<]*)</text>", svg)[: len(labels.split())] == labels.split()
+def test_labels_of_a_chart_are_round_and_few():
+    for x, log_x, labels in (
+        ((1, 1_500_000), False, ["0", "500,000", "1,000,000", "1,500,000"]),
+        ((100, 59_242), True, ["100", "1,000", "10,000"]),
+    ):
+        svg, _ = draw_lines("ticks", [Line(x=x, y=x)], caption="c", x_label="x", log_x=log_x)
+        assert re.findall(">([^<]*)</text>", svg)[: len(labels)] == labels
