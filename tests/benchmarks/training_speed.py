@@ -53,8 +53,7 @@ from clozeline.train.monitoring.running_metrics import StepTimer
 from clozeline.train.pretraining.recipes import recipe_of
 from clozeline.train.pretraining.step import WordSampler, flops_of_step, train_step
 from tests.support.small_data import write_data_set
-from tests.support.small_runs import tokenizer_of
-from tests.support.training_configs import training_config
+from tests.support.small_runs import tokenizer_of, training_config
 
 VOCABULARY = 30_522  # of the presets
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

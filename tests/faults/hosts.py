@@ -143,14 +143,15 @@ def power_lost(run: Run, a: Host, b: Host) -> str:
     return f"{seen}; {b.name} starts again, and both continue"
 
 
+def both_miss_the_other(run: Run, a: Host, b: Host) -> list[str]:
+    b.set_link("down")
+    on_a = run.says(a, f"process 1 on {b.name} stopped answering")
+    return [on_a, run.says(b, "process 0, stopped answering")]
+
+
 def link_cut(run: Run, a: Host, b: Host) -> str:
     """The command on host-b waits for the rendezvous until the link is back."""
-    b.set_link("down")
-    seen = [
-        run.says(a, f"process 1 on {b.name} stopped answering"),
-        run.says(b, "process 0, stopped answering"),
-        run.ends(a, 1),
-    ]
+    seen = [*both_miss_the_other(run, a, b), run.ends(a, 1)]
     b.set_link("up")
     seen.append(run.ends(b, 1))
     run.start(a, b)
@@ -158,11 +159,7 @@ def link_cut(run: Run, a: Host, b: Host) -> str:
 
 
 def link_cut_with_restarts(run: Run, a: Host, b: Host) -> str:
-    b.set_link("down")
-    seen = [
-        run.says(a, f"process 1 on {b.name} stopped answering"),
-        run.says(b, "process 0, stopped answering"),
-    ]
+    seen = both_miss_the_other(run, a, b)
     b.set_link("up")
     return f"{'; '.join(seen)}; the link is back, and both continue by themselves"
 
@@ -277,12 +274,17 @@ def table(folder: Path, wanted: str) -> bool:
     return print_rows((fault.name, partial(trial, fault, folder)) for fault in faults)
 
 
+def options_of(description: str, *, out: str) -> argparse.Namespace:
+    """Those of the command line: `out`, a folder, and `only`."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--only", default="", help="pattern of the rows' names")
+    return parser.parse_args()
+
+
 def main() -> None:
     """Make the namespaces, and run the faults in them; exit code 2 where that is not possible."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("work/hosts"))
-    parser.add_argument("--only", default="", help="pattern of the faults' names")
-    options = parser.parse_args()
+    options = options_of(__doc__, out="work/hosts")
     enter_namespaces("tests.faults.hosts")
     sys.exit(not table(options.out.absolute(), options.only))
 

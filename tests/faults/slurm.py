@@ -8,7 +8,6 @@ processes without Slurm, byte for byte. `deploy/slurm-shards.sh` runs as an arra
 and manifest must equal a local job's.
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.faults.engines import digests
-from tests.faults.hosts import OPTIONS, UnexpectedError, print_rows
+from tests.faults.hosts import OPTIONS, UnexpectedError, options_of, print_rows
 from tests.faults.hosts import compare as compare_runs
 from tests.faults.network_hosts import TwoHosts, enter_namespaces
 from tests.faults.slurm_cluster import SECONDS, SlurmCluster, check_programs
@@ -271,10 +270,7 @@ def table(folder: Path, wanted: str) -> bool:
 
 def main() -> None:
     """Make the namespaces, and run the trials in them; exit code 2 where that is not possible."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("work/slurm"))
-    parser.add_argument("--only", default="", help="pattern of the trials' names")
-    options = parser.parse_args()
+    options = options_of(__doc__, out="work/slurm")
     enter_namespaces("tests.faults.slurm", check_programs)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -29,8 +29,8 @@ from clozeline.train.cli import InOrder, main
 from clozeline.train.finetuning.config import FinetuneConfig
 from tests.support.command import output_of
 from tests.support.small_data import write_data_set
+from tests.support.small_runs import training_config
 from tests.support.small_training import assert_same_run, command_line
-from tests.support.training_configs import training_config
 
 
 @click.group(cls=InOrder)

@@ -1,6 +1,7 @@
-"""A run folder for any model, and a tokenizer and a model of one layer to put there."""
+"""A run folder for any model; a tokenizer, a model of one layer and a config to put there."""
 
 from pathlib import Path
+from typing import Any
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining
@@ -9,9 +10,9 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint, take_snapshot
 from clozeline.train.artifacts.run import RunConfig, write_run
+from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.optim import build_optimizer
-from tests.support.training_configs import training_config
 
 
 def tokenizer_of(*words: str) -> Tokenizer:
@@ -31,6 +32,27 @@ def one_layer(tokenizer: Tokenizer, *, positions: int) -> BertConfig:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
+
+
+def training_config(**changes: Any) -> PretrainConfig:
+    """Every number that `clozeline pretrain` takes from a recipe, fixed for tests."""
+    numbers: dict[str, Any] = {
+        "batch_size": 128,
+        "max_steps": 1000,
+        "optimizer": "adamw",
+        "learning_rate": 1e-3,
+        "warmup": 0.06,
+        "schedule": "linear",
+        "cool_down": 0.2,
+        "weight_decay": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "clip": 1.0,
+        "word_vectors": False,
+        "sampled_words": 0,
+        "precision": "fp32",
+    }
+    return PretrainConfig(**numbers | changes)
 
 
 def write_small_run(

@@ -13,7 +13,7 @@ from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.pretraining.trainer import Outcome
 from tests.support.small import small_tokenizer
-from tests.support.training_configs import training_config
+from tests.support.small_runs import training_config
 
 TINY = preset(
     "bert-tiny",

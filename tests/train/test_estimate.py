@@ -25,8 +25,8 @@ from tests.support.command import invoke, output_of
 from tests.support.pretended_gpu import WithoutDevice, pretended_gpu
 from tests.support.small import make_documents, small_tokenizer
 from tests.support.small_models import gradients, narrow
+from tests.support.small_runs import training_config
 from tests.support.step_forms import FORMS
-from tests.support.training_configs import training_config
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 #: The others differ from these in nothing that asks for the device.

@@ -28,9 +28,9 @@ from clozeline.train.inference.fill import masked_probabilities
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_runs import training_config
 from tests.support.small_training import STILL, command_line, numbers, preset_of, train, weights
 from tests.support.step_forms import FORMS
-from tests.support.training_configs import training_config
 from tests.train.test_finetune_loop import small_model, some_rows
 from tests.train.test_step import make_batch, unpadded
 

@@ -31,8 +31,8 @@ from clozeline.train.engine.schedule import (
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import BETAS
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
+from tests.support.small_runs import training_config
 from tests.support.small_training import TINY
-from tests.support.training_configs import training_config
 
 MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)

@@ -15,7 +15,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.phases import PhasedLoader, data_sets_of, find_phases, states_of
 from clozeline.train.engine.schedule import phase_at
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.training_configs import training_config
+from tests.support.small_runs import training_config
 from tests.train.test_loader import ORDER, joined, rows_of
 
 SHORT = replace(SMALL, max_seq_length=8, max_predictions_per_seq=2)

@@ -29,8 +29,8 @@ from tests.support.http_clients import ask_once
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import ROOT
+from tests.support.small_runs import training_config
 from tests.support.small_training import TINY
-from tests.support.training_configs import training_config
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
