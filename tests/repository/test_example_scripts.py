@@ -21,12 +21,12 @@ from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.finetuning.classifier import load_classifier
 from tests.support.command import output_of, refused
-from tests.support.http_clients import ask_once
 from tests.support.printed_commands import parse
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT
 from tests.support.small_training import train
+from tests.support.waiting import ask_once
 
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
 

@@ -1,10 +1,12 @@
-"""Waiting for what other processes do, and the ports of this machine where they do it."""
+"""Waiting for what other processes do, and servers on the ports of this machine."""
 
+import json
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPMessage
+from typing import Any, NamedTuple, TypeVar
 
 Result = TypeVar("Result")
 
@@ -30,3 +32,25 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+    headers: HTTPMessage  # by name in any case
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+def ask_once(url: str, path: str, values: Any = None, **headers: str) -> Answer:
+    """GET, or POST of the values (JSON, or bytes as they are)."""
+    with closing(HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=60)) as connection:
+        if values is None:
+            connection.request("GET", path, headers=headers)
+        else:
+            body = values if isinstance(values, bytes) else json.dumps(values).encode()
+            connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
+        reply = connection.getresponse()
+        return Answer(reply.status, reply.read().decode(), reply.headers)

@@ -25,12 +25,12 @@ from clozeline.train.report.cli import page_of, sorted_by_kind
 from clozeline.train.report.run_chapter import RunHistory, lines_of
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
 from tests.support.command import invoke, refused
-from tests.support.http_clients import ask_once
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import ROOT
 from tests.support.small_runs import training_config
 from tests.support.small_training import TINY
+from tests.support.waiting import ask_once
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
