@@ -321,7 +321,6 @@ def test_keep_chooses_documents_and_keywords_are_options(corpus, tmp_path):
         (partial(clozeline.build_shards, "a.txt", tokenizer="t", pairs="segmnts"),
          "pairs is 'segmnts'; it must be .* packed; did you mean segments"),
         (partial(clozeline.export, "run", form="tf"), "form is 'tf'; it must be one of"),
-        (partial(clozeline.export, "run", frm="onnx"), "no option 'frm'; did you mean form"),
         (partial(clozeline.build_shards, "a.txt", tokenizer="t", exclude=7), "7; give a list"),
     ],
 )  # fmt: skip

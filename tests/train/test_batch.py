@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from clozeline.pipeline.dataset.shards import read_shard, write_shard
 from clozeline.train.data.batch import Batch, collate, digest_text
 from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.shard_set import ShardSet, blank_examples
+from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.monitoring.metrics import read_metrics
-from tests.support.batches import concatenate, concatenate_unpadded
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, packed_examples, write_data_set
 from tests.support.small_models import narrow, shaken
@@ -43,6 +44,31 @@ example = st.integers(2, S).flatmap(
 examples_and_rows = st.lists(example, min_size=1, max_size=8).flatmap(
     lambda rows: st.tuples(st.just(rows), st.lists(st.integers(0, len(rows) - 1), max_size=12))
 )
+
+
+def concatenate(parts: list[Batch]) -> Batch:
+    """All rows of the parts, in order."""
+    columns = [part.tensors() for part in parts]
+    return Batch(**{name: torch.cat([column[name] for column in columns]) for name in columns[0]})
+
+
+def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
+    """All rows of the parts, in order; a single part is returned unchanged."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: dict[str, Any] = {
+        name: torch.cat([part.tensors()[name] for part in parts]) for name in parts[0].tensors()
+    }
+    before = offsets_of([part.num_tokens for part in parts]).tolist()
+    moved = [part.masked_lm_positions + n for part, n in zip(parts, before, strict=False)]
+    joined["masked_lm_positions"] = torch.cat(moved)
+    for name in ("token_offsets", "sequence_offsets", "masked_offsets"):
+        lengths = [np.diff(getattr(part, name)) for part in parts]
+        joined[name] = offsets_of(np.concatenate(lengths))
+    joined["cu_seqlens"] = torch.from_numpy(joined["sequence_offsets"].astype(np.int32))
+    if parts[0].row_starts is not None:
+        joined["row_starts"] = torch.from_numpy(joined["token_offsets"].astype(np.int32))
+    return replace(parts[0], **joined)
 
 
 def ragged(rows):

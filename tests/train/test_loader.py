@@ -24,10 +24,10 @@ from clozeline.train.data.batch import Batch, collate, digest_text
 from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.order import Order, RankSlice
 from clozeline.train.data.prefetch import prefetched
-from tests.support.batches import concatenate
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
+from tests.train.test_batch import concatenate
 
 N = 57  # training examples of small_folder
 POOL_ROWS = 20  # two pools an epoch

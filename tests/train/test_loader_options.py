@@ -20,9 +20,9 @@ from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import assign_bins
 from clozeline.train.data.unpadded import with_dummy_rows
-from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import STILL, assert_same_run, go_back, numbers, train
+from tests.train.test_batch import concatenate_unpadded
 from tests.train.test_loader import (
     GLOBAL,
     ORDER,
