@@ -50,6 +50,7 @@ KINDS = {
     "ONNX": Kind("onnx.json", "an ONNX folder of `clozeline export`"),
     "Hugging Face": Kind("config.json", "a model folder in Hugging Face format"),
     "tokenizer": Kind("tokenizer.json", "a tokenizer folder"),
+    "results": Kind("results.json", "an unfinished `clozeline finetune`, or one of a regression"),
 }
 
 
