@@ -200,7 +200,7 @@ class RemoteFolder:
         """
         kind = next((kind for kind, of in KINDS.items() if of.marker in names), None)
         is_unknown = not writes and bool(names) and not self._known
-        if kind == "data set" or (kind in (None, "tokenizer") and is_unknown):
+        if kind == "data set" or (kind in (None, "tokenizer", "results") and is_unknown):
             wanted = "another folder" if writes else "a run, a classifier or a model folder"
             raise wrong_folder(self.remote, wanted)
 
