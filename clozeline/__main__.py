@@ -4,9 +4,11 @@ An interrupt has one meaning from the first import on: exit code 75 (run the sam
 where a command keeps its work, else 130 for Ctrl-C and 143 for SIGTERM.
 """
 
+import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from clozeline.pipeline.common.signals import (
     interrupt,
@@ -24,6 +26,7 @@ STOPPED = 75  #: as `pipeline.common.errors` has it
 def run() -> None:
     """Import the commands, then run one."""
     _open_closed_streams()
+    atexit.register(_ignore_signals)  # the first one runs last
     try:
         sys.unraisablehook = repeat_lost_interrupt
         receive = outside_imports(interrupt)
@@ -41,9 +44,28 @@ def run() -> None:
         sys.exit(STOPPED if is_resumable else 128 + number)
     try:
         main(prog_name="clozeline")
-    finally:  # the exit code is decided
-        for kind in SIGNALS:
-            signal.signal(kind, signal.SIG_IGN)
+    except SystemExit as end:
+        _end_at_signals(end.code if isinstance(end.code, int) else bool(end.code))
+        raise
+
+
+def _end_at_signals(code: int) -> None:
+    """The exit code is decided: a signal only ends what the interpreter still waits for."""
+
+    def leave(*_: object) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    for kind in SIGNALS:
+        signal.signal(kind, leave)
+
+
+def _ignore_signals() -> None:
+    """While modules are taken down, when Python no longer calls handlers."""
+    for kind in SIGNALS:
+        signal.signal(kind, signal.SIG_IGN)
 
 
 def _end_at_sigterm() -> None:

@@ -31,7 +31,7 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The architecture of a model. Raises ValueError for fields it does not know and bad values.
+    """The architecture of a model. Raises ValueError for unknown fields and bad values.
 
     >>> BertConfig(hidden_size=256, num_attention_heads=4).vocab_size
     30522

@@ -162,6 +162,7 @@ def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *conf
     checked: a path may be given in several types.
     """
     hints = {name: hint for config in configs for name, hint in get_type_hints(config).items()}
+    hints.pop("return", None)
     for name, value in given.items():
         call = f"{function.__qualname__.removesuffix('.__init__')}()"
         if name not in hints:
@@ -188,11 +189,13 @@ def checks_keywords(config: type[Config]) -> type[Config]:
     def init(self: Any, **values: Any) -> None:
         check_keywords(config, dict.fromkeys(values), config)  # the class checks its values itself
         for name in values.keys() & several:
-            if not isinstance(value := values[name], str | list | tuple):
+            value = values[name]
+            listed = value if isinstance(value, list | tuple | set | frozenset) else [value]
+            if not all(isinstance(item, str) for item in listed):
                 raise InputError(
-                    f"{config.__name__}(): {name} is {value!r:.40}; give a list of str."
+                    f"{config.__name__}(): {name} is {value!r:.60}; give a str, or a list of them."
                 )
-            values[name] = (value,) if isinstance(value, str) else tuple(value)
+            values[name] = tuple(listed)
         build(self, **values)
 
     config.__init__ = init

@@ -50,7 +50,7 @@ KINDS = {
     "ONNX": Kind("onnx.json", "an ONNX folder of `clozeline export`"),
     "Hugging Face": Kind("config.json", "a model folder in Hugging Face format"),
     "tokenizer": Kind("tokenizer.json", "a tokenizer folder"),
-    "results": Kind("results.json", "an unfinished `clozeline finetune`, or one of a regression"),
+    "results": Kind("finetuned.json", "an unfinished `clozeline finetune`, or one of a regression"),
 }
 
 
@@ -91,7 +91,7 @@ def check_kind(out: AnyPath, kind: str, *, is_own: bool) -> None:
 def check_replaceable(out: Path, kind: str, *, own: Iterable[str]) -> None:
     """Raises InputError where replacing the folder would remove files that match no `own` pattern.
 
-    Patterns are those of fnmatch, for paths relative to the folder: "config.json", "results/*".
+    Patterns are those of fnmatch, for paths relative to the folder: "config.json", "step-*/*".
     """
     patterns = (LOCK, *own)
     files = [path for path in out.rglob("*") if path.is_symlink() or not path.is_dir()]

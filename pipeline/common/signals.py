@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SOON, LATELY = 0.01, 10.0  #: seconds
+SOON, LATELY = 0.01, 60.0  #: seconds
 Handler = Callable[[int, FrameType | None], None]
 #: The signals that are to end this process: number and time of each.
 _interrupts: list[tuple[int, float]] = []
@@ -22,7 +22,7 @@ def interrupt(number: int, _: object) -> None:
 
 
 def last_interrupts() -> list[int]:
-    """The signals of the last ten seconds: a library may have made another error of one."""
+    """The signals of the last minute: a library may have made another error of one."""
     return [number for number, when in _interrupts if time.monotonic() - when < LATELY]
 
 

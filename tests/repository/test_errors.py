@@ -203,7 +203,6 @@ def test_a_removed_command_names_what_to_use_instead(command):
     ("words", "said"),
     [
         (("pretrain", "x", "--lr", "3"), "option '--lr'. Did you mean '--learning-rate'?"),
-        (("pretrain", "x", "--bs", "3"), "option '--bs'. Did you mean '--batch-size'?"),
         (("shards", "x", "--msl", "3"), "option '--msl'. Did you mean '--max-seq-length'?"),
         (("fill", "--ngrams"), "option '--ngrams'."),
         (("fil",), "command 'fil'. Did you mean 'fill'?"),

@@ -126,7 +126,7 @@ def test_results_are_kept_also_of_tables_that_have_moved(done, run, tasks, tmp_p
     assert load_classifier(out / "MUCH").names == ("0", "1")
     stored = json.loads((out / "benchmark.json").read_bytes())
     assert [Score(**values) for values in stored["results"]] == results
-    kept = out / "BOTH" / "results.json"
+    kept = out / "BOTH" / "finetuned.json"
     values = json.loads(kept.read_bytes())
     lost = [one for one in values["results"] if one["seed"] == 1]  # these are trained again
     others = [one for one in values["results"] if one["seed"] == 0]
@@ -234,7 +234,7 @@ def test_a_task_starts_from_the_encoder_of_the_classifier_above_it(run, tasks, t
     assert all(torch.equal(start.weights[f"encoder.{name}"], x) for name, x in trained.items())
     assert {"mlm_head", "nsp_head"} <= set(start.absent)
     classification = json.loads((tmp_path / "AGAIN" / "classifier.json").read_text())["job"]
-    regression = json.loads((tmp_path / "BOTH" / "results.json").read_text())["job"]
+    regression = json.loads((tmp_path / "BOTH" / "finetuned.json").read_text())["job"]
     for job in (classification, regression):
         assert job["pretrained"] == values_digest(start.weights)
 

@@ -268,7 +268,7 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency):
     assert values["bag_of_words"]["accuracy"] > 0.8 > values["from_scratch"]["accuracy"]
     for result in values["results"]:
         assert (result["trial"] is None) == (result["start"] == "bag_of_words")
-    assert not (efficiency / "results.json").exists()
+    assert not (efficiency / "finetuned.json").exists()
 
 
 def test_of_long_texts_the_part_is_read_that_is_asked_for(tuned, tmp_path, capfd):
@@ -326,7 +326,7 @@ def test_a_killed_comparison_continues_with_the_missing_models(
     with killed_after(("pretrained", 80, 0)):
         again(out, EFFICIENCY)
     finished = contents(out)
-    results = json.loads(finished["results.json"])["results"]
+    results = json.loads(finished["finetuned.json"])["results"]
     assert len(results) == 10  # of all models but the last
     shutil.copytree(out, refused)
     with pytest.raises(InputError, match="of an earlier fine-tuning; add --resume"):

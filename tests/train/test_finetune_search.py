@@ -211,7 +211,7 @@ def store(out, job=JOB, **how):
 
 def written(out):
     store(out).write(RESULT, WEIGHTS)
-    return out / "results.json"
+    return out / "finetuned.json"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_files_of_others_are_not_overwritten(tmp_path):
     with pytest.raises(InputError, match=r"is not empty and not a classifier \(plot.png\)"):
         check_room(tmp_path, overwrite=True)
     written(tmp_path)
-    (tmp_path / f".results.json.{'0' * 32}.partial").touch()  # of a killed process of ours
+    (tmp_path / f".finetuned.json.{'0' * 32}.partial").touch()  # of a killed process of ours
     with pytest.raises(InputError, match=r"files that are not part of .* \(plot.png\)"):
         check_room(tmp_path, overwrite=True)
 

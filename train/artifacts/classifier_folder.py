@@ -7,7 +7,7 @@
     DIR/predictions.csv     probabilities and texts of these rows
     DIR/SHA256SUMS          of these files but predictions.csv, which no prediction needs
 
-The folder is whole or absent, except for DIR/results.json and DIR/results.safetensors, those of an
+The folder is whole or absent, except for finetuned.json and finetuned.safetensors, those of an
 unfinished comparison. The texts of a pair are joined by a line end in predictions.csv:
 
     row,label,predicted,confidence,P(bad),P(good),text
@@ -39,7 +39,7 @@ from clozeline.train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT = "classifier.json", "model.safetensors", "report.json"
 PREDICTIONS = "predictions.csv"
-TOKENIZER, RESULTS, RESULT_WEIGHTS = "tokenizer", "results.json", "results.safetensors"
+TOKENIZER, RESULTS, RESULT_WEIGHTS = "tokenizer", "finetuned.json", "finetuned.safetensors"
 METADATA = (
     *("model", "names", "max_seq_length", "pooling", "mask_position", "job"),
     *("text", "text_pair", "prompt", "truncate", "tokenizer_digest", "options"),
@@ -49,7 +49,7 @@ REPORTED = ("finetuned", "results", "notes", "examples", "plan", "label_efficien
 OWN_FILES = (
     *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", PREDICTIONS),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
-    *(RESULTS, RESULT_WEIGHTS, ".results.*.partial"),
+    *(RESULTS, RESULT_WEIGHTS, ".finetuned.*.partial"),
 )
 
 

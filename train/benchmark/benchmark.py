@@ -173,7 +173,7 @@ def _read(run: Path, task: Task, config: FinetuneConfig) -> FinetuneJob:
 def _run(
     run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
 ) -> Iterator[Score]:
-    """Fine-tune on a task, of which a regression leaves OUT/results.json; its scores."""
+    """Fine-tune on a task, of which a regression leaves OUT/finetuned.json; its scores."""
     job = _read(run, task, config)
     if task.is_regression:
         check_room(out, overwrite=overwrite)

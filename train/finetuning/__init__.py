@@ -9,7 +9,7 @@ The files in the order in which data meets them:
     job.py               RUN, train.csv, test.csv       ->  model, rows, digests of both
     finetune.py          one model                      ->  search, training on all rows, scores
     search.py            results on held-out rows       ->  learning rate and epochs
-    results.py           scores and weights of a model  ->  OUT/results.json
+    results.py           scores and weights of a model  ->  OUT/finetuned.json
                          all results                    ->  report.json, lines for a terminal
     classifier.py        the best model                 ->  a folder; texts  ->  probabilities
 

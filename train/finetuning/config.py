@@ -157,8 +157,8 @@ class FinetuneConfig:
 
     def sizes(self, rows: int) -> list[int]:
         """Numbers of training rows, ascending; the last one is always `rows`, all of them."""
-        parts = [part.strip() for part in self.label_efficiency.split(",") if self.label_efficiency]
-        numbers = [part for part in parts if part != "all"]
+        parts = self.label_efficiency.split(",") if self.label_efficiency else []
+        numbers = [part.strip() for part in parts if part.strip() != "all"]
         if not all(re.fullmatch("[0-9]{1,12}", part) and int(part) >= 2 for part in numbers):
             raise OptionError(
                 f"label_efficiency is {self.label_efficiency!r}; give numbers of rows from 2 on "

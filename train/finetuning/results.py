@@ -1,7 +1,7 @@
 """Results of the compared models, stored one by one, so that a killed comparison can resume.
 
-    OUT/results.json           config and digests of the job; scores and choices of each model
-    OUT/results.safetensors    weights and test logits of the classifier to be
+    OUT/finetuned.json           config and digests of the job; scores and choices of each model
+    OUT/finetuned.safetensors    weights and test logits of the classifier to be
 
 The finished classifier replaces the folder; the results of a regression stay. They are also in
 report.json, and lines for a terminal:
@@ -105,10 +105,12 @@ class ResultFolder:
         """
         self.out, self._job = out, job
         self.results: dict[ModelKey, Result] = {}
+        if overwrite and not resume:
+            (out / RESULTS).unlink(missing_ok=True)
         if not (out / RESULTS).exists():
             return
-        with json_values(out / RESULTS, "give --overwrite to start again") as stored:
-            if overwrite and (not resume or differences(stored["job"], job)):
+        with json_values(out / RESULTS, "start again with --overwrite alone") as stored:
+            if overwrite and differences(stored["job"], job):
                 (out / RESULTS).unlink()
                 return
             if not resume:
