@@ -262,7 +262,7 @@ def test_files_of_others_are_not_overwritten(tmp_path):
 def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path):
     path = written(tmp_path)
     path.write_text(json.dumps({"job": JOB, "results": [{"start": "pretrained"}]}))
-    with pytest.raises(InputError, match=r"cannot be read \(it has no 'examples'\); give --overw"):
+    with pytest.raises(InputError, match=r"cannot be read \(it has no 'examples'\); start again"):
         store(tmp_path, resume=True)
 
 
