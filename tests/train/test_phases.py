@@ -188,7 +188,7 @@ def test_at_another_rate_each_epoch_has_other_masks(long):
     ("changes", "complaint"),
     [
         ({"masked_lm_prob": 0.0}, "masked_lm_prob is 0.0; it must be 0.01 to 1.0."),
-        ({"phase": "work/64@0.5"}, "phase is 'work/64@0.5'; give a tuple of texts"),
+        ({"phase": 5}, "phase is 5; give a str, or a list of them"),
         ({"batch_size": 0}, "batch_size is 0; it must be 1 to 1048576."),
         ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be 1 or more."),
         ({"max_steps": 1 << 41}, f"max_steps is {1 << 41}; it must be 1 to {1 << 40}."),
