@@ -19,12 +19,11 @@ Pooling = Literal["mean", "cls", "mask"]
 
 VOCAB_MULTIPLE = 64  # tensor cores need multiples of 8 or more; 30,522 columns become 30,528
 
+LEARNED = ("learned", "learned-from-sinusoids", "learned-from-neighbours")
 CHOICES = {
     "hidden_act": ("gelu", "gelu-tanh", "relu"),
     "norm_position": ("post", "pre", "pre-except-first"),
-    "positions": (
-        *("learned", "learned-from-sinusoids", "learned-from-neighbours", "sinusoids", "rotary"),
-    ),
+    "positions": (*LEARNED, "sinusoids", "rotary"),
     "init": ("normal", "normal-residual", "xavier"),
 }
 
@@ -167,7 +166,7 @@ class BertConfig:
     @property
     def has_position_table(self) -> bool:
         """Whether positions are weights; otherwise they are computed."""
-        return self.positions.startswith("learned")
+        return self.positions in LEARNED
 
     @property
     def padded_vocab_size(self) -> int:
@@ -200,7 +199,7 @@ _build = BertConfig.__init__
 
 @wraps(_build)
 def _init(self: BertConfig, **values: Any) -> None:
-    refuse_unknown_fields(values)
+    refuse_unknown_fields(values)  # in place of Python's TypeError
     _build(self, **values)
 
 

@@ -21,6 +21,7 @@ from clozeline.pipeline.common.errors import InputError, OptionError, did_you_me
 Config = TypeVar("Config", bound=Any)  #: a dataclass of options
 Function = TypeVar("Function", bound=Callable[..., Any])
 PLAIN = {str, int, float, bool}
+CHECKED = PLAIN | {NoneType, list, tuple, dict, set}  #: other types may stand for one of PLAIN
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -156,10 +157,10 @@ def check_field_names(config_class: type, stored: Iterable[str]) -> None:
 
 
 def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *configs: Any) -> None:
-    """Raises InputError for keywords that none of the configs has, or of other types.
+    """Raises InputError for keywords that none of the configs has, OptionError for other types.
 
-    A config is a dataclass, or a function of its own keywords. Only texts, numbers and bools are
-    checked: a path may be given in several types.
+    A config is a dataclass, or a function of its own keywords. Where only texts, numbers and bools
+    belong, values of Python's own types are checked: NumPy's numbers are good, too.
     """
     hints = {name: hint for config in configs for name, hint in get_type_hints(config).items()}
     hints.pop("return", None)
@@ -168,10 +169,21 @@ def check_keywords(function: Callable[..., Any], given: Mapping[str, Any], *conf
         if name not in hints:
             near = did_you_mean(name, [*hints, *inspect.signature(function).parameters])
             raise InputError(f"{call} has no option {name!r}{near}")
-        kinds = {*(get_args(hints[name]) or [hints[name]])} - {NoneType}
-        if {*kinds, type(value)} <= PLAIN and not _is_of_type(value, hints[name]):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise InputError(f"{call}: {name} is {value!r}; give it as {wanted}.")
+        kinds = _plain_kinds(hints[name])
+        good = {*kinds, int} if float in kinds else {*kinds}
+        if kinds and type(value) in CHECKED - good:
+            wanted = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
+            raise OptionError(f"{call}: {name} is {value!r:.60}; give it as {wanted}.")
+
+
+def _plain_kinds(hint: Any) -> list[type]:
+    """The types of a hint that has only texts, numbers, bools and None; empty for another one.
+
+    int | Literal["auto"]  ->  [int, str]        str | PathLike  ->  []
+    """
+    parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    kinds = [type(get_args(x)[0]) if get_origin(x) is Literal else x for x in parts]
+    return kinds if {*kinds} <= PLAIN | {NoneType} else []
 
 
 def checks_keywords(config: type[Config]) -> type[Config]:
@@ -187,7 +199,7 @@ def checks_keywords(config: type[Config]) -> type[Config]:
 
     @wraps(build)
     def init(self: Any, **values: Any) -> None:
-        check_keywords(config, dict.fromkeys(values), config)  # the class checks its values itself
+        check_keywords(config, values, config)
         for name in values.keys() & several:
             value = values[name]
             listed = value if isinstance(value, list | tuple | set | frozenset) else [value]

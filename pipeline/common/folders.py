@@ -50,7 +50,7 @@ KINDS = {
     "ONNX": Kind("onnx.json", "an ONNX folder of `clozeline export`"),
     "Hugging Face": Kind("config.json", "a model folder in Hugging Face format"),
     "tokenizer": Kind("tokenizer.json", "a tokenizer folder"),
-    "results": Kind("finetuned.json", "an unfinished `clozeline finetune`, or one of a regression"),
+    "results": Kind("finetuned.json", "results of `clozeline finetune` without a classifier"),
 }
 
 

@@ -234,7 +234,10 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
     is_url = has_scheme(source) is not None
     name, options = split_options(source, is_url=is_url)
     if options.query and options != SourceOptions(limit=options.limit, query=options.query):
-        raise InputError(f"{source}: a table is read with limit= only; leave out the others")
+        raise InputError(
+            f"{source}: a table is read with limit= only; leave out the others (options of the "
+            "command name columns)"
+        )
     parts = []
     for whole in find_sources(name):
         if (reader := BY_NAME[whole.format].read_table) is None:

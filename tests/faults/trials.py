@@ -107,7 +107,7 @@ TRIALS = (
     Trial("a manifest with a config of a wrong type",
           lambda f: change("data/manifest.json", config=json.loads(
               (f / "data/manifest.json").read_bytes())["config"] | {"seed": 0.5})(f),
-          "inspect data", "seed is 0.5; it is of another type"),
+          "inspect data", "seed is 0.5; give it as int"),
     Trial("negative rows", lambda f: change("data/manifest.json", shards=[
               shard | {"rows": -1} for shard in json.loads(
                   (f / "data/manifest.json").read_bytes())["shards"]])(f),
@@ -191,7 +191,6 @@ TRIALS = (
           ("--vocab=tokenizer/vocab.txt --model=bpe", "--model is for learning a vocabulary"),
           ("--vocab-size=400 --model=bpe --strip-accents", "--model bpe keeps accents"),
           ("--vocab-size=200 --model=bpe", "--vocab-size 200 has no room for the 256 bytes"))),
-    Trial("a dry run of nothing", nothing, shards("nothing.txt") + " --dry-run", "no such file"),
     Trial("a dry run without a text", write("none.jsonl", '{"body": "One."}\n' * 4),
           shards("none.jsonl") + " --dry-run", "every sampled document was rejected, 4 in all; "),
     Trial("a dry run of blanks", write("blank.txt", " \n" * 9), shards("blank.txt") + " --dry-run",

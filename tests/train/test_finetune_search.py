@@ -230,6 +230,8 @@ def test_results_are_kept_as_they_were_for_the_same_comparison(tmp_path, job, ho
     if is_kept:
         assert again.results[KEY].to_dict() == RESULT.to_dict()
         assert torch.equal(again.read_tensors()["w"], WEIGHTS["w"])
+        (tmp_path / "finetuned.safetensors").write_bytes(b"damaged")
+        assert store(tmp_path, job, **how).results == {}
 
 
 def test_results_of_a_regression_stay(tmp_path):

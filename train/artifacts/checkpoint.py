@@ -125,6 +125,8 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
             save_file(snapshot.moments, partial / OPTIMIZER)
             sums = {name: file_sha256(partial / name) for name in (MODEL, OPTIMIZER)}
             write_json(partial / STATE, {**asdict(state), "files": sums}, seal=True)
+            for name in sums:  # safetensors makes them readable by their owner alone
+                (partial / name).chmod((partial / STATE).stat().st_mode)
             replace_folder(partial, folder)
     except (OSError, JobFailedError) as error:
         cause = error.__cause__ if isinstance(error, JobFailedError) else error

@@ -114,6 +114,8 @@ def save_classifier(
         write_json(partial / REPORT, report)
         (partial / PREDICTIONS).write_bytes(predictions.encode())
         write_json(partial / CLASSIFIER, metadata)
+        # safetensors makes the file readable by its owner alone.
+        (partial / MODEL).chmod((partial / REPORT).stat().st_mode)
         write_sums(partial, (CLASSIFIER, MODEL, REPORT, TOKENIZER))
         replace_folder(partial, folder)
 
@@ -129,9 +131,13 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
         >>> list(probabilities)
         ['negative', 'positive']
 
-    Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
-    damaged or replaced.
+    Raises InputError if `clozeline finetune` did not write the folder, if a file is missing,
+    damaged or replaced, and for a device that is not one.
     """
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device is {device!r}; give cpu, cuda or cuda:1.") from error
     with local_folder(folder) as local:
         return read_classifier(local, device=device)
 

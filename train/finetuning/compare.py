@@ -140,7 +140,7 @@ def train_models(job: FinetuneJob, folder: ResultFolder, world: World) -> list[R
             model, result, logits = train_model(job, key, world, first)
             if key == _classifier_key(job):
                 tensors = {**model.state_dict(), TEST_LOGITS: torch.from_numpy(logits)}
-        folder.results[key] = result
+        folder.results[key] = result  # of each process; the main one stores it
         world.broadcast_from_main(partial(folder.write, result, tensors))
         if world.is_main:
             print_progress(result.line())

@@ -11,9 +11,11 @@ report.json, and lines for a terminal:
 1,000      91.0 ± 0.3      80.2 ± 0.9      85.6 ± 0.4
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -25,7 +27,7 @@ from torch import Tensor
 from clozeline.pipeline.commandline.config_options import option_name
 from clozeline.pipeline.common.config_checks import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.json_files import file_sha256, json_values, write_json
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.artifacts.classifier_folder import RESULT_WEIGHTS, RESULTS
 from clozeline.train.finetuning.config import FinetuneConfig
@@ -105,6 +107,7 @@ class ResultFolder:
         """
         self.out, self._job = out, job
         self.results: dict[ModelKey, Result] = {}
+        self._weights: dict[str, Any] = {}  # whose they are, and their sha256
         if overwrite and not resume:
             (out / RESULTS).unlink(missing_ok=True)
         if not (out / RESULTS).exists():
@@ -120,16 +123,23 @@ class ResultFolder:
                 )
             check_job(out, stored["job"], job)
             self.results = {one.key: one for one in map(Result.from_dict, stored["results"])}
+            self._weights = stored["weights"]
+        path = out / RESULT_WEIGHTS
+        if self._weights and not (path.exists() and file_sha256(path) == self._weights["sha256"]):
+            print(f"note: {path} is missing or damaged: its model is trained anew", file=sys.stderr)
+            self.results.pop(ModelKey(*self._weights["of"]), None)
 
     def write(self, result: Result, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Store a finished result; before it the tensors, of the model that is kept."""
         if tensors:
-            whole = {name: value.cpu().contiguous() for name, value in tensors.items()}
+            data = save({name: value.cpu().contiguous() for name, value in tensors.items()})
             with whole_file(self.out / RESULT_WEIGHTS) as file:
-                file.write(save(whole))
+                file.write(data)
+            self._weights = {"of": list(result.key), "sha256": sha256(data).hexdigest()}
         self.results[result.key] = result
         results = [one.to_dict() for one in self.results.values()]
-        write_json(self.out / RESULTS, {"job": self._job, "results": results})
+        stored = {"job": self._job, "weights": self._weights, "results": results}
+        write_json(self.out / RESULTS, stored)
 
     def read_tensors(self) -> dict[str, Tensor]:
         return load_file(self.out / RESULT_WEIGHTS)
