@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._device import _device_constructors
 
 from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import (
@@ -25,6 +26,7 @@ from clozeline.model.huggingface.config import (
     read_huggingface_config,
 )
 from clozeline.model.huggingface.convert import FAMILIES, load_huggingface, save_huggingface
+from clozeline.model.positions import initial_positions
 from tests.support.small_huggingface import MODERN, SMALL, change, save_folder
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed, shake, shaken
 
@@ -64,6 +66,16 @@ def assert_same_gradients(model, reference):
     for name, parameter in reference.named_parameters():
         assert_close(found.pop(name), parameter.grad)
     assert not found
+
+
+def test_positions_are_on_the_default_device_whatever_transformers_loaded_first(tmp_path, caplog):
+    """In its `from_pretrained`, torch may list another `linspace` among what has a device."""
+    _device_constructors.cache_clear()
+    in_transformers(save_folder(tmp_path / "saved", shaken(SMALL)), "BertForPreTraining", caplog)
+    with torch.device("meta"):
+        found = initial_positions(preset("nano"))
+    _device_constructors.cache_clear()
+    assert found.is_meta
 
 
 @pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])

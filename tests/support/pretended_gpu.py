@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 def pretended_gpu():
     """Fake tensors, also of CUDA, without a device; yields their mode."""
     with FakeTensorMode(allow_non_fake_inputs=True) as fake, ExitStack() as stack:
-        fake.cache_enabled = False  # cached answers for the CPU are given for other devices, too
         absent = "torch.cuda.amp.common.amp_definitely_not_available"
         stack.enter_context(patch(absent, return_value=False))
         stack.enter_context(patch("torch.cuda.is_bf16_supported", return_value=True))
