@@ -1,7 +1,6 @@
 """Near-duplicates in real text with planted copies: found, missed, and at what cost.
 
     CLOZELINE_DATA=... python tests/benchmarks/near_duplicates_speed.py --megabytes 250
-    ... --synthetic 1000000           # memory and time of pairing that many
     ... --datatrove ENV/bin/python    # of an environment with `pip install "datatrove[processing]"`
 
 A tenth of the articles is planted a second time: as it is, with 1, 2, 5 or 10 % of its words
@@ -24,10 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.near.search import (
-    candidate_pairs,
     components,
     document_ids,
     jaccard,
@@ -174,38 +172,12 @@ def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) ->
     return {int(row) for row in (folder / "removed.txt").read_text().split()}
 
 
-def pair_synthetic(documents: int, partitions: int) -> None:
-    """Pair and connect documents of random band keys, a tenth of which have a copy in all bands."""
-    pairs, started = [], time.process_time()
-    rows = np.arange(documents)
-    ids = random_bits(stream_key(0, "benchmark/ids"), rows)
-    of_text = np.where(rows % 10 == 0, rows + 1, rows)  # each tenth is a copy of the next one
-    for partition in range(partitions):
-        keys = random_bits(stream_key(0, "benchmark/keys", np.arange(18)[:, None]), of_text)
-        keys, numbers = keys.ravel(), np.tile(rows, 18)
-        own = np.flatnonzero(uniform_below(keys, partitions) == partition)
-        keys, own = keys[own], ids[numbers[own]]
-        left, right = candidate_pairs(keys, keys, own)
-        pairs.append(np.unique(np.stack([own[left], own[right]], axis=1), axis=0))
-    edges = np.unique(np.concatenate(pairs), axis=0)
-    _, kept = components(edges[:, 0].copy(), edges[:, 1].copy())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
-    print(
-        f"{documents:,} documents in {partitions} partitions: {len(edges):,} pairs, "
-        f"{len(np.unique(kept)):,} components, {time.process_time() - started:.1f} CPU s, {peak} MB"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=20)
     parser.add_argument("--similarity", type=float, default=0.8)
     parser.add_argument("--datatrove", metavar="PYTHON")
-    parser.add_argument("--synthetic", type=int, metavar="DOCUMENTS", help="pair these instead")
     given = parser.parse_args()
-    if given.synthetic:
-        pair_synthetic(given.synthetic, partitions=4)
-        return
     texts = articles(given.megabytes)
     pairs = [(text, as_read(planted(text, number))) for number, text in enumerate(texts[::10])]
     kinds = np.arange(len(pairs)) % len(KINDS)

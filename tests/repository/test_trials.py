@@ -47,7 +47,7 @@ SMALL: dict[str, tuple[tuple[object, ...], str, float, float]] = {
     "loader_speed": ((50_000,), r"datasets, map style .* ([\d.]+) x ", 5, 1000),
     "many_slices": (("20x10",), r"20x10 +(\d+) ", 200, 200),
     "markup_speed": (("--worst",), r"^ +([\d.]+) .* bytes of ", 0.05, 60),
-    "near_duplicates_speed": (("--synthetic", 2000), r": 200 pairs, (\d+) components", 200, 200),
+    "near_duplicates_speed": (("--megabytes", 5), r"^0.85 or more .* ([\d.]+)%$", 99, 100),
     "pipeline_speed": ((0.5,), r"^clozeline, .* ([\d.]+)$", 1.5, 100),
     "rank_balance": ((1500,), r"^ .* ([\d.]+)$", 1, 1.03),
     "sentences_speed": ((0.2,), r"MB/s CPU, ([\d.]+) times; again", 2, 200),

@@ -229,11 +229,17 @@ def test_the_classifier_is_that_of_the_first_seed(tuned, tmp_path):
     assert weights[0] == weights[1]
 
 
-def test_large_sets_hold_rows_out_of_the_final_training(tuned, tmp_path):
+def test_large_sets_hold_rows_out_of_the_final_training_and_may_be_compiled(
+    tuned, tmp_path, monkeypatch, capfd
+):
+    """It would be: the machine has no compiler. The smaller set is not."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
     source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)
-    config = FinetuneConfig(**FIXED, epochs=1, batch_size=128)
+    config = FinetuneConfig(**FIXED, epochs=1, batch_size=128, compile=True, label_efficiency="200")
     trial = tuned(tmp_path / "out", config, train=source).finetuned.chosen
     assert trial.rows == 205  # a twentieth
+    assert capfd.readouterr().err.count("--no-compile") == 2  # from scratch and pretrained
 
 
 EFFICIENCY = FinetuneConfig(

@@ -57,15 +57,18 @@ def test_few_rows_have_small_batches():
     assert rows_per_step(10, 16) == 16
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_telling_token_is_learned_in_either_precision(precision):
+@pytest.mark.parametrize(
+    ("precision", "is_compiled"),
+    [("fp32", False), ("bf16", False), pytest.param("fp32", True, marks=pytest.mark.slow)],
+)
+def test_a_telling_token_is_learned_in_either_precision(precision, is_compiled):
     rows, labels = some_rows(50)
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     model = small_model(**sizes, hidden_dropout_prob=0.1)
     config = FinetuneConfig(batch_size=8, precision=precision)
     with tqdm(disable=True) as progress:
         how = {"seed": 3, "progress": progress, "world": ALONE, "trial": TRIAL}
-        losses = train_classifier(model, rows, labels, config, **how)
+        losses = train_classifier(model, rows, labels, config, is_compiled=is_compiled, **how)
     assert len(losses) == 8
     assert progress.total == 8 * 7
     assert losses[-1] < losses[0] / 2

@@ -98,6 +98,11 @@ class FinetuneConfig:
     precision: Precision = _training(
         "auto", "`bf16` runs matrix products in bfloat16; `auto` does where that is native."
     )
+    compile: bool = _training(
+        False,
+        "Compile the training on all rows, if they are more than 4,000, with torch.compile; for "
+        "long trainings on a GPU.",
+    )
     from_scratch: bool = _comparison(
         False, "Also train the same model without pretraining, for comparison."
     )

@@ -28,6 +28,7 @@ from clozeline.train.engine.optim import new_optimizer
 from clozeline.train.engine.precision import (
     autocast,
     products_dtype,
+    resolve_compile,
     resolve_precision,
     seed_dropout,
 )
@@ -68,8 +69,9 @@ def train_model(
         rates = candidate_rates(job.start.model)
         trial, tried = search(run.on_held_out_rows, len(run.labels), job.config, rates)
     trained, held = final_split(run.labels, seed=job.config.seed)
+    is_compiled = resolve_compile(job.config.compile and len(held) > 0, world)
     with run.progress() as progress:
-        model, losses = run.train(trial, trained, progress)
+        model, losses = run.train(trial, trained, progress, is_compiled=is_compiled)
     trial = replace(trial, training_losses=losses)
     if len(held):
         trial = trial.with_results(run.logits(model, held), run.labels[held])
@@ -109,7 +111,7 @@ class Training:
         return self.world.broadcast_from_main(lambda: tried)  # all processes choose the same
 
     def train(
-        self, trial: Trial, chosen: Rows, progress: tqdm
+        self, trial: Trial, chosen: Rows, progress: tqdm, *, is_compiled: bool = False
     ) -> tuple[BertForClassification, list[float]]:
         """A model, and its training loss in each epoch."""
         model = new_model(self.job, self.key).to(self.world.device)
@@ -128,6 +130,7 @@ class Training:
             seed=self.key.seed,
             progress=progress,
             world=self.world,
+            is_compiled=is_compiled,
         )
         return model, losses
 
@@ -190,6 +193,7 @@ def train_classifier(
     seed: int,
     progress: tqdm,
     world: World,
+    is_compiled: bool = False,
 ) -> list[float]:
     """Train in place, on the model's device; `progress` is reset, and has one tick per step.
 
@@ -207,7 +211,7 @@ def train_classifier(
     batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
     losses = torch.zeros(trial.epochs, device=device)
     progress.reset(len(batches))
-    model.train()
+    called = torch.compile(model.train()) if is_compiled else model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
         # Progress at mid-step, so that the first and the last step have a rate above 0.
@@ -218,18 +222,25 @@ def train_classifier(
         own = batch[world.rank :: world.size]
         if len(own):
             with autocast(precision, device):
-                logits = model(*(tensor.to(device) for tensor in rows.inputs(own)))
+                logits = called(*(tensor.to(device) for tensor in rows.inputs(own)))
             loss = loss_sum(logits.float(), torch.from_numpy(labels[own]).to(device))
             (loss / len(batch)).backward()
             losses[step * trial.epochs // len(batches)] += loss.detach()
-        _sum_gradients(model, world)
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        _update(model, optimizer, world)
         progress.update()
+    if is_compiled:  # or else torch would run the ninth model eagerly
+        torch.compiler.reset()
     for parameter in model.parameters():  # processors may round differently
         world.broadcast(parameter.detach())
     return [loss / len(rows) for loss in world.sum(losses).tolist()]
+
+
+def _update(model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
+    """A step along the clipped sum of the processes' gradients, which are dropped then."""
+    _sum_gradients(model, world)
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def _sum_gradients(model: nn.Module, world: World) -> None:
