@@ -29,6 +29,8 @@ from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import SourceOptions, check_reading, split_options
 
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
+#: In a table's name: the columns of labelled rows are options of commands.
+OF_COLUMNS = re.compile(r"[?&](text|text_pair|label)=")
 
 
 @dataclass(frozen=True)
@@ -231,13 +233,15 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
     Raises InputError for a missing file or column (naming those found), a file that cannot be
     read, no rows, and a null, with its row (from 1, without the header).
     """
-    is_url = has_scheme(source) is not None
-    name, options = split_options(source, is_url=is_url)
+    wrong = InputError(
+        f"{source}: a table is read with limit= only; leave out the others (options of the "
+        "command name columns)"
+    )
+    if OF_COLUMNS.search(source):
+        raise wrong
+    name, options = split_options(source, is_url=has_scheme(source) is not None)
     if options.query and options != SourceOptions(limit=options.limit, query=options.query):
-        raise InputError(
-            f"{source}: a table is read with limit= only; leave out the others (options of the "
-            "command name columns)"
-        )
+        raise wrong
     parts = []
     for whole in find_sources(name):
         if (reader := BY_NAME[whole.format].read_table) is None:

@@ -218,8 +218,9 @@ def test_a_table_keeps_its_first_rows(tmp_path):
     source = json_lines(tmp_path / "a.jsonl", *({"n": i} for i in range(9)))
     assert read_table(f"{source}?limit=4", ["n"]).column("n").to_pylist() == [0, 1, 2, 3]
     assert len(read_table("sample:reviews?rows=9&limit=4", ["label"])) == 4
-    with pytest.raises(InputError, match="a table is read with limit= only"):
-        read_table(f"{source}?repeat=2", ["n"])
+    for query in ("repeat=2", "label=n", "text_pair=n&limit=4"):
+        with pytest.raises(InputError, match="a table is read with limit= only"):
+            read_table(f"{source}?{query}", ["n"])
 
 
 def test_other_options_make_other_sources(tmp_path):
