@@ -221,8 +221,6 @@ def parallelize(
     build the optimizer afterwards. Both average gradients over the processes. A sharded model
     computes in `precision` by itself; autocast would convert its weights once more.
     """
-    if compile:  # a missed optimization, named once for each kernel
-        warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
     if is_sharded(world, parallel):
         return _shard(model, world, precision=precision, compile=compile)
     model.to(world.device)

@@ -6,6 +6,7 @@ Also whether `torch.compile` can build kernels here, and where it should not.
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
@@ -162,6 +163,8 @@ def resolve_compile(wanted: bool | None, world: World) -> bool:
             "without it, more slowly. Install it, or give --no-compile.",
             file=sys.stderr,
         )
+    if is_wanted:  # a missed optimization, named once for each kernel
+        warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
     return is_wanted and missing is None
 
 
