@@ -279,13 +279,14 @@ def _device() -> str:
 
 
 def _flags(options: dict[str, Any]) -> list[object]:
-    """Options of a command; a switch has no value."""
+    """Options of a command; a switch has no value, and a list gives an option several times."""
     flags: list[object] = []
     for name, value in options.items():
         if isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")
         else:
-            flags += [f"--{name}", value]
+            for one in value if isinstance(value, list) else [value]:
+                flags += [f"--{name}", one]
     return flags
 
 
