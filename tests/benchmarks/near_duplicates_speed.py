@@ -114,13 +114,6 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
         connect_documents(context.near)
         near[connect_documents.__name__] = time.process_time() - started
         yield "near-duplicates", near
-        yield (
-            "disk",
-            {
-                ending: sum(file.stat().st_size for file in context.cache_dir.glob(f"*.{ending}"))
-                for ending in ("tokens", "near", "words", "pairs", "edges", "drops")
-            },
-        )
         yield "found", dict(next(read_counts([context.near.drops_path])).read)
         paths = [context.near.edges_path(number) for number in range(context.partitions)]
         yield "edges", np.concatenate(list(read_rows(paths, 0, PAIR)))
@@ -191,7 +184,6 @@ def main() -> None:
         print(f"CPU s          {sum(found['near-duplicates'].values()):7.1f}")
         for step, seconds in found["near-duplicates"].items():
             print(f"  {step:34}{seconds:7.1f}")
-        print("disk, MB      ", {name: size // 10**6 for name, size in found["disk"].items()})
         print("found         ", found["found"])
         print(f"peak memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000} MB")
         similarity, together = exact(pairs), same_component(found["edges"], pairs)
