@@ -237,9 +237,10 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
         f"{source}: a table is read with limit= only; leave out the others (options of the "
         "command name columns)"
     )
-    if OF_COLUMNS.search(source):
+    is_url = has_scheme(source) is not None
+    if OF_COLUMNS.search(source) and not is_url:
         raise wrong
-    name, options = split_options(source, is_url=has_scheme(source) is not None)
+    name, options = split_options(source, is_url=is_url)
     if options.query and options != SourceOptions(limit=options.limit, query=options.query):
         raise wrong
     parts = []
