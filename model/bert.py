@@ -131,7 +131,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then maybe feed-forward, each with a residual connection; `index` is from 0 on."""
+    """Attention, then feed-forward if it has one, with residuals; `index` counts from 0."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ CLASSIFICATION = tuple(name for name in ARCHITECTURES if name.endswith("Sequence
 # Fields with the same name in both; ModernBERT has other names for some.
 MODERN_FIELDS = ("global_attn_every_n_layers", "local_attention")
 MODERN_THETAS = ("global_rope_theta", "local_rope_theta")
-OURS_ALONE = ("attention_only_layers",)
+OURS_ALONE = ("attention_only_layers",)  # sizes that neither has
 SHARED = tuple(
     name
     for name in (*SIZES, "hidden_act", *RATES)

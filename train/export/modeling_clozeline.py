@@ -140,7 +140,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then maybe feed-forward, with residual connections; norms before or after."""
+    """Attention, then feed-forward if it has one, with residuals; norms before or after."""
 
     def __init__(self, config, index):
         super().__init__()
