@@ -131,7 +131,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward if it has one, with residuals; `index` counts from 0."""
+    """Attention, then feed-forward, each with a residual connection; `index` counts from 0."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()
@@ -139,9 +139,8 @@ class Layer(nn.Module):
         self.attention = Attention(config, is_global=config.is_global(index))
         has_norm = index > 0 or config.norm_position != "pre-except-first"
         self.attention_norm = layer_norm(config) if has_norm else nn.Identity()
-        has_both = index >= config.attention_only_layers
-        self.feed_forward = FeedForward(config) if has_both else None
-        self.feed_forward_norm = layer_norm(config) if has_both else nn.Identity()
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -153,13 +152,10 @@ class Layer(nn.Module):
         x = states_at(x, positions) + self.dropout(
             self.attention(inputs, rows, rotation, positions)
         )
-        if not self.pre_norm:
-            x = self.attention_norm(x).to(dtype)
-        if self.feed_forward is None:
-            return x
         if self.pre_norm:
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
+            x = self.attention_norm(x).to(dtype)
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x))).to(dtype)
         return x
 

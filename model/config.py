@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Literal
 
-#: A classifier's vector of a text: the mean of its tokens, the pooled [CLS], a prompt's [MASK].
+#: How a classifier makes one vector of a text: mean over its tokens, the pooled [CLS], or the state
+#: at the [MASK] of a prompt.
 Pooling = Literal["mean", "cls", "mask"]
 
 VOCAB_MULTIPLE = 64  # tensor cores need multiples of 8 or more; 30,522 columns become 30,528
@@ -85,8 +86,6 @@ class BertConfig:
     #: the feed-forward layer is GELU(x W) * (x V), better at equal parameters (Shazeer 2020); 2/3
     #: of the width makes up for the third matrix
     gated: bool = False
-    #: layers, from the first on, without feed-forward; the last one's is for predicted tokens alone
-    attention_only_layers: int = 0
     #: biases in linear layers and norms; without them all weights are in matrices (Warner et al.
     #: 2024, 2.1)
     bias: bool = True
@@ -124,8 +123,6 @@ class BertConfig:
             raise ValueError("norm_position 'pre-except-first' needs embedding_norm; turn it on.")
         if self.classifier_transform and not self.mlm_transform:
             raise ValueError("classifier_transform is on, but mlm_transform is off. Change one.")
-        if self.attention_only_layers >= self.num_hidden_layers:
-            raise ValueError("attention_only_layers are all layers; leave the last one out.")
         if self.local_attention % 2:
             raise ValueError(f"local_attention is {self.local_attention}; give an even number.")
         if self.final_norm and self.norm_position == "post":
@@ -137,7 +134,7 @@ class BertConfig:
     def _check_types_and_ranges(self) -> None:
         for name in SIZES:
             value = getattr(self, name)
-            least = 0 if name in ("type_vocab_size", "attention_only_layers") else 1
+            least = 0 if name == "type_vocab_size" else 1
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
             if value > (most := LARGEST.get(name, 1 << 24)):
@@ -275,9 +272,10 @@ def _modern(layers: int, hidden: int, width: int | None = None) -> BertConfig:
     )
 
 
-# The 17M notebook model with a tied decoder (docs/manual/speedrun.md), norms outside the layers and
-# biases in the heads, without which small models stay at the unigram plateau, heads that start at
-# their neighbours, which skips it, and no dropout.
+# The 17M notebook model with three changes. Its decoder is tied to the embeddings: a word that is
+# read or predicted teaches both (docs/manual/speedrun.md). Norms outside the layers and biases in
+# the heads: small models leave the unigram plateau early only with them. Heads that start at their
+# neighbours, which skips that plateau. No dropout, as in the modern presets.
 _NANO = BertConfig(
     num_hidden_layers=2,
     hidden_size=256,
@@ -294,7 +292,8 @@ _NANO = BertConfig(
 )
 
 # The model of "Dive into Deep Learning" (Zhang et al. 2021, 15.8 to 15.10), in the chapter's sizes.
-# There positions stay random; here they are learned, and dropout also applies to the embeddings.
+# There positions bypass autograd and stay random; here they are learned. As in every other preset,
+# dropout also applies to the embeddings.
 _D2L = BertConfig(
     num_hidden_layers=2,
     hidden_size=128,

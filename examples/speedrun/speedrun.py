@@ -279,14 +279,13 @@ def _device() -> str:
 
 
 def _flags(options: dict[str, Any]) -> list[object]:
-    """Options of a command; a switch has no value, and a list gives an option several times."""
+    """Options of a command; a switch has no value."""
     flags: list[object] = []
     for name, value in options.items():
         if isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")
         else:
-            for one in value if isinstance(value, list) else [value]:
-                flags += [f"--{name}", one]
+            flags += [f"--{name}", value]
     return flags
 
 

@@ -29,14 +29,11 @@ CLASSIFICATION = tuple(name for name in ARCHITECTURES if name.endswith("Sequence
 # Fields with the same name in both; ModernBERT has other names for some.
 MODERN_FIELDS = ("global_attn_every_n_layers", "local_attention")
 MODERN_THETAS = ("global_rope_theta", "local_rope_theta")
-OURS_ALONE = ("attention_only_layers",)  # sizes that neither has
 SHARED = tuple(
-    name
-    for name in (*SIZES, "hidden_act", *RATES)
-    if name not in (*MODERN_FIELDS, *MODERN_THETAS, *OURS_ALONE)
+    name for name in (*SIZES, "hidden_act", *RATES) if name not in (*MODERN_FIELDS, *MODERN_THETAS)
 )
 MODERN_NAMES = {
-    **{x: x for x in (*SIZES, *RATES) if x not in ("type_vocab_size", *OURS_ALONE)},
+    **{name: name for name in (*SIZES, *RATES) if name != "type_vocab_size"},
     "hidden_act": "hidden_activation",
     # Dropout is not part of the weights. transformers applies it in other places of a layer.
     "hidden_dropout_prob": "mlp_dropout",

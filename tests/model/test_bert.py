@@ -154,7 +154,6 @@ def test_normal_residual_scales_down_the_last_matrix_of_each_sublayer():
         ({"bias": None}, "bias is None; give true or false"),
         ({"padding_segment": True}, "padding_segment is on, but type_vocab_size 2 has no room"),
         ({"type_vocab_size": -1}, "type_vocab_size is -1; give a whole number of at least 0"),
-        ({"attention_only_layers": 12}, "attention_only_layers are all layers; leave"),
         ({"local_attention": 7}, "local_attention is 7; give an even number"),
         ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0; give a whole"),
         ({"global_rope_theta": 0}, "global_rope_theta is 0; give a number above 0"),

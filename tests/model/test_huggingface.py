@@ -203,8 +203,7 @@ def test_models_saved_by_transformers_load_bit_for_bit(
 
 def test_every_field_is_converted_or_refused_by_name():
     others = {"hidden_act": "relu", "norm_position": "pre", "positions": "sinusoids"}
-    others |= {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
-    others |= {"init": "xavier", "attention_only_layers": 1}
+    others |= {"init": "xavier", "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
     for name, value in SMALL.to_dict().items():
         other = others.get(name, not value if isinstance(value, bool) else value * 2)
         config = SimpleNamespace(**{**SMALL.to_dict(), name: other})  # some are not valid models

@@ -24,10 +24,8 @@ def numbers(seed: int) -> torch.Generator:
 def narrow(name: str) -> BertConfig:
     """A preset with all of its switches and heads, but with heads of size 16 and two layers.
 
-    Local layers attend to 4 tokens on either side, with a rotary base of their own. The first layer
-    of "nano:1" has attention alone.
+    Local layers attend to 4 tokens on either side, with a rotary base of their own.
     """
-    name, _, alone = name.partition(":")
     full = PRESETS[name]
     return replace(
         full,
@@ -36,7 +34,6 @@ def narrow(name: str) -> BertConfig:
         intermediate_size=full.intermediate_size * 16 // full.head_size,
         local_attention=8,
         local_rope_theta=100.0,
-        attention_only_layers=int(alone or 0),
         **SMALL,
     )
 

@@ -62,7 +62,6 @@ FORMS = {
     "sampled untied": StepForm(replace(STILL, tie_word_embeddings=False), is_sampled=True),
     "sampled fp32": StepForm(STILL, is_sampled=True, precision="fp32", accumulation=2),
     "nano": StepForm(_narrow("nano")),
-    "nano:1": StepForm(_narrow("nano:1"), is_sampled=True),
     "modern": StepForm(_narrow("modern-nano")),
     "modern unpadded": StepForm(_narrow("modern-nano"), is_unpadded=True),
     "modern packed": StepForm(_narrow("modern-nano"), is_packed=True, is_unpadded=True),

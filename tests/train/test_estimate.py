@@ -112,7 +112,7 @@ def test_a_sample_of_words_is_less_work_and_no_sample_is_larger_than_the_vocabul
     assert step_flops(config, **sizes, words=10**6) == every
 
 
-@pytest.mark.parametrize(("name", "accumulation"), [("nano:1", 1), *((x, 2) for x in PRESETS)])
+@pytest.mark.parametrize(("name", "accumulation"), [("nano", 1), *((name, 2) for name in PRESETS)])
 def test_the_formula_agrees_with_torchs_count_for_every_preset(name, accumulation):
     config = replace(
         narrow(name),

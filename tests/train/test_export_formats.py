@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quiet", "own_modules")
 
 TOKENIZER = small_tokenizer()
 #: Every way in which presets differ that is in a graph: positions, windows, segments, heads.
-KINDS = ("bert-tiny", "nano", "nano:1", "bert-pytorch-base", "d2l", "modern-mini")
+KINDS = ("bert-tiny", "nano", "bert-pytorch-base", "d2l", "modern-mini")
 TEXTS = ("the cat sat", "dog", "it ran to the river", "the cat sat " * 9 + "dog " * 9)
 
 
@@ -165,7 +165,7 @@ def test_a_graph_that_differs_from_the_model_is_refused(classifier, exported, bi
 
 
 # --- Models that `transformers` does not know are exported with code that computes what ours does -
-OTHERS = ("nano", "nano:1", "bert-tiny:1", "micro", "d2l", "bert-pytorch-base")
+OTHERS = ("nano", "micro", "d2l", "bert-pytorch-base")
 
 
 @pytest.fixture

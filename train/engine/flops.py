@@ -72,11 +72,9 @@ def step_flops(
     keys = seq_len if keys is None else keys
     hidden, inner = config.hidden_size, config.intermediate_size
     before = 2 * 3 * hidden**2  # to queries, keys and values; Q K^T and A V are below
-    feed_forward = 2 * (2 + config.gated) * hidden * inner
-    after = 2 * hidden**2 + feed_forward  # the output of attention, and both
+    after = 2 * (hidden**2 + (2 + config.gated) * hidden * inner)  # output and feed-forward
     # The last layer ends with the tokens that are predicted, and [CLS].
     matrices = config.num_hidden_layers * before + (config.num_hidden_layers - 1) * after
-    matrices -= config.attention_only_layers * feed_forward
     keys_of_layers = sum(
         keys if config.is_global(layer) else min(keys, config.local_attention + 1)
         for layer in range(config.num_hidden_layers)

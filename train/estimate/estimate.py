@@ -87,11 +87,10 @@ def _working_memory(
     number = 2 if training.precision == "bf16" else 4
     # The input, queries, keys, values and what is attended to; then the inputs of both norms and of
     # the feed-forward products, of the last layer those of masked tokens alone.
-    attention, wide = 5 * number * hidden, number * inner * (4 if model.gated else 2)
-    others = (number + 8) * hidden + 2 * masks + wide
+    attention = 5 * number * hidden
+    others = (number + 8) * hidden + 2 * masks + number * inner * (4 if model.gated else 2)
     layer, layers = tokens * (attention + others), model.num_hidden_layers
     kept = (layers - 1) * layer + tokens * attention + slots * others
-    kept -= model.attention_only_layers * tokens * wide
     kept += _masked_layers(model, training, data) * tokens * data.max_seq_length * number
     copies = 0  # of the matrices, in bfloat16
     if number == 2:
@@ -123,12 +122,11 @@ def _traffic(
 ) -> float:
     """Bytes that all but the matrix products of a pass read and write."""
     tokens, hidden, table = rows * data.max_seq_length, model.hidden_size, model.padded_vocab_size
-    wide = 95 * model.intermediate_size * (1 + model.gated)
-    layer = wide + hidden * 150 * (not training.unpadded)
-    layer += hidden * (60 * bool(model.hidden_dropout_prob) + 445 * (model.positions == "rotary"))
+    layer = 95 * model.intermediate_size * (1 + model.gated)
+    layer += hidden * (150 * (not training.unpadded) + 60 * bool(model.hidden_dropout_prob))
+    layer += hidden * 445 * (model.positions == "rotary")
     logits = rows * data.predictions * min(training.sampled_words or table, table)
-    layers = model.num_hidden_layers * layer - model.attention_only_layers * wide
-    moved: float = tokens * (layers + 470 * hidden) + 107 * logits
+    moved: float = tokens * (model.num_hidden_layers * layer + 470 * hidden) + 107 * logits
     moved *= 1 if training.precision == "bf16" else 1.45
     return moved + (45 + 56 / passes) * sizes_of(model)[0]  # those of the whole step once
 

@@ -140,7 +140,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward if it has one, with residuals; norms before or after."""
+    """Attention, then feed-forward, each with a residual connection; norms before or after."""
 
     def __init__(self, config, index):
         super().__init__()
@@ -149,20 +149,15 @@ class Layer(nn.Module):
         self.attention = Attention(config, is_global=is_global)
         has_norm = index > 0 or config.norm_position != "pre-except-first"
         self.attention_norm = layer_norm(config) if has_norm else nn.Identity()
-        has_both = index >= config.attention_only_layers
-        self.feed_forward = FeedForward(config) if has_both else None
-        self.feed_forward_norm = layer_norm(config) if has_both else nn.Identity()
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x, attention_mask):
-        attended = self.attention(self.attention_norm(x) if self.is_pre else x, attention_mask)
-        x = x + self.dropout(attended)
-        if not self.is_pre:
-            x = self.attention_norm(x)
-        if self.feed_forward is None:
-            return x
         if self.is_pre:
+            x = x + self.dropout(self.attention(self.attention_norm(x), attention_mask))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, attention_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 

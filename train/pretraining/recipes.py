@@ -258,9 +258,8 @@ def _steps(recipe: Recipe, batch_size: int, *, examples: int, most: int | None) 
 def _parameters(model: BertConfig) -> int:
     """The number of weights in a model's matrices; all others are about 1 %."""
     hidden, tables = model.hidden_size, 1 if model.tie_word_embeddings else 2
-    wide = (2 + model.gated) * hidden * model.intermediate_size
-    layers = model.num_hidden_layers * (4 * hidden**2 + wide) - model.attention_only_layers * wide
-    return tables * model.vocab_size * hidden + layers
+    layer = 4 * hidden**2 + (2 + model.gated) * hidden * model.intermediate_size
+    return tables * model.vocab_size * hidden + model.num_hidden_layers * layer
 
 
 def _warmup(steps: int | None) -> Setting:
