@@ -98,7 +98,7 @@ def _amplitudes(waves: Tensor, columns: Tensor) -> Tensor:
 
 def neighbour_frequencies(config: BertConfig) -> Tensor:
     """Float32 [H / 2]: from pi per token down to pi per sequence."""
-    # Named: transformers' `from_pretrained` can let `linspace` forget the default device for good.
+    # Given, since after transformers' `from_pretrained` torch may leave `linspace` on the CPU.
     device = torch.get_default_device()
     steps = torch.linspace(0, 1, config.hidden_size // 2, device=device)
     return math.pi * (1 / config.max_position_embeddings) ** steps

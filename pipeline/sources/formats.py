@@ -29,7 +29,7 @@ from clozeline.pipeline.sources.sample import source as sample
 from clozeline.pipeline.sources.source_query import SourceOptions, check_reading, split_options
 
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
-#: In a table's name: the columns of labelled rows are options of commands.
+#: Columns of a labelled table are named by options of the command, not in its path.
 OF_COLUMNS = re.compile(r"[?&](text|text_pair|label)=")
 
 

@@ -69,7 +69,7 @@ def assert_same_gradients(model, reference):
 
 
 def test_positions_are_on_the_default_device_whatever_transformers_loaded_first(tmp_path, caplog):
-    """In its `from_pretrained`, torch may list another `linspace` among what has a device."""
+    """It replaces `torch.linspace` for that time, and torch may remember the replacement."""
     _device_constructors.cache_clear()
     in_transformers(save_folder(tmp_path / "saved", shaken(SMALL)), "BertForPreTraining", caplog)
     with torch.device("meta"):

@@ -232,7 +232,7 @@ def test_the_classifier_is_that_of_the_first_seed(tuned, tmp_path):
 def test_large_sets_hold_rows_out_of_the_final_training_and_may_be_compiled(
     tuned, tmp_path, monkeypatch, capfd
 ):
-    """It would be: the machine has no compiler. The smaller set is not."""
+    """Here a warning says that there is no compiler; for the smaller set there is none."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)

@@ -163,7 +163,7 @@ def resolve_compile(wanted: bool | None, world: World) -> bool:
             "without it, more slowly. Install it, or give --no-compile.",
             file=sys.stderr,
         )
-    if is_wanted:  # a missed optimization, named once for each kernel
+    if is_wanted:  # torch warns of this missed optimization once for each kernel
         warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
     return is_wanted and missing is None
 
