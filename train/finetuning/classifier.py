@@ -132,7 +132,7 @@ def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") ->
         ['negative', 'positive']
 
     Raises InputError if `clozeline finetune` did not write the folder, if a file is missing,
-    damaged or replaced, and for a device that is not one.
+    damaged or replaced, and for an unknown device.
     """
     try:
         torch.device(device)
