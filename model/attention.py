@@ -1,6 +1,7 @@
 """softmax(Q K^T / sqrt(D)) V with the fastest kernel for the device, dtype and layout of the rows.
 
     B batch   S sequence   T tokens of all rows   N heads   D head
+    P tokens whose results are asked for, of each row or, unpadded, of all rows
 
 Rows come padded, [B, S], or concatenated without padding, [T]. On CUDA each layout has a kernel.
 A packed row holds pieces of several documents, and tokens attend to their own piece only.
@@ -43,40 +44,68 @@ def position_ids(rows: Rows) -> Tensor | None:
     return slot - (slot * is_first).cummax(1).values
 
 
-def attend(qkv: Tensor, rows: Rows, *, dropout_prob: float, window: int | None = None) -> Tensor:
+def states_at(states: Tensor, positions: Tensor | None) -> Tensor:
+    """The states of the tokens at `positions`: [B, S, ...] at [B, P], [T, ...] at [P]; None: all."""
+    if positions is None:
+        return states
+    if positions.ndim == 1:
+        return states.index_select(0, positions)
+    places = positions.view(*positions.shape, *[1] * (states.ndim - 2))
+    return states.gather(1, places.expand(-1, -1, *states.shape[2:]))
+
+
+def attend(
+    qkv: Tensor,
+    rows: Rows,
+    *,
+    dropout_prob: float,
+    window: int | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
     """Attention of each token over its row, [..., N, D], from `qkv` [..., 3, N, D].
 
     Both begin with [B, S], for unpadded rows with [T]. With a `window` a token attends to itself
-    and to that many tokens on either side. Raises ValueError for dropout on unpadded rows in half
-    precision on CUDA: no kernel supports it.
+    and to that many tokens on either side. With `positions`, int64 [B, P] or [P], the attention of
+    the tokens there alone, [B, P, N, D] or [P, N, D]. Raises ValueError for dropout on unpadded
+    rows in half precision on CUDA: no kernel supports it.
     """
     if not isinstance(rows, Packing):
-        return _attend_padded(qkv, rows, dropout_prob, window)
-    if qkv.is_cuda and qkv.dtype != torch.float32:
-        return _attend_unpadded(qkv, rows, dropout_prob, window)
-    return _attend_repadded(qkv, rows, dropout_prob, window)
+        return _attend_padded(qkv, rows, dropout_prob, window, positions)
+    has_kernel = qkv.is_cuda and qkv.dtype != torch.float32
+    attend_all = _attend_unpadded if has_kernel else _attend_repadded
+    return states_at(attend_all(qkv, rows, dropout_prob, window), positions)
 
 
 def _attend_padded(
-    qkv: Tensor, rows: Tensor | None, dropout_prob: float, window: int | None
+    qkv: Tensor,
+    rows: Tensor | None,
+    dropout_prob: float,
+    window: int | None,
+    positions: Tensor | None = None,
 ) -> Tensor:
-    query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, N, S, D]
-    mask = _mask(rows, qkv, window)
+    query, key, value = qkv.unbind(2)  # each [B, S, N, D]
+    parts = states_at(query, positions), key, value
+    query, key, value = (part.transpose(1, 2) for part in parts)  # [B, N, S or P, D]
+    mask = _mask(rows, qkv, window, positions)
     attended = scaled_dot_product_attention(query, key, value, mask, dropout_prob)
-    return attended.transpose(1, 2)  # [B, S, N, D]
+    return attended.transpose(1, 2)  # [B, S or P, N, D]
 
 
-def _mask(rows: Tensor | None, qkv: Tensor, window: int | None) -> Tensor | None:
-    """Which keys a query attends to, bool [B or 1, 1, S or 1, S]; None: all of them."""
+def _mask(
+    rows: Tensor | None, qkv: Tensor, window: int | None, positions: Tensor | None
+) -> Tensor | None:
+    """Which keys a query attends to, bool [B or 1, 1, P, S], or [B, 1, 1, S]; None: all of them."""
     mask, length = None if rows is None else rows[:, None, None, :], qkv.shape[1]
     if rows is not None and rows.dtype != torch.bool:  # padding attends to padding
-        mask = rows[:, None, None, :] == rows[:, None, :, None]
+        pieces = rows if positions is None else rows.gather(1, positions)  # of the queries
+        mask = rows[:, None, None, :] == pieces[:, None, :, None]
     # An exported graph serves every length, even if the example's length fits in the window.
     if window is None or (length <= window + 1 and not torch.compiler.is_exporting()):
         return mask
-    position = torch.arange(length, device=qkv.device)
-    distance = (position[:, None] - position).abs()
-    near = (distance <= window)[None, None]  # [1, 1, S, S]
+    keys = torch.arange(length, device=qkv.device)
+    queries = keys[None] if positions is None else positions
+    distance = (queries[:, None, :, None] - keys).abs()  # [B or 1, 1, P, S]
+    near = distance <= window
     # Padding far from all tokens attends to itself: a softmax over nothing is NaN.
     return near if mask is None else (near & mask) | (distance == 0)
 

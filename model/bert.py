@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clozeline.model.attention import Packing, Rows, attend, position_ids
+from clozeline.model.attention import Packing, Rows, attend, position_ids, states_at
 from clozeline.model.config import BertConfig
 from clozeline.model.cpu_kernels import Dropout
 from clozeline.model.positions import (
@@ -103,8 +103,10 @@ class Attention(nn.Module):
         if rotation is not None:
             qkv = rotate(qkv, rotation)
         dropout_prob = self.dropout_prob if self.training else 0.0
-        attended = attend(qkv, rows, dropout_prob=dropout_prob, window=self.window)
-        output: Tensor = self.output(states_at(attended.flatten(-2), positions))  # [B, S or P, H]
+        attended = attend(
+            qkv, rows, dropout_prob=dropout_prob, window=self.window, positions=positions
+        )
+        output: Tensor = self.output(attended.flatten(-2))  # [B, S or P, H]
         return output
 
 
@@ -185,8 +187,8 @@ class BertEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float dtype.
 
-        With `positions`, int64 [B, P], only the states [B, P, H] there: what follows the attention
-        of the last layer, most of its arithmetic, is computed for these tokens and [CLS] alone.
+        With `positions`, int64 [B, P], only the states [B, P, H] there: of the last layer all but
+        queries, keys and values is computed for these tokens and [CLS] alone.
 
         `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
         padding; None without padding; or the numbers of packed pieces. A row has a token at least.
@@ -227,15 +229,6 @@ class BertEncoder(nn.Module):
             is_global: rotation_at(positions, config.head_size, theta)
             for is_global, theta in bases.items()
         }
-
-
-def states_at(states: Tensor, positions: Tensor | None) -> Tensor:
-    """Those of the tokens at `positions`: of [B, S, H] at [B, P], or [T, H] at [P]; None: all."""
-    if positions is None:
-        return states
-    if positions.ndim == 1:
-        return states.index_select(0, positions)
-    return states.gather(1, positions[..., None].expand(-1, -1, states.shape[-1]))
 
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:

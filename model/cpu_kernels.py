@@ -51,9 +51,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_prob: float
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V, all [B, N, S, D].
+    """softmax(Q K^T / sqrt(D)) V, [B, N, P, D], of queries [B, N, P, D], the others [B, N, S, D].
 
-    `mask`, bool [B or 1, 1, S or 1, S], is False at keys that a query does not attend to; each
+    `mask`, bool [B or 1, 1, P or 1, S], is False at keys that a query does not attend to; each
     query needs at least one True.
 
     torch's fused kernel for CPU is made for inference. Plain matrix products train faster in
@@ -64,9 +64,9 @@ def scaled_dot_product_attention(
     is_faster = query.dtype == torch.bfloat16 or dropout_prob > 0
     if not (is_here and is_faster):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_prob)
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # [B, N, S, S]
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)  # [B, N, P, S]
     if mask is not None:
-        scores = scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -torch.inf)
+        scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -torch.inf)
     return dropout(scores.softmax(-1), dropout_prob) @ value
 
 

@@ -70,6 +70,24 @@ def test_with_a_window_only_near_tokens_count(dtype, tolerance, mask):
         torch.testing.assert_close(found, torch.stack(wanted), atol=tolerance, rtol=tolerance)
 
 
+PIECES = MASK * torch.tensor([1, 1, 2, 2, 2, 3, 3])
+
+
+@pytest.mark.parametrize("window", [None, 1])
+@pytest.mark.parametrize("rows", [None, MASK, PIECES], ids=["full", "padded", "packed"])
+@TOLERANCES
+def test_the_attention_of_some_tokens_is_theirs_of_all(dtype, tolerance, rows, window):
+    qkv, at = random_qkv(dtype), torch.tensor([[6, 0, 3], [0, 0, 0], [2, 3, 0]])
+    every = attend(qkv, rows, dropout_prob=0.0, window=window)
+    every = torch.stack([row[places] for row, places in zip(every, at, strict=True)])
+    (wanted,) = torch.autograd.grad(every.square().sum(), qkv)
+    some = attend(qkv, rows, dropout_prob=0.0, window=window, positions=at)
+    assert some.shape == (3, 3, 2, 8)
+    torch.testing.assert_close(some, every, atol=tolerance, rtol=tolerance)
+    (gradient,) = torch.autograd.grad(some.square().sum(), qkv)
+    torch.testing.assert_close(gradient, wanted, atol=10 * tolerance, rtol=10 * tolerance)
+
+
 def test_dropout_acts_on_the_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     qkv = random_qkv().detach()

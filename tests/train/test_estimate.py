@@ -248,13 +248,14 @@ def test_bad_values_are_refused_in_one_line(options, reason, line):
     assert reason in output_of(*line, *options, code=2).splitlines()[-1]
 
 
-#: Of 32 rows a pass in bfloat16 on fake CUDA tensors, counted by the walk of bc26f2d5: megabytes
-#: when memory is fullest, megabytes moved, and 1e9 operations of matrix products.
+#: Of 32 rows a pass in bfloat16: megabytes when memory is fullest, megabytes moved, and 1e9
+#: operations of matrix products. Counted on fake CUDA tensors by the walk of bc26f2d5, whose last
+#: layer attended from all tokens; the operations of `nano` and `bert-mini` are torch's count.
 COUNTED = [
-    ("nano", 64, {}, 1, 281, 2855, 29),
-    ("nano", 64, {"sampled_words": 4096}, 1, 226, 1738, 16),
-    ("bert-mini", 64, {"precision": "fp32"}, 1, 376, 4673, 50),
-    ("bert-mini", 512, {"optimizer": "muon"}, 1, 1532, 20976, 497),
+    ("nano", 64, {}, 1, 281, 2855, 28.8),
+    ("nano", 64, {"sampled_words": 4096}, 1, 226, 1738, 15.8),
+    ("bert-mini", 64, {"precision": "fp32"}, 1, 376, 4673, 49.1),
+    ("bert-mini", 512, {"optimizer": "muon"}, 1, 1532, 20976, 458),
     ("bert-base", 64, {}, 2, 2798, 21062, 1053),
     ("bert-base", 512, {"unpadded": True}, 1, 7928, 89089, 9446),
     ("modern-base", 512, {}, 1, 11638, 263884, 12912),

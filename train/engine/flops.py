@@ -73,20 +73,20 @@ def step_flops(
     hidden, inner = config.hidden_size, config.intermediate_size
     before = 2 * 3 * hidden**2  # to queries, keys and values; Q K^T and A V are below
     after = 2 * (hidden**2 + (2 + config.gated) * hidden * inner)  # output and feed-forward
-    # The last layer ends with the tokens that are predicted, and [CLS].
-    matrices = config.num_hidden_layers * before + (config.num_hidden_layers - 1) * after
-    keys_of_layers = sum(
-        keys if config.is_global(layer) else min(keys, config.local_attention + 1)
+    *attention, last = (
+        4 * hidden * (keys if config.is_global(layer) else min(keys, config.local_attention + 1))
         for layer in range(config.num_hidden_layers)
     )
+    layers = config.num_hidden_layers * before + (config.num_hidden_layers - 1) * after
+    # What follows keys and values in the last layer is for the predicted tokens, and [CLS].
     vocabulary = config.padded_vocab_size
-    prediction = after + 2 * hidden * min(words or vocabulary, vocabulary)
+    prediction = last + after + 2 * hidden * min(words or vocabulary, vocabulary)
     if config.mlm_transform:
         prediction += 2 * hidden**2
-    pair = after + 2 * hidden * 2
+    pair = last + after + 2 * hidden * 2
     if config.pooler:
         pair += 2 * hidden**2
-    row = seq_len * (matrices + 4 * keys_of_layers * hidden) + predictions * prediction + pair
+    row = seq_len * (layers + sum(attention)) + predictions * prediction + pair
     return 3 * batch_size * row
 
 
