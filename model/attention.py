@@ -45,7 +45,7 @@ def position_ids(rows: Rows) -> Tensor | None:
 
 
 def states_at(states: Tensor, positions: Tensor | None) -> Tensor:
-    """The states of the tokens at `positions`: [B, S, ...] at [B, P], [T, ...] at [P]; None: all."""
+    """States of the tokens at `positions`: [B, S, ...] at [B, P], [T, ...] at [P]; None: all."""
     if positions is None:
         return states
     if positions.ndim == 1:

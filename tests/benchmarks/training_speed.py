@@ -44,7 +44,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
-from clozeline.train.engine.distributed import World, device_name
+from clozeline.train.engine.distributed import World, device_name, join_world
 from clozeline.train.engine.flops import GPUS, gpu_named, mfu, peak_flops
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
@@ -264,7 +264,8 @@ def on_cpu(names: Sequence[str], rounds: int) -> None:
 
 
 def on_cuda(names: Sequence[str], rounds: int, *, is_dry: bool) -> None:
-    device = torch.device("cpu" if is_dry else "cuda")
+    with join_world() as world:  # its kernels are those of a training
+        device = torch.device("cpu") if is_dry else world.device
     print(f"{device_name(device)}: real tokens per second, bf16, torch.compile\n")
     theirs = ("transformers", "ratio", "with sparse logits", "ratio")
     columns = ("clozeline", "MFU of tokens", "waiting", "memory", *theirs, "predicted")
@@ -326,6 +327,8 @@ def attempt(measure: Callable[[], tuple[float, str]]) -> tuple[float, str] | str
 
 def our_speed(case: Case, folder: Path, device: torch.device, rounds: int) -> tuple[float, str]:
     """Real tokens per second of `rounds` turns of ten steps, and the text of the row."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     batch = {"batch_size": case.examples, "seed": 0, "device": device}
     batches = iter(Loader(folder, unpadded=case.unpadded, **batch))
     recipe = recipe_of(case.preset) if case.by_recipe else {}

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from clozeline.model.attention import attend
+from clozeline.model.attention import attend, states_at
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.engine.distributed import World, join_world
@@ -185,21 +185,26 @@ def test_deterministic_runs_are_the_same_bits(small_folder, tmp_path):
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
+@pytest.mark.parametrize("is_some", [False, True], ids=["all tokens", "some"])
+@pytest.mark.parametrize("window", [None, 16])
 @pytest.mark.parametrize("is_masked", [False, True])
-@pytest.mark.parametrize("length", [64, 128, 192])
-def test_gradients_of_attention_are_those_of_the_cpu(length, is_masked, gpu):
+@pytest.mark.parametrize("length", [7, 64, 128, 192])
+def test_gradients_of_attention_are_those_of_the_cpu(length, is_masked, window, is_some, gpu):
     """cuDNN's can be NaN with a mask at 64 and 192."""
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(4, length, 3, 2, 64, generator=draw)
     weights = torch.randn(4, length, 2, 64, generator=draw)
     lengths = torch.tensor([length, length - 1, length // 2, 1])
     mask = torch.arange(length) < lengths[:, None] if is_masked else None
+    weights = weights if mask is None else weights * mask[..., None, None]
+    some = torch.stack([lengths - 1, lengths // 2, lengths * 0], 1) if is_some else None
+    weights = states_at(weights, some)
 
     def gradient(device, dtype):
         qkv = rows.to(device, dtype).requires_grad_()
-        attended = attend(qkv, None if mask is None else mask.to(device), dropout_prob=0.0)
-        real = 1 if mask is None else mask.to(device)[..., None, None]
-        (attended.float() * weights.to(device) * real).sum().backward()
+        known, at = (None if x is None else x.to(device) for x in (mask, some))
+        attended = attend(qkv, known, dropout_prob=0.0, window=window, positions=at)
+        (attended.float() * weights.to(device)).sum().backward()
         return qkv.grad.float().cpu()
 
     found, wanted = gradient(gpu.device, torch.bfloat16), gradient("cpu", torch.float32)
@@ -231,11 +236,13 @@ def test_a_killed_training_resumes_where_it_was(small_folder, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("compiled", ["--no-compile", "--compile"])
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_gpus_train_as_one_does(parallel, small_folder, tmp_path):
-    options = {"max_steps": 20, "precision": "bf16", "eval_every": 0}
+def test_two_gpus_train_as_one_does(parallel, compiled, optimizer, small_folder, tmp_path):
+    options = {"max_steps": 20, "precision": "bf16", "eval_every": 0, "optimizer": optimizer}
     one, two = tmp_path / "one", tmp_path / "two"
-    flags = ["--no-compile", "--dropout=0"]
+    flags = [compiled, "--dropout=0"]
     for command, out in ((TRAIN, one), (TORCHRUN, two)):
         line = command_line(small_folder, out, *flags, parallel=parallel, **options)
         alone = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"} if out == one else None

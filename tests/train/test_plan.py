@@ -28,6 +28,7 @@ from clozeline.train.pretraining.recipes import (
 )
 from clozeline.train.pretraining.start import Start, find_start, make_plan
 from tests.support.command import invoke, output_of
+from tests.support.pretended_gpu import WithoutDevice, pretended_gpu
 from tests.support.small_training import SHORT, go_back, preset_of, train
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -155,18 +156,28 @@ def test_rows_are_concatenated_by_default_where_a_kernel_is_made_for_that(
 @pytest.mark.parametrize("generation", [8, 9, 10])
 def test_flash_attention_is_used_where_it_is_installed_and_nowhere_else(generation, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
-    asked = []
+    asked, left = [], []
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", asked.append)
-    model = preset("bert-tiny", vocab_size=64, attention_probs_dropout_prob=0.0)
+    model = preset("modern-nano", vocab_size=64, attention_probs_dropout_prob=0.0)
     cuda = torch.device("cuda")
+    how = model, cuda
     newest = {8: None, 9: "FA4", 10: "FA4"}[generation]
-    with newest_flash_attention(model, cuda, is_wanted=True) as used:
+    with pretended_gpu(), WithoutDevice(), newest_flash_attention(*how, is_wanted=True) as used:
         assert used == newest
     dropping = replace(model, attention_probs_dropout_prob=0.1)
     for other in ((model, ALONE.device, True), (model, cuda, False), (dropping, cuda, True)):
         with newest_flash_attention(*other[:2], is_wanted=other[2]) as used:
             assert used is None
     assert asked == [newest] * (generation > 8)
+
+    def other_values(*_, **__):
+        raise ValueError("too many values to unpack (expected 2)")
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", other_values)
+    monkeypatch.setattr(torch.nn.attention, "restore_flash_attention_impl", lambda: left.append(1))
+    with pretended_gpu(), WithoutDevice(), newest_flash_attention(*how, is_wanted=True) as used:
+        assert used is None
+    assert len(left) == len(asked[1:]) == {8: 0, 9: 2, 10: 1}[generation]  # each that was tried
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
     if not (find_spec("flash_attn") or find_spec("flash_attn_interface")):

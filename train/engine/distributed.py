@@ -137,8 +137,9 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     """The world that torchrun's environment variables describe.
 
     A process group that this creates is destroyed at the end of the block; its processes wait for
-    each other for up to `patience`, and then fail (`lost_process.py`). Raises LostProcessError
-    where they do not meet.
+    each other for up to `patience`, and then fail (`lost_process.py`). After an error on a GPU it
+    ends with the process: to destroy it, NCCL waits for all others. Raises LostProcessError where
+    they do not meet.
     """
     size = _number("WORLD_SIZE", "1")
     device = _device(_number("LOCAL_RANK", "0"))
@@ -148,10 +149,13 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
         yield World(dist.get_rank(), size, device)
     else:
         world = _meet(device, patience)
+        is_destroyed = device.type == "cpu"
         try:
             yield world
+            is_destroyed = True
         finally:
-            dist.destroy_process_group()
+            if is_destroyed:
+                dist.destroy_process_group()
             gc.collect()  # cycles of models hold the group, which must not live on (see the import)
 
 
@@ -195,6 +199,12 @@ def _meet(device: torch.device, patience: timedelta) -> World:
             "each other; then start all processes again."
         ) from error
     return World(rank, size, device, store)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device; a copy to a GPU is begun, and the host does not wait for it."""
+    pinned = tensor.pin_memory() if device.type == "cuda" else tensor
+    return pinned.to(device, non_blocking=True)
 
 
 def device_name(device: torch.device) -> str:

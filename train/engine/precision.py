@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from clozeline.model.attention import Packing, attend
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.common.errors import InputError, one_line
@@ -119,12 +120,12 @@ def newest_flash_attention(
 ) -> Iterator[str | None]:
     """Let torch use FlashAttention 4, else 3, in this block; yields "FA4", "FA3" or None.
 
-    Where a package with it is installed (flash-attn-4, flash-attn-3), on a Hopper or Blackwell GPU
-    and without dropout in attention. Its backward pass is not deterministic.
+    Where a package with it is installed (flash-attn-4, flash-attn-3) that works, on a Hopper or
+    Blackwell GPU and without dropout in attention. Its backward pass is not deterministic.
     """
     chosen = None
     if is_wanted and device.type == "cuda" and not model.attention_probs_dropout_prob:
-        chosen = _activate_flash_attention(model.head_size, device)
+        chosen = _activate_flash_attention(model, device)
     try:
         yield chosen
     finally:
@@ -132,20 +133,43 @@ def newest_flash_attention(
             torch.nn.attention.restore_flash_attention_impl()
 
 
-def _activate_flash_attention(head_size: int, device: torch.device) -> str | None:
+def _activate_flash_attention(model: BertConfig, device: torch.device) -> str | None:
     """Activate the newest that is installed; returns its name, or None.
 
     A head must have a size of 8, 16, ... 128.
     """
     generation, _ = torch.cuda.get_device_capability(device)
     for name, generations in FLASH_ATTENTION.items():
-        if generation in generations and head_size in range(8, 129, 8):
+        if generation in generations and model.head_size in range(8, 129, 8):
             with suppress(ImportError, AttributeError, RuntimeError, ValueError):  # not there
                 torch.nn.attention.activate_flash_attention_impl(name)
-                return name
+                if _has_working_attention(model, device):
+                    return name
+                torch.nn.attention.restore_flash_attention_impl()
     return None
 
 
+def _has_working_attention(model: BertConfig, device: torch.device) -> bool:
+    """Whether eight tokens get through attention and back, in global and in local layers.
+
+    Some versions of the packages return other values than torch takes, or have no backward pass
+    for unpadded rows on this GPU.
+    """
+    starts = torch.tensor([0, 3, 8], dtype=torch.int32, device=device)
+    position_ids = torch.tensor([0, 1, 2, 0, 1, 2, 3, 4], device=device)
+    packing = Packing(position_ids, starts, max_seqlen=8)
+    heads = model.num_attention_heads, model.head_size
+    for window in {None if model.is_global(i) else 2 for i in range(model.num_hidden_layers)}:
+        qkv = torch.ones(8, 3, *heads, dtype=torch.bfloat16, device=device, requires_grad=True)
+        try:
+            attend(qkv, packing, dropout_prob=0.0, window=window).sum().backward()
+        except Exception:  # any: it is the package's
+            return False
+    return True
+
+
+#: Versions of a function that torch compiles before it gives up and runs it eagerly; torch's is 8.
+RECOMPILE_LIMIT = 32
 #: The variable and the commands by which Triton (C) and torch (C++ for CPU) find a compiler.
 COMPILERS = {"cuda": ("CC", ("gcc", "clang", "cc")), "cpu": ("CXX", ("g++", "clang++"))}
 
@@ -163,8 +187,11 @@ def resolve_compile(wanted: bool | None, world: World) -> bool:
             "without it, more slowly. Install it, or give --no-compile.",
             file=sys.stderr,
         )
-    if is_wanted:  # torch warns of this missed optimization once for each kernel
+    if is_wanted:
+        # torch warns of this missed optimization once for each kernel.
         warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
+        # Layers are compiled one by one with FSDP; they have four kinds, each of several shapes.
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     return is_wanted and missing is None
 
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from clozeline.model.heads import BertForClassification, load_encoder
 from clozeline.pipeline.common.errors import DivergedError
 from clozeline.pipeline.common.progress_bar import ProgressBar, is_watched
-from clozeline.train.engine.distributed import World
+from clozeline.train.engine.distributed import World, to_device
 from clozeline.train.engine.optim import new_optimizer
 from clozeline.train.engine.precision import (
     autocast,
@@ -211,7 +211,8 @@ def train_classifier(
     batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
     losses = torch.zeros(trial.epochs, device=device)
     progress.reset(len(batches))
-    called = torch.compile(model.train()) if is_compiled else model.train()
+    # Code for each of the few widths: on an H200 torch 2.11 failed to make code for all of them.
+    called = torch.compile(model.train(), dynamic=False) if is_compiled else model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
         # Progress at mid-step, so that the first and the last step have a rate above 0.
@@ -222,13 +223,13 @@ def train_classifier(
         own = batch[world.rank :: world.size]
         if len(own):
             with autocast(precision, device):
-                logits = called(*(tensor.to(device) for tensor in rows.inputs(own)))
-            loss = loss_sum(logits.float(), torch.from_numpy(labels[own]).to(device))
+                logits = called(*(to_device(tensor, device) for tensor in rows.inputs(own)))
+            loss = loss_sum(logits.float(), to_device(torch.from_numpy(labels[own]), device))
             (loss / len(batch)).backward()
             losses[step * trial.epochs // len(batches)] += loss.detach()
         _update(model, optimizer, world)
         progress.update()
-    if is_compiled:  # or else torch would run the ninth model eagerly
+    if is_compiled:  # or else torch would run the code of many models eagerly
         torch.compiler.reset()
     for parameter in model.parameters():  # processors may round differently
         world.broadcast(parameter.detach())
@@ -282,7 +283,7 @@ def predict_logits(
     all_logits = np.zeros((len(rows), model.classifier.out_features), dtype=np.float32)
     for batch, inputs in evaluation_batches(rows, device, rank=world.rank, ranks=world.size):
         with autocast(resolve_precision(precision, device), device):
-            logits = model(*(tensor.to(device) for tensor in inputs))
+            logits = model(*(to_device(tensor, device) for tensor in inputs))
         all_logits[batch] = logits.float().cpu().numpy()
         if progress is not None:
             progress.update(len(batch))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clozeline.train.data.batch import LoadedBatch, digest_text
-from clozeline.train.engine.distributed import World
+from clozeline.train.engine.distributed import World, to_device
 from clozeline.train.engine.flops import mfu
 
 
@@ -114,7 +114,7 @@ class RunningMetrics:
         counts = (self._predictions, self._pairs, self._flops, self._slots, self.timer.tokens)
         of_last = (loaded.num_predictions, loaded.num_pairs)
         rest = torch.tensor([*counts, *of_last, *digest], dtype=torch.float64)
-        return torch.cat([self._losses, hits.double(), rest.to(self._losses.device)])
+        return torch.cat([self._losses, hits.double(), to_device(rest, self._losses.device)])
 
     def begin_line(self, totals: Tensor, norm: Tensor) -> Callable[[], dict[str, Any]]:
         """What returns the line, from the `sums` of all processes and the gradient norm.

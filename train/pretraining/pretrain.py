@@ -168,9 +168,10 @@ def train_run(
     data = open_loader(shards, config, world, state=point.state.loader, masking=masking)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
+    has_kernel = unpadded and precision == "bf16" and not training.deterministic
     with (
         deterministic_kernels(training.deterministic),
-        newest_flash_attention(model, device, is_wanted=not training.deterministic) as attention,
+        newest_flash_attention(model, device, is_wanted=has_kernel) as attention,
     ):
         recorded = options or (start.existing.options if start.existing else {})
         config = replace(config, **point.origin, options=recorded)

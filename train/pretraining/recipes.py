@@ -147,13 +147,13 @@ RECIPES: dict[str, Recipe] = {
     "modern-base": _MODERN | _from(WARNER, learning_rate=8e-4),
 }
 
-#: What a new model reached by its recipe, where and when; docs/manual/results.md has the commands.
+#: What a new model reached by its recipe, where and when; docs/manual/recipes.md has the commands.
 REACHED = {
-    "nano": "held-out loss 3.67 nats (unigram 6.75) on 524,075 reviews of 64 tokens, 15 minutes of "
-    "two threads of an AMD EPYC (Zen 4), 2026-11-26",
+    "nano": "held-out loss 3.67 nats (unigram 6.75) on 524,075 reviews of 128 tokens, 15 minutes "
+    "of two threads of an AMD EPYC (Zen 4), 2026-11-26",
     "micro": "held-out loss 3.52 nats (unigram 6.75) on 608,317 reviews of 64 tokens, 30 % of the "
     "tokens masked, 5,000 steps in 97 minutes of one thread of an Intel Xeon, 2026-11-29",
-    "modern-small": "held-out loss 2.71 nats (unigram 6.77) on 485,000 reviews of 64, then 256 "
+    "modern-small": "held-out loss 2.71 nats (unigram 6.77) on 484,000 reviews of 64, then 256 "
     "tokens, 140 seconds of one H200 with --warmup 0.02, 2026-11-26",
 }
 

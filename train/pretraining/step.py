@@ -23,7 +23,7 @@ from clozeline.model.heads import Targets, WordSample
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.unpadded import UnpaddedBatch, with_dummy_rows
-from clozeline.train.engine.distributed import World, full_tensor
+from clozeline.train.engine.distributed import World, full_tensor, to_device
 from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.precision import autocast
 
@@ -135,9 +135,7 @@ def _begin_global_counts(loaded: LoadedBatch[Any], world: World) -> Callable[[],
     Until then the host waits neither for the device nor for the other processes.
     """
     counts = torch.tensor([loaded.num_predictions, loaded.num_pairs], dtype=torch.float32)
-    if world.device.type == "cuda":
-        counts = counts.pin_memory()
-    return world.begin_sum(counts.to(world.device, non_blocking=True))
+    return world.begin_sum(to_device(counts, world.device))
 
 
 def is_full(loaded: LoadedBatch[Any]) -> bool:
@@ -190,7 +188,4 @@ class WordSampler:
         bits = random_bits(stream_key(self.seed, "words", step), self.others.astype(np.uint64))
         others = self.others[np.argpartition(bits, drawn - 1)[:drawn]]
         words = torch.from_numpy(np.concatenate([self.frequent, others]))
-        device = self._log_weights.device
-        if device.type == "cuda":
-            words = words.pin_memory()
-        return WordSample(words.to(device, non_blocking=True), self._log_weights)
+        return WordSample(to_device(words, self._log_weights.device), self._log_weights)
