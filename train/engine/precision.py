@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 import torch
+from torch import nn
 
 from clozeline.model.attention import Packing, attend
 from clozeline.model.config import BertConfig
@@ -204,6 +205,12 @@ def missing_compiler(device: torch.device) -> str | None:
     if any(shutil.which(command.split()[0]) for command in commands):
         return None
     return f"a compiler ({' or '.join(commands)})"
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """The model with code for each shape: on an H200, torch 2.11 failed at code for all shapes."""
+    called: nn.Module = torch.compile(model, dynamic=False)
+    return called
 
 
 def without_compiler() -> AbstractContextManager[object]:

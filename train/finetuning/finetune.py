@@ -27,6 +27,7 @@ from clozeline.train.engine.distributed import World, to_device
 from clozeline.train.engine.optim import new_optimizer
 from clozeline.train.engine.precision import (
     autocast,
+    compiled,
     products_dtype,
     resolve_compile,
     resolve_precision,
@@ -211,8 +212,7 @@ def train_classifier(
     batches = [batch for epoch in range(trial.epochs) for batch in epoch_batches(epoch=epoch)]
     losses = torch.zeros(trial.epochs, device=device)
     progress.reset(len(batches))
-    # Code for each of the few widths: on an H200 torch 2.11 failed to make code for all of them.
-    called = torch.compile(model.train(), dynamic=False) if is_compiled else model.train()
+    called = compiled(model.train()) if is_compiled else model.train()
     for step, batch in enumerate(batches):
         seed_dropout(seed, step, world.rank)
         # Progress at mid-step, so that the first and the last step have a rate above 0.
