@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from typing import Literal
@@ -207,9 +207,9 @@ def missing_compiler(device: torch.device) -> str | None:
     return f"a compiler ({' or '.join(commands)})"
 
 
-def compiled(model: nn.Module) -> nn.Module:
+def compiled(model: nn.Module) -> Callable[..., torch.Tensor]:
     """The model with code for each shape: on an H200, torch 2.11 failed at code for all shapes."""
-    called: nn.Module = torch.compile(model, dynamic=False)
+    called: Callable[..., torch.Tensor] = torch.compile(model, dynamic=False)
     return called
 
 
