@@ -44,19 +44,11 @@ def qkv() -> list[Tensor]:
     return [torch.randn(ROWS, HEADS, TOKENS, HEAD_SIZE) for _ in range(3)]
 
 
+ATTENTION = scaled_dot_product_attention, F.scaled_dot_product_attention
 #: name, ours, torch's, inputs that need a gradient, further arguments
 CASES: list[tuple[str, Function, Function, Callable[[], list[Tensor]], tuple[object, ...]]] = [
     ("dropout", dropout, F.dropout, lambda: [torch.randn(ROWS, TOKENS, 256)], (0.1,)),
-    *(
-        (
-            f"attention, dropout {p}",
-            scaled_dot_product_attention,
-            F.scaled_dot_product_attention,
-            qkv,
-            (MASK, p),
-        )
-        for p in (0.0, 0.1)
-    ),
+    *((f"attention, dropout {p}", *ATTENTION, qkv, (MASK, p)) for p in (0.0, 0.1)),
     (
         "cross-entropies",
         cross_entropies,

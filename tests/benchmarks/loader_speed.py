@@ -11,7 +11,7 @@ all threads; malloc trimming is off, as in `pretrain`.
 
 Then, or with `--ranks` alone: what one rank of 1, 2, 8 and 64 costs in an epoch of 512 shards (64
 streams) with redrawn masks; ranks are simulated one after the other. Beside it are the bytes that
-it fetches, relative to its part of all bytes, and order 1 with its one stream.
+it fetches, relative to its part of all bytes.
 """
 
 import statistics
@@ -91,10 +91,8 @@ def rank_costs(folder: Path, examples: int) -> None:
         costs = [rank_cost(shards, rank, world_size) for rank in sorted(ranks)]
         seconds, fetched = (max(column) for column in zip(*costs, strict=True))
         alone = alone or seconds
-        print(
-            f"rank of {world_size:2}  {seconds:7.3f} {seconds / alone:7.3f} x   "
-            f"fetches {fetched:.3f} of its part"
-        )
+        times = f"{seconds:7.3f} {seconds / alone:7.3f} x"
+        print(f"rank of {world_size:2}  {times}   fetches {fetched:.3f} of its part")
 
 
 def rank_cost(folder: Path, rank: int, world_size: int) -> tuple[float, float]:

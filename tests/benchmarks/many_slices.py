@@ -68,8 +68,7 @@ def measure(num_blocks: int, num_shards: int) -> None:
     slices = num_blocks * num_shards
     print(
         f"{f'{num_blocks}x{num_shards}':>15}{slices:>15,}{written:15.1f}{used:15.1f}"
-        f"{(written + used) / slices * 1e6:15.1f}{wall:15.0f}"
-        f"{progress.peak_memory / 1e9:15.2f}",
+        f"{(written + used) / slices * 1e6:15.1f}{wall:15.0f}{progress.peak_memory / 1e9:15.2f}",
         flush=True,
     )
 

@@ -26,6 +26,7 @@ import numpy as np
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.near.search import (
+    Bands,
     components,
     document_ids,
     jaccard,
@@ -124,8 +125,8 @@ def exact(pairs: list[tuple[str, str]]) -> np.ndarray:
     return np.array([jaccard(*both) for both in sets])
 
 
-def print_recall(similarity: np.ndarray, together: np.ndarray, kinds: np.ndarray) -> None:
-    """Over the similarity of planted pairs, and over the kind of copy."""
+def print_recall(similarity: np.ndarray, together: np.ndarray) -> None:
+    """Over the similarity of planted pairs."""
     print("similarity     pairs   in one component")
     for low, high in pairwise(EDGES_OF_BINS):
         rows = (similarity >= low) & ((similarity < high) | (high == 1.0))
@@ -133,12 +134,6 @@ def print_recall(similarity: np.ndarray, together: np.ndarray, kinds: np.ndarray
             print(f"{low:.2f} to {high:.2f} {rows.sum():7,}   {together[rows].mean():7.2%}")
     rows = similarity >= 0.85
     print(f"0.85 or more {rows.sum():7,}   {together[rows].mean():7.2%}")
-    for number, kind in enumerate(KINDS):
-        rows = kinds == number
-        print(
-            f"{kind:12} {rows.sum():7,}   {together[rows].mean():7.2%}   "
-            f"mean similarity {similarity[rows].mean():.2f}"
-        )
 
 
 def same_component(edges: np.ndarray, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -152,8 +147,6 @@ def same_component(edges: np.ndarray, pairs: list[tuple[str, str]]) -> np.ndarra
 
 def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) -> set[int]:
     """Run its pipeline; return the rows that it removes, and print its CPU seconds."""
-    from clozeline.pipeline.curation.near.search import Bands
-
     bands = Bands.for_similarity(similarity)
     before = cpu_of_children()
     script = Path(__file__).with_name("datatrove_minhash.py")
@@ -173,7 +166,6 @@ def main() -> None:
     given = parser.parse_args()
     texts = articles(given.megabytes)
     pairs = [(text, as_read(planted(text, number))) for number, text in enumerate(texts[::10])]
-    kinds = np.arange(len(pairs)) % len(KINDS)
     every = [*texts, *(copy for _, copy in pairs)]
     print(f"{len(texts):,} articles, {len(pairs):,} planted copies")
     with tempfile.TemporaryDirectory() as scratch:
@@ -187,16 +179,13 @@ def main() -> None:
         print("found         ", found["found"])
         print(f"peak memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000} MB")
         similarity, together = exact(pairs), same_component(found["edges"], pairs)
-        print_recall(similarity, together, kinds)
+        print_recall(similarity, together)
         if given.datatrove:
             removed = run_datatrove(given.datatrove, corpus, Path(scratch), given.similarity)
             row = dict(zip(texts, range(len(texts)), strict=False))
-            hit = [
-                row[text] in removed or len(texts) + number in removed
-                for number, (text, _) in enumerate(pairs)
-            ]
+            hit = [row[x] in removed or len(texts) + n in removed for n, (x, _) in enumerate(pairs)]
             print("datatrove: of each pair at least one removed")
-            print_recall(similarity, np.array(hit), kinds)
+            print_recall(similarity, np.array(hit))
 
 
 if __name__ == "__main__":

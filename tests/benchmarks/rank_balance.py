@@ -52,8 +52,9 @@ def main() -> None:
             clozeline_ok("shards", source, "--out", folder, *options)
             for ranks in (8, 64):
                 for rows in (16, 64):
-                    found = (slowest(folder, rows, ranks, unpadded=x) for x in (False, True))
-                    before, after = found
+                    before, after = (
+                        slowest(folder, rows, ranks, unpadded=x) for x in (False, True)
+                    )
                     print(f"{length:6}{ranks:7}{rows:13}{before:13.3f}{after:11.3f}", flush=True)
 
 

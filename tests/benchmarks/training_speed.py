@@ -257,10 +257,8 @@ def on_cpu(names: Sequence[str], rounds: int) -> None:
                 print(f"  {row:46}  failed", flush=True)
                 continue
             speed, rival = batch.num_tokens / ours, batch.num_tokens / theirs
-            print(
-                f"  {row:46}{speed:8.0f}  transformers{rival:6.0f}{speed / rival:7.2f} x",
-                flush=True,
-            )
+            line = f"  {row:46}{speed:8.0f}  transformers{rival:6.0f}{speed / rival:7.2f} x"
+            print(line, flush=True)
 
 
 def on_cuda(names: Sequence[str], rounds: int, *, is_dry: bool) -> None:

@@ -159,13 +159,12 @@ def test_flash_attention_is_used_where_it_is_installed_and_nowhere_else(generati
     asked, left = [], []
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", asked.append)
     model = preset("modern-nano", vocab_size=64, attention_probs_dropout_prob=0.0)
-    cuda = torch.device("cuda")
-    how = model, cuda
+    how = model, torch.device("cuda")
     newest = {8: None, 9: "FA4", 10: "FA4"}[generation]
     with pretended_gpu(), WithoutDevice(), newest_flash_attention(*how, is_wanted=True) as used:
         assert used == newest
     dropping = replace(model, attention_probs_dropout_prob=0.1)
-    for other in ((model, ALONE.device, True), (model, cuda, False), (dropping, cuda, True)):
+    for other in ((model, ALONE.device, True), (*how, False), (dropping, how[1], True)):
         with newest_flash_attention(*other[:2], is_wanted=other[2]) as used:
             assert used is None
     assert asked == [newest] * (generation > 8)
@@ -181,7 +180,7 @@ def test_flash_attention_is_used_where_it_is_installed_and_nowhere_else(generati
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (generation, 0))
     if not (find_spec("flash_attn") or find_spec("flash_attn_interface")):
-        with newest_flash_attention(model, cuda, is_wanted=True) as used:
+        with newest_flash_attention(*how, is_wanted=True) as used:
             assert used is None
     assert torch.nn.attention.current_flash_attention_impl() is None
 
