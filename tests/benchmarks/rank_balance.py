@@ -10,6 +10,7 @@ rank. `by position` is how ranks would share out the rows without dealing them b
 
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -50,12 +51,9 @@ def main() -> None:
             folder = Path(scratch, str(length))
             options = ["--tokenizer", tokenizer, "--max-seq-length", length, "--num-shards", 8]
             clozeline_ok("shards", source, "--out", folder, *options)
-            for ranks in (8, 64):
-                for rows in (16, 64):
-                    before, after = (
-                        slowest(folder, rows, ranks, unpadded=x) for x in (False, True)
-                    )
-                    print(f"{length:6}{ranks:7}{rows:13}{before:13.3f}{after:11.3f}", flush=True)
+            for ranks, rows in product((8, 64), (16, 64)):
+                before, after = (slowest(folder, rows, ranks, unpadded=x) for x in (False, True))
+                print(f"{length:6}{ranks:7}{rows:13}{before:13.3f}{after:11.3f}", flush=True)
 
 
 if __name__ == "__main__":
