@@ -78,7 +78,7 @@ def step_flops(
         for layer in range(config.num_hidden_layers)
     )
     layers = config.num_hidden_layers * before + (config.num_hidden_layers - 1) * after
-    # What follows keys and values in the last layer is for the predicted tokens, and [CLS].
+    # All but queries, keys and values of the last layer is for the predicted tokens, and [CLS].
     vocabulary = config.padded_vocab_size
     prediction = last + after + 2 * hidden * min(words or vocabulary, vocabulary)
     if config.mlm_transform:
