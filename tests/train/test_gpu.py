@@ -198,13 +198,12 @@ def test_gradients_of_attention_are_those_of_the_cpu(length, is_masked, window, 
     mask = torch.arange(length) < lengths[:, None] if is_masked else None
     weights = weights if mask is None else weights * mask[..., None, None]
     some = torch.stack([lengths - 1, lengths // 2, lengths * 0], 1) if is_some else None
-    weights = states_at(weights, some)
 
     def gradient(device, dtype):
         qkv = rows.to(device, dtype).requires_grad_()
         known, at = (None if x is None else x.to(device) for x in (mask, some))
         attended = attend(qkv, known, dropout_prob=0.0, window=window, positions=at)
-        (attended.float() * weights.to(device)).sum().backward()
+        (attended.float() * states_at(weights, some).to(device)).sum().backward()
         return qkv.grad.float().cpu()
 
     found, wanted = gradient(gpu.device, torch.bfloat16), gradient("cpu", torch.float32)

@@ -137,9 +137,9 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     """The world that torchrun's environment variables describe.
 
     A process group that this creates is destroyed at the end of the block; its processes wait for
-    each other for up to `patience`, and then fail (`lost_process.py`). After an error on a GPU it
-    ends with the process: to destroy it, NCCL waits for all others. Raises LostProcessError where
-    they do not meet.
+    each other for up to `patience`, and then fail (`lost_process.py`). With NCCL it is destroyed
+    only after success, since that waits for all processes: after an error they may not come.
+    Raises LostProcessError where they do not meet.
     """
     size = _number("WORLD_SIZE", "1")
     device = _device(_number("LOCAL_RANK", "0"))
@@ -149,12 +149,12 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
         yield World(dist.get_rank(), size, device)
     else:
         world = _meet(device, patience)
-        is_destroyed = device.type == "cpu"
+        has_succeeded = False
         try:
             yield world
-            is_destroyed = True
+            has_succeeded = True
         finally:
-            if is_destroyed:
+            if has_succeeded or device.type == "cpu":
                 dist.destroy_process_group()
             gc.collect()  # cycles of models hold the group, which must not live on (see the import)
 

@@ -151,9 +151,9 @@ def _activate_flash_attention(model: BertConfig, device: torch.device) -> str | 
 
 
 def _has_working_attention(model: BertConfig, device: torch.device) -> bool:
-    """Whether eight tokens get through attention and back, in global and in local layers.
+    """Whether a forward and a backward pass over eight tokens work, in global and local layers.
 
-    Some versions of the packages return other values than torch takes, or have no backward pass
+    Some versions of the packages return other values than torch expects, or have no backward pass
     for unpadded rows on this GPU.
     """
     starts = torch.tensor([0, 3, 8], dtype=torch.int32, device=device)
@@ -164,12 +164,12 @@ def _has_working_attention(model: BertConfig, device: torch.device) -> bool:
         qkv = torch.ones(8, 3, *heads, dtype=torch.bfloat16, device=device, requires_grad=True)
         try:
             attend(qkv, packing, dropout_prob=0.0, window=window).sum().backward()
-        except Exception:  # any: it is the package's
+        except Exception:  # the package may raise anything
             return False
     return True
 
 
-#: Versions of a function that torch compiles before it gives up and runs it eagerly; torch's is 8.
+#: How many versions of a function torch compiles before it runs it eagerly; torch's own is 8.
 RECOMPILE_LIMIT = 32
 #: The variable and the commands by which Triton (C) and torch (C++ for CPU) find a compiler.
 COMPILERS = {"cuda": ("CC", ("gcc", "clang", "cc")), "cpu": ("CXX", ("g++", "clang++"))}
@@ -188,12 +188,13 @@ def resolve_compile(wanted: bool | None, world: World) -> bool:
             "without it, more slowly. Install it, or give --no-compile.",
             file=sys.stderr,
         )
-    if is_wanted:
-        # torch warns of this missed optimization once for each kernel.
-        warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
-        # Layers are compiled one by one with FSDP; they have four kinds, each of several shapes.
-        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-    return is_wanted and missing is None
+    if not is_wanted or missing:
+        return False
+    # torch warns of this missed optimization once for each kernel.
+    warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
+    # With FSDP layers are compiled one by one: four kinds of them, each with several shapes.
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+    return True
 
 
 def missing_compiler(device: torch.device) -> str | None:
@@ -208,7 +209,7 @@ def missing_compiler(device: torch.device) -> str | None:
 
 
 def compiled(model: nn.Module) -> Callable[..., torch.Tensor]:
-    """The model with code for each shape: on an H200, torch 2.11 failed at code for all shapes."""
+    """The model, compiled anew for each shape: dynamic shapes failed on an H200 with torch 2.11."""
     called: Callable[..., torch.Tensor] = torch.compile(model, dynamic=False)
     return called
 

@@ -229,7 +229,7 @@ def train_classifier(
             losses[step * trial.epochs // len(batches)] += loss.detach()
         _update(model, optimizer, world)
         progress.update()
-    if is_compiled:  # or else torch would run the code of many models eagerly
+    if is_compiled:  # versions of all models count towards torch's limit
         torch.compiler.reset()
     for parameter in model.parameters():  # processors may round differently
         world.broadcast(parameter.detach())
